@@ -1,0 +1,38 @@
+"""layerlab, a laboratory for Transformer blocks.
+
+>>> import layerlab
+>>> report = layerlab.inspect("pre-norm", progress=False, measures=["diversity"])
+>>> report.frame("diversity").columns[:3].tolist()
+['model', 'sequence', 'layer']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerlab.api import inspect
+    from layerlab.report.report import Report, load_report
+
+__version__ = "0.1.0"
+__all__ = ["Report", "UserError", "__version__", "inspect", "load_report"]
+
+_HOMES = {
+    "inspect": "layerlab.api",
+    "Report": "layerlab.report.report",
+    "load_report": "layerlab.report.report",
+}
+
+
+class UserError(Exception):
+    """What a user can mend: one line that says what was given, what was expected, what to type."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `import layerlab` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layerlab' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

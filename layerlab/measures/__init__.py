@@ -1,0 +1,1 @@
+"""One quantity, one file, on any Hugging Face causal language model."""

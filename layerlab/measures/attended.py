@@ -1,0 +1,138 @@
+"""One attention layer on one sequence, kept as its factors so that no n x n matrix need exist.
+
+An attention interface hands over q, k, v, mask, scaling, softcap and sinks; families that compute
+attention by themselves hand over the scores that their softmax received. Either way the attention
+matrix is asked for in tiles: some heads, some rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.shapes import Allowed, Attentions, HeadVector, Keys, Queries, Values
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """What one attention layer multiplied, for one sequence without padding.
+
+    Attributes:
+        layer: number of this attention layer, the first is 0.
+        name: path of the module inside the model.
+        scaling: the factor on q.k that the module itself uses.
+        bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key.
+        causal: row i may use keys 0..i only; on top of `bias`.
+        window: row i may use its last `window` keys only.
+        sinks: one extra score per head that takes probability and gives no value.
+        scores: what the softmax received, for families that hand over neither query nor key.
+    """
+
+    layer: int
+    name: str
+    scaling: float = 1.0
+    query: Queries | None = None
+    key: Keys | None = None
+    value: Values | None = None
+    softcap: float | None = None
+    bias: Tensor | None = None
+    causal: bool = True
+    window: int | None = None
+    sinks: HeadVector | None = None
+    scores: Attentions | None = None
+
+    @property
+    def _shape(self) -> torch.Size:
+        factor = self.query if self.query is not None else self.scores
+        assert factor is not None, "an attention record holds a query or scores"
+        return factor.shape
+
+    @property
+    def heads(self) -> int:
+        return self._shape[0]
+
+    @property
+    def tokens(self) -> int:
+        return self._shape[1]
+
+    @property
+    def keys(self) -> int:
+        return self.key.shape[1] if self.key is not None else self._shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        return (self.query if self.query is not None else self.scores).device  # type: ignore[union-attr]
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether every row of the attention matrix sums to 1."""
+        return self.sinks is None
+
+    def kv_head(self, head: int) -> int:
+        """The key-value head that query head `head` reads (grouped and multi-query attention)."""
+        return head if self.key is None else head * self.key.shape[0] // self.heads
+
+    def logits(
+        self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
+    ) -> Attentions:
+        """Scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
+        if self.scores is not None:
+            return self.scores[heads, rows].to(dtype)
+        assert self.query is not None and self.key is not None
+        index = [self.kv_head(head) for head in range(self.heads)[heads]]
+        query = self.query[heads, rows].to(dtype) * self.scaling
+        key = self.key if index == list(range(self.key.shape[0])) else self.key[index]
+        return query @ key.to(dtype).transpose(-1, -2)
+
+    def allowed(self, heads: slice = ALL, rows: slice = ALL) -> Allowed:
+        """Which keys a row may use; the head axis has length 1 where heads agree."""
+        row = torch.arange(self.tokens, device=self.device)[rows, None] + self.keys - self.tokens
+        column = torch.arange(self.keys, device=self.device)
+        allowed = torch.ones(1, row.shape[0], self.keys, dtype=torch.bool, device=self.device)
+        if self.causal:
+            allowed = allowed & (column <= row)
+        if self.window is not None:
+            allowed = allowed & (column > row - self.window)
+        if self.scores is not None:
+            allowed = allowed & ~_forbidden(self.scores[heads, rows])
+        if self.bias is not None:
+            bias = self.bias[heads] if self.bias.shape[0] > 1 else self.bias
+            allowed = allowed & ~_forbidden(bias[:, rows])
+        return allowed
+
+    def masked(
+        self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
+    ) -> Attentions:
+        """The scores the softmax sees: after softcap and bias, -inf where a key is forbidden."""
+        scores = self.logits(heads, rows, dtype)
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if self.bias is not None:
+            bias = self.bias[heads] if self.bias.shape[0] > 1 else self.bias
+            scores = scores + bias[:, rows].to(dtype)
+        return scores.masked_fill_(~self.allowed(heads, rows), -torch.inf)
+
+    def weights(
+        self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
+    ) -> Attentions:
+        """Rows of the attention matrix A; they sum to 1, or to less where there are sinks."""
+        scores = self.masked(heads, rows, dtype)
+        if self.sinks is None:
+            return torch.softmax(scores, -1)
+        sinks = self.sinks[heads].to(dtype)[:, None, None].expand(-1, scores.shape[1], 1)
+        return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
+
+    def tiles(self, rows: int, heads: slice = ALL, **options: Any) -> Iterator[tuple[slice, Tensor]]:
+        """The attention matrix in blocks of `rows` rows, from the first to the last."""
+        for start in range(0, self.tokens, rows):
+            block = slice(start, min(start + rows, self.tokens))
+            yield block, self.weights(heads, block, **options)
+
+
+def _forbidden(bias: Tensor) -> Tensor:
+    """Entries that stand for minus infinity: some families write the dtype's lowest number."""
+    return bias <= torch.finfo(bias.dtype).min / 2

@@ -1,0 +1,132 @@
+"""What a measure declares, and the records that a trace hands to it.
+
+A measure is one file: pure functions, and at the foot `MEASURES = (Measure(...),)`. The trace calls
+`read` with one `Layer` of one sequence at a time (or, for a measure that needs only weights, with
+one `LayerWeights` at a time), so no measure ever holds more than one layer. A measure that pools
+over sequences keeps what it needs in `Run.memory` and gives its rows in `close`.
+
+Rows are plain dicts; the trace adds the column `model`. A reading that does not exist is NaN, and
+`NotApplicable` says why a measure, or some of its columns, has none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import nn
+
+from layerlab import UserError
+from layerlab.measures.attended import Attended
+from layerlab.measures.projection import LayerWeights
+from layerlab.shapes import Hidden, Tokens
+
+Need = Literal["stream", "attention", "weights", "gradient", "rerun"]
+Row = dict[str, Any]
+
+
+class NotApplicable(Exception):
+    """Why a quantity does not exist for this model: a result, printed as 'not applicable, because ...'."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A theorem's curve: `limit` is the column that bounds `column` from the given side."""
+
+    column: str
+    limit: str
+    side: Literal["upper", "lower"]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sublayer:
+    """What attention or feed-forward saw and gave in one block.
+
+    `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
+    output, `branch` what joins the residual stream (after a norm on the branch, where there is one).
+    """
+
+    entered: Hidden
+    left: Hidden
+    branch: Hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One block of the stack, on one sequence, as the model computed it.
+
+    `layer` 0 is the embedding output: it has a `stream` and nothing else. Attention layers are
+    counted from 0 in `attention.layer`.
+    """
+
+    sequence: int
+    layer: int
+    tokens: Tokens
+    stream: Hidden
+    entered: Hidden | None = None
+    sublayers: Mapping[str, Sublayer] = field(default_factory=dict)
+    attention: Attended | None = None
+    weights: LayerWeights | None = None
+    block: nn.Module | None = None
+    rerun: Callable[[Any], Any] | None = None
+    gradient: Hidden | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The options a measure was given, and the memory it may keep between layers."""
+
+    options: Mapping[str, Any]
+    memory: dict[Any, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One quantity and how to read it.
+
+    Attributes:
+        per: the columns that name a row, besides `model`.
+        columns: every other column with its meaning in one line (it is shown to the user).
+        better: which direction is healthier, or None where there is no such direction.
+        needs: what the trace must provide; one pass serves the union over all measures.
+        read: rows of one record.
+        close: rows that exist only when the last record was read.
+        applies: why the measure has no reading on this model, or None.
+        bound: theorems that speak about a column.
+        about: two sentences for the reader of a report.
+        equation: the definition in plain text.
+        plot: the columns that are drawn, the most telling first.
+    """
+
+    name: str
+    title: str
+    unit: str
+    source: str
+    about: str
+    equation: str
+    per: tuple[str, ...]
+    columns: Mapping[str, str]
+    plot: tuple[str, ...]
+    better: Literal["higher", "lower"] | None
+    needs: frozenset[Need]
+    read: Callable[[Any, Run], Iterable[Row]]
+    close: Callable[[Run], Iterable[Row]] | None = None
+    applies: Callable[[Any], str | None] = lambda subject: None
+    bound: tuple[Bound, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    default: bool = True
+
+    def given(self, **options: Any) -> "Measure":
+        """The same measure with other options.
+
+        Raises:
+            UserError: an option that the measure does not have.
+        """
+        for name in options:
+            if name not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise UserError(
+                    f"measure {self.name!r} has no option {name!r}; its options are: {known}"
+                )
+        return replace(self, options={**self.options, **options})

@@ -1,0 +1,1 @@
+"""Readings turned into findings, tables and one page; never touches a tensor."""
