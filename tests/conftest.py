@@ -1,0 +1,64 @@
+"""One thread, no network, and the few models that tests share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HUB_DISABLE_PROGRESS_BARS="1",
+    TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    # A child process runs the working tree, from whatever folder it is started in.
+    PYTHONPATH=os.pathsep.join(
+        [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
+)
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Two layers, two heads, width 16: large enough for every code path, small enough to build at will.
+TINY = {
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
+    "openai-gpt": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
+    "llama": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    },
+}
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., PreTrainedModel]:
+    """A fresh tiny model with random weights, the same ones each time: `tiny("gpt2")`."""
+
+    def build(family: str, **changes: object) -> PreTrainedModel:
+        options = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0, **TINY[family]}
+        config = AutoConfig.for_model(family, **{**options, **changes})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return AutoModelForCausalLM.from_config(config).eval()
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of shared data; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("LAYERLAB_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no shared data: set LAYERLAB_DATA, or put it at {folder}")
+    return folder
