@@ -1,0 +1,137 @@
+"""Measures are found in their files, asked for by name, and brought from outside."""
+
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from layerlab import UserError
+from layerlab.measures.measure import Measure
+from layerlab.registry import ORDER, load, measures, resolve
+
+DECLARED = """
+from layerlab.measures.measure import Measure
+
+MEASURES = (
+    Measure(
+        name="{name}", title="Length", unit="tokens", source="Own.", about="One. Two.",
+        equation="n", per=("sequence", "layer"), columns={{"length": "tokens"}},
+        plot=("length",), better=None, needs=frozenset({{"stream"}}),
+        read=lambda layer, run: [dict(length=len(layer.tokens))],
+        options={{"epsilon": 0.5, "top": 3, "plain": True, "label": "x", "seed": None}},
+    ),
+)
+"""
+
+
+def outside(folder: Path, name: str = "length", file: str = "mine.py") -> Path:
+    path = folder / file
+    path.write_text(DECLARED.format(name=name))
+    return path
+
+
+@pytest.fixture
+def length(tmp_path: Path) -> Measure:
+    return load(outside(tmp_path))[0]
+
+
+def test_measures_come_in_the_order_of_a_report() -> None:
+    names = list(measures())
+    documented = [name for name in ORDER if name in names]
+    assert names[: len(documented)] == documented
+    assert names[len(documented) :] == sorted(names[len(documented) :])
+
+
+def test_every_documented_measure_is_found() -> None:
+    assert set(ORDER) <= set(measures())
+
+
+def test_nothing_asked_for_means_the_default_set() -> None:
+    assert [one.name for one in resolve()] == [
+        one.name for one in measures().values() if one.default
+    ]
+
+
+def test_a_loaded_measure_joins_the_default_set_even_when_it_is_costly(length: Measure) -> None:
+    assert resolve(None, [replace(length, default=False)])[-1].name == "length"
+
+
+def test_options_in_brackets_replace_the_defaults_and_leave_the_others(length: Measure) -> None:
+    (changed,) = resolve(["length(epsilon=1, label='a,b')"], [length])
+    assert changed.options == {**length.options, "epsilon": 1, "label": "a,b"}
+    assert length.options["epsilon"] == 0.5
+
+
+def test_one_string_names_several_measures_in_the_given_order(length: Measure) -> None:
+    asked = resolve([" length(top=2), diversity, "], [length])
+    assert [one.name for one in asked] == ["length", "diversity"]
+
+
+def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
+    assert resolve([length]) == [length]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("lenght", r"no measure is called 'lenght'; did you mean 'length'\? known: diversity, "),
+        ("zzz", r"no measure is called 'zzz'; known: "),
+        ("length(epsilon=1", r"cannot read the measures 'length\(epsilon=1'; expected names"),
+        ("length(0.5)", "cannot read the measures"),
+        ("length(epsilon=open('x'))", "cannot read the measures"),
+        ("a.b", "cannot read the measures"),
+        ("", r"no measure is named; type for example --measures 'diversity"),
+        ("length(eps=1)", "measure 'length' has no option 'eps'; its options are: epsilon, top"),
+        ("length(top=0.5)", r"option top of measure 'length' got 0.5; expected int: type length\("),
+        ("length(top=True)", "got True; expected int"),
+        ("length(plain=1)", "got 1; expected bool"),
+        ("length(epsilon='x')", "got 'x'; expected float"),
+        ("length,length", "two measures are called 'length'.*or name it once"),
+    ],
+)
+def test_what_cannot_be_measured_is_answered_in_one_line(
+    asked: str, answer: str, length: Measure
+) -> None:
+    with pytest.raises(UserError, match=answer) as caught:
+        resolve([asked], [length])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_option_without_a_default_takes_any_value(length: Measure) -> None:
+    assert resolve(["length(seed=7)"], [length])[0].options["seed"] == 7
+
+
+def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
+    mine = load(outside(tmp_path, name="diversity"))
+    with pytest.raises(
+        UserError, match=r"two measures are called 'diversity'.*layerlab_loaded_mine"
+    ):
+        resolve(None, mine)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no Python file at .*absent\.py; expected a file that ends"
+    ):
+        load(tmp_path / "absent.py")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no Python file at"):
+        load(outside(tmp_path, file="mine.txt"))
+
+
+@pytest.mark.parametrize("foot", ["", "MEASURES = ()[0:]\nMEASURES = None", "MEASURES = (1,)"])
+def test_a_file_without_measures_at_its_foot_is_told_what_to_add(tmp_path: Path, foot: str) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text(foot)
+    with pytest.raises(UserError, match="declares no measures; expected a tuple at its foot: type"):
+        load(path)
+
+
+def test_an_error_inside_a_loaded_file_keeps_its_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(dedent("def broken(:\n"))
+    with pytest.raises(SyntaxError):
+        load(path)
