@@ -25,7 +25,8 @@ class Attended:
         layer: number of this attention layer, the first is 0.
         name: path of the module inside the model.
         scaling: the factor on q.k that the module itself uses.
-        bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key.
+        bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key;
+            or boolean: the keys that are allowed.
         causal: row i may use keys 0..i only; on top of `bias`.
         window: row i may use its last `window` keys only.
         sinks: one extra score per head that takes probability and gives no value.
@@ -100,9 +101,13 @@ class Attended:
         if self.scores is not None:
             allowed = allowed & ~_forbidden(self.scores[heads, rows])
         if self.bias is not None:
-            bias = self.bias[heads] if self.bias.shape[0] > 1 else self.bias
-            allowed = allowed & ~_forbidden(bias[:, rows])
+            bias = self._bias(heads, rows)
+            allowed = allowed & (bias if bias.dtype == torch.bool else ~_forbidden(bias))
         return allowed
+
+    def _bias(self, heads: slice, rows: slice) -> Tensor:
+        assert self.bias is not None
+        return (self.bias[heads] if self.bias.shape[0] > 1 else self.bias)[:, rows]
 
     def masked(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
@@ -111,9 +116,8 @@ class Attended:
         scores = self.logits(heads, rows, dtype)
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
-        if self.bias is not None:
-            bias = self.bias[heads] if self.bias.shape[0] > 1 else self.bias
-            scores = scores + bias[:, rows].to(dtype)
+        if self.bias is not None and self.bias.dtype != torch.bool:
+            scores = scores + self._bias(heads, rows).to(dtype)
         return scores.masked_fill_(~self.allowed(heads, rows), -torch.inf)
 
     def weights(
@@ -126,7 +130,9 @@ class Attended:
         sinks = self.sinks[heads].to(dtype)[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
 
-    def tiles(self, rows: int, heads: slice = ALL, **options: Any) -> Iterator[tuple[slice, Tensor]]:
+    def tiles(
+        self, rows: int, heads: slice = ALL, **options: Any
+    ) -> Iterator[tuple[slice, Tensor]]:
         """The attention matrix in blocks of `rows` rows, from the first to the last."""
         for start in range(0, self.tokens, rows):
             block = slice(start, min(start + rows, self.tokens))

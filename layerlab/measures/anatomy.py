@@ -1,0 +1,183 @@
+"""Where the blocks, the attention and the feed-forward of a Hugging Face model are.
+
+Nothing here knows a family: blocks are the stack that the configuration counts, attention is what
+asks transformers' `AttentionInterface` for its function (or, in the families that compute attention
+by themselves, what calls itself attention and holds weight matrices).
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerlab.measures.measure import NotApplicable
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+_LINEAR = re.compile("linear|lightning|mamba|recurrent|delta", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPart:
+    """One softmax attention: the module that computes it and the child of the block it lies in.
+
+    Attributes:
+        number: counts attention layers from 0.
+        block: counts blocks from 0.
+        module: what computes the scores.
+        outer: the direct child of the block that contains it: the sublayer.
+        interface: whether it asks the `AttentionInterface` for its function.
+    """
+
+    number: int
+    block: int
+    name: str
+    module: nn.Module
+    outer: nn.Module
+    interface: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anatomy:
+    """The parts of one model that a trace listens to."""
+
+    name: str
+    blocks: tuple[nn.Module, ...]
+    attentions: tuple[AttentionPart, ...]
+
+    def path(self, block: int) -> str:
+        return f"{self.name}.{block}"
+
+    def attention_of(self, block: int) -> AttentionPart | None:
+        """The attention of a block; None where it has none, or more than one."""
+        found = [part for part in self.attentions if part.block == block]
+        return found[0] if len(found) == 1 else None
+
+
+def anatomy(model: nn.Module) -> Anatomy:
+    """Find the stack of blocks and its attention layers.
+
+    Raises:
+        NotApplicable: the model has no stack of blocks.
+    """
+    name, blocks = _stack(model)
+    parts: list[AttentionPart] = []
+    for index, block in enumerate(blocks):
+        for child_name, child in block.named_children():
+            for path, module in _attentions(child):
+                full = ".".join(piece for piece in (name, str(index), child_name, path) if piece)
+                parts.append(
+                    AttentionPart(
+                        number=len(parts),
+                        block=index,
+                        name=full,
+                        module=module,
+                        outer=child,
+                        interface=uses_interface(module),
+                    )
+                )
+    return Anatomy(name=name, blocks=tuple(blocks), attentions=tuple(parts))
+
+
+def text_config(model: nn.Module) -> Any:
+    """The part of the configuration that describes the language model."""
+    return model.config.get_text_config(decoder=True)
+
+
+def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """The blocks: the outermost module list as long as the configuration says."""
+    root = model.get_decoder() if hasattr(model, "get_decoder") else model
+    if root is None:
+        root = model
+    prefix = next(name for name, module in model.named_modules() if module is root)
+    lists = [
+        (f"{prefix}.{name}".strip("."), module)
+        for name, module in root.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) and _has_matrix(module[0])
+    ]
+    if not lists:
+        raise NotApplicable(f"{type(model).__name__} has no list of blocks")
+    layers = getattr(text_config(model), "num_hidden_layers", None)
+    fitting = [pair for pair in lists if len(pair[1]) == layers] or lists
+    outermost = min(pair[0].count(".") for pair in fitting)
+    return max((p for p in fitting if p[0].count(".") == outermost), key=lambda p: len(p[1]))
+
+
+def _attentions(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The innermost softmax attentions inside one child of a block."""
+    found = [
+        (name, inner)
+        for name, inner in module.named_modules()
+        if uses_interface(inner) or _looks_like_attention(inner)
+    ]
+    for name, inner in found:
+        nested = any(other is not inner and _inside(name, path) for path, other in found)
+        if not nested and not _is_cross(name, inner):
+            yield name, inner
+
+
+def _inside(outer: str, path: str) -> bool:
+    return path != outer and (not outer or path.startswith(outer + "."))
+
+
+def _looks_like_attention(module: nn.Module) -> bool:
+    kind = type(module).__name__
+    return (
+        ("Attention" in kind or "Attn" in kind)
+        and not _LINEAR.search(kind)
+        and not isinstance(module, nn.ModuleList)
+        and _has_matrix(module)
+    )
+
+
+def _is_cross(name: str, module: nn.Module) -> bool:
+    return bool(getattr(module, "is_cross_attention", False)) or bool(
+        re.search("cross|encoder_attn", f"{name} {type(module).__name__}", re.IGNORECASE)
+    )
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in module.parameters())
+
+
+def own_functions(module: nn.Module) -> Iterator[FunctionType]:
+    """The plain functions that the module's own classes define, without decorators."""
+    for owner in type(module).__mro__:
+        if owner is nn.Module:
+            return
+        for member in vars(owner).values():
+            if isinstance(member, FunctionType):
+                yield inspect.unwrap(member)  # type: ignore[misc]
+
+
+def _asking(module: nn.Module) -> FunctionType | None:
+    """The method that asks the attention interface for its function."""
+    for function in own_functions(module):
+        if INTERFACE in function.__code__.co_names:
+            return function
+    return None
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Whether the module's code asks transformers' `AttentionInterface` for its attention."""
+    return _asking(module) is not None
+
+
+def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
+    """The interface a module asks, and the eager function it falls back to."""
+    function = _asking(module)
+    assert function is not None, "only modules that use the interface are asked for it"
+    scope = function.__globals__
+    eager = [
+        name for name in function.__code__.co_names if "eager" in name and callable(scope.get(name))
+    ]
+    return scope[INTERFACE], scope[eager[0]] if eager else None
+
+
+def first_tensor(output: Any) -> torch.Tensor:
+    """The hidden features of a module's output, which may be a tuple."""
+    return output[0] if isinstance(output, (tuple, list)) else output

@@ -1,0 +1,391 @@
+"""One pass over a model: hands each block's tensors to a reader while the block is computed.
+
+Block outputs come from forward hooks, never from `hidden_states` (whose last entry is behind the
+final norm). Sequences are run without padding, so nothing has to be cut. Only the block at hand is
+kept. The model is left exactly as it was found, also when something raises.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.measures.anatomy import Anatomy, AttentionPart, first_tensor
+from layerlab.measures.attended import Attended
+from layerlab.measures.measure import Layer, NotApplicable, Sublayer
+from layerlab.measures.probe import HEARD, Heard, implementation, probe
+
+
+_MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGNORECASE)
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One child of a block at work.
+
+    `kept` is a copy of what `left` held: some families add to it in place afterwards.
+    """
+
+    module: nn.Module
+    name: str
+    entered: Tensor
+    left: Tensor
+    kept: Tensor
+    residual: Tensor | None
+
+    @property
+    def heavy(self) -> bool:
+        return any(parameter.dim() > 1 for parameter in self.module.parameters())
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """One block at work: what it was called with and what its children did."""
+
+    index: int
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    entered: Tensor
+    calls: list[Call] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """What a pass found besides the layers it handed out.
+
+    Attributes:
+        silent: attention layers without a record, and why.
+        fronts: for a block by its number, the norm that ended the block before it (post-norm).
+        no_gradient: why there is no gradient, where one was wanted.
+        faults: blocks whose output is not finite: (layer, what).
+        loss_nats: mean next-token loss per sequence, where the model gives logits.
+    """
+
+    silent: dict[int, str] = field(default_factory=dict)
+    fronts: dict[int, nn.Module] = field(default_factory=dict)
+    no_gradient: str | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    loss_nats: list[float] = field(default_factory=list)
+
+
+def trace(
+    model: nn.Module,
+    anatomy: Anatomy,
+    sequences: Sequence[Tensor],
+    read: Callable[[Layer], None],
+    *,
+    gradient: bool = False,
+) -> Trace:
+    """Run every sequence through the model and hand each layer to `read`.
+
+    Args:
+        sequences: token ids, one vector each; never padded.
+        gradient: also hand out d loss / d stream (one more forward and a backward per sequence).
+
+    Raises:
+        NotApplicable: the blocks do not pass a batch x token x width stream.
+    """
+    found = Trace()
+    with _observing(model):
+        for number, tokens in enumerate(sequences):
+            gradients = _gradients(model, anatomy, tokens, found) if gradient else {}
+            watcher = _Watcher(anatomy, number, tokens, read, gradients, found)
+            with torch.no_grad(), watcher.listening():
+                output = model(input_ids=tokens[None], use_cache=False)
+            found.loss_nats.append(_loss(output, tokens))
+            watcher.account()
+    return found
+
+
+@contextmanager
+def _observing(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no parameter gradients, an attention that can be heard; then as before."""
+    training = {module: module.training for module in model.modules()}
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    name = implementation(model)
+    try:
+        model.eval()
+        for parameter in wanted:
+            parameter.requires_grad_(False)
+        if name not in HEARD:
+            model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+        yield
+    finally:
+        if name not in HEARD:
+            model.set_attn_implementation(name)
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+        for module, mode in training.items():
+            module.training = mode
+
+
+class _Watcher:
+    """Hooks on the blocks and their children during one forward of one sequence."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        sequence: int,
+        tokens: Tensor,
+        read: Callable[[Layer], None],
+        gradients: dict[int, Tensor],
+        found: Trace,
+    ) -> None:
+        self.anatomy = anatomy
+        self.sequence = sequence
+        self.tokens = tokens
+        self.read = read
+        self.gradients = gradients
+        self.found = found
+        self.visit: Visit | None = None
+        self.quiet = False
+        self.answered: dict[int, int] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for index, block in enumerate(self.anatomy.blocks):
+                hooks = (
+                    block.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True),
+                    block.register_forward_hook(self.leave),
+                    *(
+                        child.register_forward_hook(
+                            partial(self.hear_child, name), with_kwargs=True
+                        )
+                        for name, child in block.named_children()
+                    ),
+                )
+                for hook in hooks:
+                    stack.callback(hook.remove)
+            stack.enter_context(probe(self.anatomy, self.hear_attention))
+            yield
+
+    def enter(self, index: int, module: nn.Module, args: Any, options: Any) -> None:
+        if self.quiet:
+            return
+        entered = _hidden(args, options)
+        if entered.dim() != 3:
+            raise NotApplicable(
+                f"its blocks pass a tensor of shape {tuple(entered.shape)}, "
+                "not batch x token x width"
+            )
+        self.visit = Visit(index=index, args=args, options=options, entered=entered)
+        if index == 0 and self.sound(0, entered):
+            self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
+
+    def hear_child(
+        self, name: str, module: nn.Module, args: Any, options: Any, output: Any
+    ) -> None:
+        left = first_tensor(output)
+        if self.quiet or self.visit is None or not _is_stream(left, len(self.tokens)):
+            return
+        self.visit.calls.append(
+            Call(
+                module=module,
+                name=name,
+                entered=_hidden(args, options),
+                left=left,
+                kept=left.clone(),
+                residual=_argument(module, "residual", args, options),
+            )
+        )
+
+    def hear_attention(self, heard: Heard) -> None:
+        if not self.quiet and self.visit is not None:
+            self.visit.heard.append(heard)
+            number = heard.part.number
+            self.answered[number] = self.answered.get(number, 0) + 1
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        visit, stream = self.visit, first_tensor(output)
+        if self.quiet or visit is None:
+            return
+        self.visit = None
+        if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
+            stream = stream[None]
+        if not self.sound(visit.index + 1, stream):
+            return
+        last = visit.calls[-1] if visit.calls else None
+        if last is not None and last.left is first_tensor(output) and not last.heavy:
+            self.found.fronts[visit.index + 1] = last.module
+        part = self.anatomy.attention_of(visit.index)
+        self.give(
+            Layer(
+                sequence=self.sequence,
+                layer=visit.index + 1,
+                tokens=self.tokens,
+                stream=stream[0],
+                entered=visit.entered[0],
+                sublayers=_sublayers(module, visit, part),
+                attention=self.attended(visit, part),
+                block=module,
+                rerun=partial(self.rerun, module, visit),
+            )
+        )
+
+    def give(self, layer: Layer) -> None:
+        gradient = self.gradients.pop(layer.layer, None)
+        self.quiet = True  # measures may run the block again
+        try:
+            self.read(layer if gradient is None else _with_gradient(layer, gradient))
+        finally:
+            self.quiet = False
+
+    def sound(self, layer: int, stream: Tensor) -> bool:
+        """Whether the stream is finite; the first fault of a layer is kept."""
+        bad = stream.numel() - int(torch.isfinite(stream).sum())
+        if bad:
+            self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
+        return not bad
+
+    def attended(self, visit: Visit, part: AttentionPart | None) -> Attended | None:
+        heard = [item for item in visit.heard if part is not None and item.part is part]
+        if len(heard) != 1 or part is None:
+            return None
+        if self.sequence == 0 and (fault := heard[0].fault()):
+            self.found.silent[part.number] = f"{part.name}: {fault}"
+        return None if part.number in self.found.silent else heard[0].attended(0)
+
+    def rerun(self, block: nn.Module, visit: Visit, stream: Tensor) -> Tensor:
+        """The block's output for another stream at the same positions and masks."""
+        args, options = _replaced(visit.args, visit.options, visit.entered, stream[None])
+        return first_tensor(block.forward(*args, **options))[0]
+
+    def account(self) -> None:
+        """The probe must have fired once per attention layer; say so where it did not."""
+        for part in self.anatomy.attentions:
+            times = self.answered.get(part.number, 0)
+            if times != 1 and self.sequence == 0:
+                self.found.silent[part.number] = (
+                    f"{part.name} ({type(part.module).__name__}) was heard {times} times in one "
+                    "forward, not once"
+                )
+
+
+def _with_gradient(layer: Layer, gradient: Tensor) -> Layer:
+    return Layer(**{**vars(layer), "gradient": gradient})
+
+
+def _hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    """The stream among the arguments of a block: the first floating tensor, by convention."""
+    given = [*args, options.get("hidden_states"), *options.values()]
+    for value in given:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    raise NotApplicable("its blocks are not called with hidden features")
+
+
+def _replaced(
+    args: tuple[Any, ...], options: dict[str, Any], old: Tensor, new: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def swap(value: Any) -> Any:
+        return new if value is old else value
+
+    return tuple(map(swap, args)), {name: swap(value) for name, value in options.items()}
+
+
+def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor | None:
+    """The named tensor argument of a call, if the module has one."""
+    if not hasattr(module, "forward"):
+        return None
+    signature = inspect.signature(type(module).forward)
+    if name not in signature.parameters:
+        return None
+    return signature.bind_partial(module, *args, **options).arguments.get(name)
+
+
+def _sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dict[str, Sublayer]:
+    """What attention and feed-forward saw and gave, where the block exposes them."""
+    found: dict[str, Sublayer] = {}
+    outer = None if part is None else part.outer
+    first = next((i for i, call in enumerate(visit.calls) if call.module is outer), None)
+    if first is not None:
+        call = visit.calls[first]
+        found["attention"] = _sublayer(block, visit, call, call)
+    heavy = [
+        call
+        for call in visit.calls
+        if call.module is not outer and call.heavy and not _MIXER.search(call.name)
+    ]
+    linear = all(isinstance(call.module, nn.Linear) for call in heavy)
+    if len(heavy) == 1 or (len(heavy) == 2 and linear):
+        found["ffn"] = _sublayer(block, visit, heavy[0], heavy[-1])
+    return found
+
+
+def _sublayer(block: nn.Module, visit: Visit, begin: Call, end: Call) -> Sublayer:
+    """A sublayer from its first child to its last.
+
+    Some families norm (or drop out) the branch before it joins the stream: whatever reads the
+    sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
+    taken off again. Granite scales the branch by a constant of the block.
+    """
+    left = end.kept if end.residual is None else end.kept - end.residual
+    branch, current = left, end.left
+    for call in visit.calls:
+        if call.entered is current and call.module is not end.module:
+            branch, current = call.kept, call.left
+    branch = branch * getattr(block, "residual_multiplier", 1.0)
+    return Sublayer(entered=_flat(begin.entered), left=_flat(left), branch=_flat(branch))
+
+
+def _flat(features: Tensor) -> Tensor:
+    """One sequence's features; a few families drop the batch axis inside the block."""
+    return features[0] if features.dim() == 3 else features
+
+
+def _is_stream(features: Any, tokens: int) -> bool:
+    return (
+        isinstance(features, Tensor)
+        and features.is_floating_point()
+        and features.dim() in (2, 3)
+        and features.shape[-2] == tokens
+    )
+
+
+def _gradients(
+    model: nn.Module, anatomy: Anatomy, tokens: Tensor, found: Trace
+) -> dict[int, Tensor]:
+    """d loss / d stream for the embedding output (0) and every block's output."""
+    gradients: dict[int, Tensor] = {}
+
+    def keep(layer: int, gradient: Tensor) -> None:
+        gradients[layer] = gradient[0].detach()
+
+    def start(module: nn.Module, args: Any, options: Any) -> None:
+        stream = _hidden(args, options).requires_grad_(True)
+        stream.register_hook(partial(keep, 0))
+
+    def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:
+        first_tensor(output).register_hook(partial(keep, layer))
+
+    with ExitStack() as stack, torch.enable_grad():
+        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True)
+        stack.callback(first.remove)
+        for index, block in enumerate(anatomy.blocks):
+            hook = block.register_forward_hook(partial(listen, index + 1))
+            stack.callback(hook.remove)
+        try:
+            logits = getattr(model(input_ids=tokens[None], use_cache=False), "logits", None)
+            if logits is None:
+                found.no_gradient = "it gives no logits, so there is no next-token loss"
+                return {}
+            nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:]).backward()
+        except (RuntimeError, NotImplementedError) as error:
+            found.no_gradient = f"its backward pass failed: {str(error).splitlines()[0]}"
+            return {}
+    return gradients
+
+
+def _loss(output: Any, tokens: Tensor) -> float:
+    logits = getattr(output, "logits", None)
+    if logits is None or logits.shape[1] != tokens.shape[0]:
+        return float("nan")
+    return float(nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:].to(logits.device)))
