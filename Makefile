@@ -1,0 +1,53 @@
+# make demo   set everything up, compare the built-in models, leave a report in ./report
+# make test   the same environment, the whole test suite
+# make house  style, types, import rule, docstring rule
+# make docs   write docs/measures, docs/families.md and the table in README.md anew
+# make clean  remove what the others made, but not the environment (make distclean: that too)
+
+PYTHON ?= python3.11
+BIN := .venv/bin/python
+PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+READY := .venv/ready
+# Workers of the test suite; each works with one thread.
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test house docs clean distclean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+setup: $(READY)
+
+# torch first and exactly: a looser request brings gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is not a Python 3.11 or later; type: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setting up .venv (a few minutes, once)"
+	$(PYTHON) -m venv .venv
+	$(PIP) torch==2.13.0 hatchling editables
+	$(PIP) --no-build-isolation --editable '.[dev,eval]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN) -m layerlab inspect pre-norm post-norm llama --out report
+	@echo "open report/report.html in a browser"
+
+test: $(READY)
+	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+
+house: $(READY)
+	$(BIN) -m ruff check .
+	$(BIN) -m ruff format --check .
+	$(BIN) -m mypy
+	$(BIN) -m pytest -q tests/test_house.py tests/test_imports.py
+
+docs: $(READY)
+	$(BIN) docs/generate.py
+
+clean:
+	rm -rf report build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,117 @@
+"""Writes what the declarations already say: docs/measures/*.md and the table of README.md.
+
+Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from layerlab.measures.measure import Bound, Measure
+from layerlab.registry import measures
+
+ROOT = Path(__file__).resolve().parents[1]
+START, END = "<!-- measures: written by make docs -->", "<!-- end of measures -->"
+
+# The columns that name a row mean the same in every frame.
+PLACES = {
+    "model": "name of the model, as it was given",
+    "sequence": "number of the text, from 0",
+    "layer": "number of the block, from 0",
+    "head": "attention head, from 0",
+    "place": "stream (after the block), attention or ffn (what each adds to the stream)",
+    "sublayer": "attention or ffn",
+}
+# Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
+WITH_EMBEDDING = frozenset({"diversity", "dimension", "stream", "lipschitz"})
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with the text it should have."""
+    found = measures().values()
+    written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
+    readme = ROOT / "README.md"
+    return {**written, readme: with_table(readme.read_text("utf-8"), found)}
+
+
+def page(measure: Measure) -> str:
+    """The page of one measure."""
+    per = {name: _place(name, measure) for name in ("model", *measure.per)}
+    parts = [
+        f"# {measure.title}",
+        f"{measure.about}",
+        f"`layerlab inspect MODEL --measures {measure.name}` gives the frame `{measure.name}`.",
+        "## Definition",
+        f"```text\n{measure.equation}\n```",
+        "\n".join(
+            [
+                f"- **Unit**: {measure.unit}",
+                f"- **Source**: {measure.source.rstrip('.')} (see [sources](../sources.md))",
+                f"- **Healthier**: {measure.better or 'no direction in general'}",
+                f"- **Reads**: {', '.join(sorted(measure.needs))}",
+                f"- **Part of the default set**: {'yes' if measure.default else 'no'}",
+            ]
+        ),
+        "## Columns",
+        _table(
+            ("column", "meaning"), [(f"`{k}`", v) for k, v in {**per, **measure.columns}.items()]
+        ),
+    ]
+    if measure.options:
+        rows = [(f"`{name}`", f"`{value!r}`") for name, value in measure.options.items()]
+        parts += ["## Options", _table(("option", "default"), rows)]
+    if measure.bound:
+        parts += ["## Bounds", _table(("what holds", "source"), map(_bound, measure.bound))]
+    return "\n\n".join(parts) + "\n"
+
+
+def with_table(readme: str, found: Iterable[Measure]) -> str:
+    """The README with its table of measures written anew."""
+    before, rest = readme.split(START)
+    _, after = rest.split(END)
+    rows = [
+        (
+            f"[`{one.name}`](docs/measures/{one.name}.md)"
+            + ("" if one.default else " (on request)"),
+            one.title,
+            ", ".join(f"`{name}`" for name in one.columns),
+        )
+        for one in found
+    ]
+    table = _table(("measure", "what it is", "columns"), rows)
+    return f"{before}{START}\n{table}\n{END}{after}"
+
+
+def _place(name: str, measure: Measure) -> str:
+    if name == "layer" and measure.name in WITH_EMBEDDING:
+        return "0 is the embedding output, 1 the first block"
+    if name == "layer" and "attention" in measure.needs:
+        return "number of the attention layer, from 0"
+    return PLACES.get(name, name)
+
+
+def _bound(bound: Bound) -> tuple[str, str]:
+    sign = "<=" if bound.side == "upper" else ">="
+    return f"`{bound.column}` {sign} `{bound.limit}`", bound.source
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    # A bar ends a cell, also inside code; ||X|| is common here.
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Write every page that differs."""
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

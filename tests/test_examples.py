@@ -1,0 +1,41 @@
+"""Every example runs, as its own process, in an empty folder, and says what it promises."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+PROMISED = {
+    "findings.py": "mean attention norm per layer",
+    "pair.py": "relative residual",
+    "own_measure.py": "focus",
+}
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_listed() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROMISED)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_example_runs_and_prints_what_it_is_about(name: str, tmp_path: Path) -> None:
+    assert PROMISED[name] in run(tmp_path, str(EXAMPLES / name))
+
+
+def test_an_own_measure_is_read_through_load(tmp_path: Path) -> None:
+    file = str(EXAMPLES / "own_measure.py")
+    command = ["-m", "layerlab", "inspect", "pre-norm", "--load", file, "--out", "own"]
+    run(tmp_path, *command, "--measures", "focus(channels=2)", "--context", "32")
+    rows = (tmp_path / "own" / "tables" / "focus.csv").read_text().splitlines()
+    assert rows[0] == "model,sequence,layer,focus"
+    shares = [float(row.split(",")[-1]) for row in rows[1:]]
+    assert shares and all(0 < share <= 1 for share in shares)
