@@ -1,0 +1,164 @@
+"""How far each attention head can stretch a signal: norms of its matrix A, enclosed on both sides."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from layerlab.measures.attended import Attended
+from layerlab.measures.lanczos import Krylov, Perron, Ritz, profile, settle
+from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
+from layerlab.measures.tile import DENSE_TOKENS, cut, groups, tile, triangular
+from layerlab.shapes import HeadVector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """One reading per head; the columns of the measure say what each is."""
+
+    norm: HeadVector
+    lower: HeadVector
+    upper: HeadVector
+    column_bound: HeadVector
+    column_lower: HeadVector
+    row_lower: HeadVector
+    row_sum_min: HeadVector
+    contraction: HeadVector
+
+
+def spectrum(
+    attended: Attended, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
+) -> Spectrum:
+    """Norms of the attention matrix A of every head, from products with A alone.
+
+    ||A||_2 = max ||A x|| / ||x||,   ||J A||_2   with   J = I - e e^T,   e = (1, ..., 1) / sqrt(n)
+
+    ||A||_2 is 1 for a doubly stochastic A and sqrt(n) where every token attends to the same one;
+    ||J A||_2 is 0 where all rows agree, and the factor by which diversity can at most grow.
+
+    Source: spectral25, section 2.1; pangu23, Lemma 1.
+    Unit: none.
+    Args:
+        attended: one layer on one sequence.
+        dtype: of the scores, the matrix and the products.
+        dense: up to how many tokens a matrix is kept; above, each pass computes it again.
+    """
+    attended = triangular(attended)
+    parts = []
+    for heads in groups(attended, dtype, dense):
+        _, part = cut(attended, heads=heads)
+        blocks = tile(part, dtype, dense)
+        known = profile(blocks, part.keys)
+        perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
+        settle(blocks, known, (perron, ritz))
+        parts.append(
+            Spectrum(
+                norm=perron.norm,
+                lower=perron.lower,
+                upper=perron.upper,
+                column_bound=known.column_sums.amax(-1).sqrt(),
+                column_lower=known.column_norms.amax(-1),
+                row_lower=known.row_norm,
+                row_sum_min=known.row_sum_min,
+                contraction=ritz.norm,
+            )
+        )
+    return Spectrum(
+        **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Spectrum)}
+    )
+
+
+@lru_cache(maxsize=256)
+def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
+    """Spectral norm of the attention that weighs every allowed key alike.
+
+    C_ij = 1 / (keys that row i may use); with a causal rule and n keys the Cesaro matrix
+
+    It grows with n from 1 towards 2 under a causal rule, and is sqrt(tokens / keys) without one.
+
+    Source: Own.
+    Unit: none.
+    Example:
+        >>> round(uniform_norm(5, 5), 3)
+        1.309
+    """
+    if not causal:
+        return (tokens / keys) ** 0.5
+    counts = torch.arange(tokens, dtype=torch.float64) + (keys - tokens + 1)
+    start = torch.ones(1, keys, dtype=torch.float64)
+    krylov = Krylov(start)
+    norm = 0.0
+    while not krylov.settled:
+        image = krylov.vector.cumsum(-1)[:, keys - tokens :] / counts
+        norm = float(image.norm())
+        krylov.absorb(_back(image / counts, keys), image.square().sum(-1))
+    return norm
+
+
+def _back(image: Tensor, keys: int) -> Tensor:
+    """The transpose of a cumulative sum: every key receives from its own row and all later ones."""
+    later = image.flip(-1).cumsum(-1).flip(-1)
+    return torch.cat([later[:, :1].expand(-1, keys - image.shape[1]), later], -1)
+
+
+def _read(layer: Layer, run: Run) -> Iterator[Row]:
+    attended = layer.attention
+    if attended is None:
+        return
+    found = spectrum(attended, dtype=getattr(torch, run.options["dtype"]))
+    causal = triangular(attended).causal
+    uniform = uniform_norm(attended.tokens, attended.keys, causal)
+    columns = {name: values.tolist() for name, values in vars(found).items()}
+    for head in range(attended.heads):
+        yield {
+            "sequence": layer.sequence,
+            "layer": attended.layer,
+            "head": head,
+            **{name: values[head] for name, values in columns.items()},
+            "token_bound": attended.tokens**0.5,
+            "uniform_ratio": columns["norm"][head] / uniform,
+        }
+
+
+MEASURES = (
+    Measure(
+        name="spectrum",
+        title="Spectral norms of attention",
+        unit="none",
+        source="spectral25",
+        about=(
+            "The largest factor by which a head's attention matrix can stretch a signal across"
+            " tokens. Under a causal mask it follows the text length and attention sinks: compare"
+            " it with the uniform causal matrix of the same length, not with 1."
+        ),
+        equation="||A||_2 = max ||A x|| / ||x||;  contraction = ||(I - e e^T) A||_2",
+        per=("sequence", "layer", "head"),
+        columns={
+            "norm": "spectral norm of the head's attention matrix",
+            "lower": "what the norm is at least, rounding of the products included",
+            "upper": "what the norm is at most (Collatz-Wielandt), rounding included",
+            "column_bound": "sqrt of the largest column sum: an upper bound",
+            "column_lower": "largest Euclidean norm of a column: a lower bound, high at a sink",
+            "row_lower": "||A 1|| / ||1||: a lower bound, 1 where rows sum to 1",
+            "row_sum_min": "smallest row sum; below 1 where a sink takes probability",
+            "token_bound": "sqrt of the number of tokens: an upper bound",
+            "uniform_ratio": "norm over that of the uniform (causal) matrix of this length",
+            "contraction": "the factor by which attention can at most scale diversity",
+        },
+        plot=("norm", "uniform_ratio", "contraction"),
+        better=None,
+        needs=frozenset({"attention"}),
+        read=_read,
+        bound=(
+            Bound(column="norm", limit="upper", side="upper", source="wielandt50"),
+            Bound(column="norm", limit="lower", side="lower", source="golub13"),
+            Bound(column="norm", limit="column_bound", side="upper", source="spectral25"),
+            Bound(column="column_bound", limit="token_bound", side="upper", source="spectral25"),
+            Bound(column="norm", limit="column_lower", side="lower", source="Own"),
+            Bound(column="norm", limit="row_lower", side="lower", source="spectral25"),
+        ),
+        options={"dtype": "float32"},
+    ),
+)
