@@ -129,7 +129,7 @@ AdamW (no decay on biases and norms), linear warm-up, cosine, gradients clipped 
 dropout, float32 throughout, tied embeddings. Every matrix starts normal with the same deviation;
 GPT-2's extra division of the output projections by sqrt(2 layers) is left out, in all arms. Windows
 start anywhere in the text; in every other row the first token is replaced by the separator
-`<|endoftext|>`, so that it can serve as a prefix. `layerlab/builtin/train.py` is the whole program.
+`<|endoftext|>`, so that it can serve as a prefix. The program is `layerlab/builtin/train.py`.
 
 {settings}
 
