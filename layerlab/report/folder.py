@@ -1,0 +1,145 @@
+"""A folder or a file written whole or not at all.
+
+Everything goes into a hidden neighbour first and takes its final name by one rename. An earlier
+report steps aside for that moment and comes back if the rename fails.
+"""
+
+import errno
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from layerlab import UserError
+
+PAGE, DATA, TABLES = "report.html", "report.json", "tables"
+_TABLE_ENDINGS = {".csv", ".parquet"}
+_REASONS = {
+    errno.ENOSPC: "no space is left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Write a report folder; `fill` is handed an empty folder to write into.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that is no report.
+    """
+    with _explained(folder):
+        target = folder.resolve()
+        _refuse_others(target, folder)
+        with _parents(target), _neighbour(target) as partial:
+            partial.mkdir()
+            fill(partial)
+            _swap(partial, target)
+    return target
+
+
+def write_file(path: Path, text: str) -> Path:
+    """Write one file.
+
+    Raises:
+        UserError: it cannot be written, or a folder has that name.
+    """
+    with _explained(path):
+        target = path.resolve()
+        if target.is_dir():
+            raise UserError(f"cannot write {path}: it is a folder; give a file name")
+        with _parents(target), _neighbour(target) as partial:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+    return target
+
+
+def _refuse_others(target: Path, given: Path) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"cannot write a report to {given}: it is a file; name a folder")
+    if target == Path.cwd() or target in Path.cwd().parents or target.is_mount():
+        raise UserError(
+            f"cannot put a report in place of {given}, which is in use; "
+            f"name a folder inside it, such as {given / 'report'}"
+        )
+    if any(target.iterdir()) and not is_report(target):
+        raise UserError(
+            f"{given} holds something other than a report; name a new or an empty folder"
+        )
+
+
+def is_report(folder: Path) -> bool:
+    """Whether a folder holds a report and nothing else."""
+    names = {entry.name for entry in folder.iterdir()}
+    if DATA not in names or not names <= {PAGE, DATA, TABLES}:
+        return False
+    tables = folder / TABLES
+    kept = list(tables.iterdir()) if tables.is_dir() else []
+    return all(entry.suffix in _TABLE_ENDINGS and entry.is_file() for entry in kept)
+
+
+def _swap(partial: Path, target: Path) -> None:
+    if not target.exists():
+        partial.rename(target)
+        return
+    aside = _hidden(target)
+    target.rename(aside)
+    try:
+        partial.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{target.name[:80]}.{uuid.uuid4().hex[:8]}.partial")
+
+
+@contextmanager
+def _neighbour(target: Path) -> Iterator[Path]:
+    """A name beside `target`, of which nothing is left in the end."""
+    partial = _hidden(target)
+    try:
+        yield partial
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parents(target: Path) -> Iterator[None]:
+    """The folders above `target`; those that were made here go again if the writing fails."""
+    made = [parent for parent in target.parents if not parent.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for parent in made:
+            try:
+                parent.rmdir()
+            except OSError:
+                break
+        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """An error of the file system as one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise UserError(f"cannot write {path}: {reason}; name another place") from error
+    except ValueError as error:
+        if "null" not in str(error):
+            raise
+        raise UserError(f"cannot write {str(path)!r}: a name cannot hold a null byte") from error

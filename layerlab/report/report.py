@@ -1,0 +1,237 @@
+"""A report: what was read, what it means, and how to keep it.
+
+The content is the dict that `report.json` holds, except that tables are pandas DataFrames here.
+Nothing in it is a tensor, so a report loads without torch.
+"""
+
+import copy
+import difflib
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group
+
+from layerlab import UserError
+from layerlab.report import folder as disk
+from layerlab.report import summary as terminal
+from layerlab.report.rules.rule import Finding
+from layerlab.report.table import decoded, empty, encoded, plain, tidy, write_tables
+
+SCHEMA = 1
+# A notebook keeps every page it shows in its own file; plotly.js alone is 4.6 MB.
+NOTEBOOK_BYTES = 12_000_000
+_PARTS = {
+    "models": list,
+    "text": dict,
+    "measures": list,
+    "findings": list,
+    "details": dict,
+    "notes": list,
+}
+
+
+class Report:
+    """Readings of one or several models, with what they mean.
+
+    `report.frame("spectrum")` is a table, `report.findings` are sentences, `report.save("out")`
+    writes a page, the readings as JSON, and the tables as CSV and Parquet.
+    """
+
+    def __init__(
+        self, content: Mapping[str, Any], frames: Mapping[str, pd.DataFrame] | None = None
+    ):
+        """Take the dict of `report.json`; `frames` stands in for its entry of that name."""
+        given = dict(content)
+        stored = given.pop("frames", {})
+        given["findings"] = [
+            entry.to_dict() if isinstance(entry, Finding) else entry
+            for entry in given.get("findings", ())
+        ]
+        self._content = _checked({"schema": SCHEMA, **plain(given)})
+        tables = stored if frames is None else frames
+        if not isinstance(tables, Mapping):
+            raise UserError("this is not a layerlab report: 'frames' is damaged")
+        self._frames = {
+            str(name): tidy(table) if isinstance(table, pd.DataFrame) else decoded(name, table)
+            for name, table in tables.items()
+        }
+        for measure in self._content["measures"]:
+            if measure["name"] not in self._frames:
+                columns = measure.get("columns", {})
+                self._frames[measure["name"]] = empty(measure.get("per", ()), columns)
+        self._folder: Path | None = None
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """The readings of one measure; no rows where it is not applicable.
+
+        Raises:
+            UserError: there is no such measure in this report.
+        """
+        if name in self._frames:
+            return self._frames[name].copy()
+        close = difflib.get_close_matches(name, self._frames, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        known = ", ".join(self._frames) or "none"
+        raise UserError(f"this report has no table {name!r}; it has: {known}{hint}")
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Every table by name."""
+        return {name: frame.copy() for name, frame in self._frames.items()}
+
+    @property
+    def measures(self) -> dict[str, dict[str, Any]]:
+        """What was measured, by name: unit, source, columns, and `not_applicable` with reasons."""
+        return {one["name"]: copy.deepcopy(one) for one in self._content["measures"]}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is worth saying, the gravest first."""
+        return [Finding.from_dict(entry) for entry in self._content["findings"]]
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """One card per model."""
+        return copy.deepcopy(self._content["models"])
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """What the models read."""
+        return copy.deepcopy(self._content["text"])
+
+    @property
+    def notes(self) -> list[dict[str, str]]:
+        """Where the sources are wrong, said once each."""
+        return copy.deepcopy(self._content["notes"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `report.json`: strict JSON values only."""
+        tables = {name: encoded(frame) for name, frame in self._frames.items()}
+        return {**copy.deepcopy(self._content), "frames": tables}
+
+    def to_json(self) -> str:
+        """The text of `report.json`."""
+        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write report.html, report.json and tables/, all of it or nothing.
+
+        An earlier report in that folder is replaced. Returns the folder.
+
+        Raises:
+            UserError: the folder cannot be written, or holds something that is no report.
+        """
+        page, data = self._page(), self.to_json()
+
+        def fill(empty_folder: Path) -> None:
+            (empty_folder / disk.PAGE).write_text(page, encoding="utf-8")
+            (empty_folder / disk.DATA).write_text(data, encoding="utf-8")
+            write_tables(empty_folder / disk.TABLES, self._frames)
+
+        self._folder = disk.write_folder(Path(folder), fill)
+        return self._folder
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page alone, one file that needs no network.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        return disk.write_file(Path(path), self._page())
+
+    def summary(self) -> Group:
+        """Lines for a terminal: the models, what was found, and where the files are."""
+        return terminal.summary(self._content, self.findings, self._folder)
+
+    def _page(self) -> str:
+        from layerlab.report.page import render
+
+        return render(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        page = self._page()
+        if len(page) > NOTEBOOK_BYTES:
+            lines = "\n".join(terminal.lines(self._content, self.findings, self._folder))
+            return (
+                f"<pre>{html.escape(lines)}</pre><p>This page is too large for a notebook: "
+                "<code>report.to_html('report.html')</code> writes it to a file.</p>"
+            )
+        return (
+            '<iframe title="layerlab report" sandbox="allow-scripts" '
+            'style="width:100%;height:48em;border:0" '
+            f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(model["name"]) for model in self._content["models"])
+        counts = ", ".join(f"{name} {len(frame)}" for name, frame in self._frames.items())
+        return (
+            f"Report({terminal.prose(names, 200)}; findings {len(self._content['findings'])}; "
+            f"rows: {counts})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # a report can be large, and is compared by content
+
+
+def load_report(path: str | Path) -> Report:
+    """The report in a folder, or in a `report.json`.
+
+    Raises:
+        UserError: there is none, or it is damaged, or a newer layerlab wrote it.
+    """
+    file = Path(path) / disk.DATA if Path(path).is_dir() else Path(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise UserError(
+            f"no report at {path}: expected a folder with {disk.DATA}, "
+            f"as `layerlab inspect MODEL --out {path}` writes it"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is damaged: {error!s:.200}; inspect the model again") from error
+    report = _read(content, file)
+    report._folder = file.parent.resolve()
+    return report
+
+
+def _read(content: Any, file: Path) -> Report:
+    if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+        raise UserError(f"{file} is not a layerlab report: it names no schema")
+    schema = content["schema"]
+    if schema != SCHEMA:
+        way = "upgrade layerlab" if schema > SCHEMA else "inspect the model again"
+        raise UserError(f"{file} has schema {schema}, and this layerlab reads {SCHEMA}: {way}")
+    try:
+        return Report(content)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def _checked(content: dict[str, Any]) -> dict[str, Any]:
+    """The content with every part present and of its kind."""
+    for name, kind in _PARTS.items():
+        part = content.setdefault(name, kind())
+        if not isinstance(part, kind):
+            raise UserError(f"this is not a layerlab report: {name!r} is damaged")
+    named = [*content["models"], *content["measures"]]
+    if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in named):
+        raise UserError("this is not a layerlab report: a model or a measure has no name")
+    try:
+        for entry in content["findings"]:
+            Finding.from_dict(entry)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError("this is not a layerlab report: a finding is damaged") from error
+    return content
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

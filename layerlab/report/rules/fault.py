@@ -1,0 +1,120 @@
+"""What is broken: NaN and Inf, a theorem's bound that is passed, a model that only guesses."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report.rules.peak import figure, peak
+from layerlab.report.rules.rule import Place, Readings, Rule, Verdict
+
+# A reading is a sum of up to about 8192 rounded terms: 8192 u, with a factor of two to spare.
+TERMS = 2 * 8192
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
+# What a 16-bit model computes agrees with its own weights to a few units of bfloat16 (u = 2^-8).
+COARSE_SLACK = 8 * 2.0**-8
+FINE_SLACK = TERMS * 2.0**-24
+
+
+def _nonfinite(readings: Readings) -> Iterator[Verdict]:
+    for kind in ("weights", "stream"):
+        faults = [one for one in readings.card.get("faults") or () if one["kind"] == kind]
+        if not faults:
+            continue
+        first = min(faults, key=_depth)
+        named = len({str(one["name"]) for one in faults}) - 1
+        more = f", and so {'does' if named == 1 else 'do'} {named} more" if named else ""
+        layer = first.get("layer")
+        place = Place(layer=None if layer is None or layer < 0 else int(layer))
+        prefix = f"{place}: " if place.layer is not None else ""
+        yield Verdict(
+            severity="error",
+            sentence=f"{prefix}{first['name']} holds {first['what']}{more}",
+            advice=_MENDING[kind],
+            value=float(len(faults)),
+            threshold=0.0,
+            place=place,
+            mark=kind,
+        )
+
+
+def _depth(fault: Mapping[str, Any]) -> float:
+    layer = fault.get("layer")
+    return -1.0 if layer is None else float(layer)
+
+
+_MENDING = {
+    "weights": "Every reading from this layer on is void. Load the checkpoint again; where the "
+    "file itself holds them, go back to the last checkpoint without.",
+    "stream": "Every reading from this layer on is void. Where the weights are finite, the numbers "
+    "overflowed on the way: run with --dtype float32, and if that is finite, keep this layer out "
+    "of fp16.",
+}
+
+
+def _guess(readings: Readings) -> Iterator[Verdict]:
+    loss, vocab = readings.card.get("loss_nats"), readings.card.get("vocab")
+    if loss is None or not vocab or not float(loss) >= math.log(vocab):
+        return
+    yield Verdict(
+        severity="warning",
+        sentence=f"the loss on this text is {figure(float(loss))} nats, and guessing among "
+        f"{vocab:,} tokens costs {figure(math.log(vocab))}",
+        advice="The weights are untrained, or the tokenizer or the text does not belong to this "
+        "model; the other findings then describe noise.",
+        value=float(loss),
+        threshold=math.log(vocab),
+    )
+
+
+def _bound(readings: Readings) -> Iterator[Verdict]:
+    for name, measure in readings.measures.items():
+        for bound in measure.get("bounds", ()):
+            broken = _broken(readings, name, bound)
+            if broken.empty:
+                continue
+            top = peak(broken, "excess")
+            above = bound["side"] == "upper"
+            yield Verdict(
+                severity="error",
+                sentence=f"{top.place}: {name} {bound['column']}{_part(top.row)} is "
+                f"{figure(top.row[bound['column']])}, {'above' if above else 'below'} its "
+                f"{bound['side']} bound {figure(top.row[bound['limit']])}{top.more}",
+                advice="A theorem cannot be violated: either the model breaks one of its premises "
+                "or layerlab misreads it. Please report the model and this line.",
+                value=float(top.row[bound["column"]]),
+                threshold=float(top.row[bound["limit"]]),
+                place=top.place,
+                mark=f"{name}-{bound['column']}-{bound['limit']}",
+                measure=name,
+                source=str(bound["source"]),
+            )
+
+
+def _part(row: Mapping[str, Any]) -> str:
+    parts = [str(row[name]) for name in ("sublayer", "place") if name in row]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows on the wrong side of a bound, with `excess`: how far, relative to the bound."""
+    column, limit = bound["column"], bound["limit"]
+    rows = readings.rows(name, column, limit)
+    rows = rows[np.isfinite(rows[column].astype(float)) & np.isfinite(rows[limit].astype(float))]
+    sign = 1.0 if bound["side"] == "upper" else -1.0
+    size = np.maximum(rows[limit].abs(), FINE_SLACK)
+    excess = sign * (rows[column] - rows[limit]) / size
+    return rows.assign(excess=excess)[excess > _slack(readings)]
+
+
+def _slack(readings: Readings) -> float:
+    return FINE_SLACK if readings.card.get("dtype") in ROUNDOFF else COARSE_SLACK
+
+
+RULES = (
+    Rule(name="nonfinite", measure=None, source="Own", judge=_nonfinite),
+    Rule(name="bound", measure=None, source="Own", judge=_bound),
+    Rule(name="guess", measure=None, source="Own: log of the vocabulary", judge=_guess),
+)

@@ -1,0 +1,145 @@
+"""What a rule is handed, and what it gives back.
+
+A rule looks at the readings of one model and yields verdicts; `findings.find` turns them into
+findings. A rule speaks at most once per model: it names the worst place and counts the others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import pandas as pd
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+Shown = Literal["attention", "channels"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One sentence about one model.
+
+    Attributes:
+        id: unique in a report, safe as an anchor.
+        measure: frame that the number is from, or None for what concerns the model as a whole.
+        value: the number at the worst place.
+        threshold: what `value` was held against.
+        source: where the threshold is from.
+        sentence: what is so.
+        advice: what can be done, or why nothing need be.
+        detail: key of the picture that a report shows for it.
+    """
+
+    id: str
+    severity: Severity
+    model: str
+    sentence: str
+    advice: str
+    source: str
+    measure: str | None = None
+    value: float | None = None
+    threshold: float | None = None
+    layer: int | None = None
+    head: int | None = None
+    sequence: int | None = None
+    detail: str | None = None
+
+    @property
+    def wanted(self) -> tuple[str, str, int, int] | tuple[str, str, int, int, int] | None:
+        """What must be fetched from the model to show this finding; `detail` is its key."""
+        if self.detail is None or self.layer is None:
+            return None
+        kind, sequence = self.detail.partition("/")[0], self.sequence or 0
+        if kind == "attention" and self.head is not None:
+            return (kind, self.model, sequence, self.layer, self.head)
+        return (kind, self.model, sequence, self.layer)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "Finding":
+        """The finding that `to_dict` wrote, also after a turn through JSON."""
+        known = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
+        for name in ("value", "threshold"):
+            if known.get(name) is not None:
+                known[name] = float(known[name])
+        return cls(**known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a reading was taken."""
+
+    layer: int | None = None
+    head: int | None = None
+    sequence: int | None = None
+
+    def __str__(self) -> str:
+        parts = [("layer", self.layer), ("head", self.head)]
+        return " ".join(f"{name} {number}" for name, number in parts if number is not None)
+
+    def key(self, shown: Shown | None, model: str) -> str | None:
+        """Name of the picture of this place."""
+        numbers = [self.sequence or 0, self.layer]
+        if shown == "attention":
+            numbers.append(self.head)
+        if shown is None or None in numbers:
+            return None
+        return "/".join([shown, model, *map(str, numbers)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a rule has to say about one model."""
+
+    severity: Severity
+    sentence: str
+    advice: str
+    value: float | None = None
+    threshold: float | None = None
+    place: Place = Place()
+    shown: Shown | None = None
+    mark: str = ""
+    measure: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The readings of one model.
+
+    Attributes:
+        card: the entry of `models`.
+        frames: every frame, the rows of this model only.
+        measures: the declarations of what was measured, by name.
+        sequences: the entries of the text's `sequences`.
+    """
+
+    card: Mapping[str, Any]
+    frames: Mapping[str, pd.DataFrame]
+    measures: Mapping[str, Mapping[str, Any]]
+    sequences: Sequence[Mapping[str, Any]] = ()
+
+    def rows(self, frame: str, *columns: str) -> pd.DataFrame:
+        """Rows where each of `columns` has a reading; none where a column does not exist."""
+        table = self.frames.get(frame)
+        if table is None or not set(columns) <= set(table.columns):
+            return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)
+        return table.dropna(subset=list(columns))
+
+    @cached_property
+    def tokens(self) -> dict[int, int]:
+        """Number of tokens of each sequence."""
+        return {int(one["index"]): int(one["tokens"]) for one in self.sequences}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing worth saying; `source` is where its threshold is from."""
+
+    name: str
+    measure: str | None
+    source: str
+    judge: Callable[[Readings], Iterable[Verdict]]

@@ -1,0 +1,139 @@
+"""Tables as JSON and back, exactly: dtypes, NaN and infinities survive, and the JSON is strict.
+
+NaN is written as null and an infinity as the string "Infinity" or "-Infinity"; the dtype of the
+column says which strings are numbers.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from layerlab import UserError
+
+DTYPES = ("int64", "float64", "bool", "str")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def plain(content: Any) -> Any:
+    """The same content out of what strict JSON can hold: no tuple, no NaN, no numpy scalar."""
+    if isinstance(content, Mapping):
+        return {_text(str(key)): plain(entry) for key, entry in content.items()}
+    if isinstance(content, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in content]
+    if isinstance(content, np.ndarray):
+        return plain(content.tolist())
+    if content is None or isinstance(content, (bool, np.bool_)):
+        return None if content is None else bool(content)
+    if isinstance(content, (int, np.integer)):
+        return int(content)
+    if isinstance(content, (float, np.floating)):
+        return _number(float(content))
+    return _text(str(content))
+
+
+def tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """A copy of which every column has one of `DTYPES`, with rows counted from 0."""
+    columns = {_text(str(name)): _column(frame[name]) for name in frame.columns}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
+
+
+def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
+    """A table of a measure that has no row: the columns are there."""
+    whole = {"sequence", "layer", "head"}
+    names = {"model": "str"}
+    names |= {name: "int64" if name in whole else "str" for name in per}
+    names |= {name: "float64" for name in columns}
+    return pd.DataFrame({name: pd.Series([], dtype=dtype) for name, dtype in names.items()})
+
+
+def encoded(frame: pd.DataFrame) -> dict[str, Any]:
+    """A tidy table as plain JSON values, column by column."""
+    return {
+        "columns": list(frame.columns),
+        "dtypes": {str(name): str(frame[name].dtype) for name in frame.columns},
+        "data": {str(name): _values(frame[name]) for name in frame.columns},
+    }
+
+
+def decoded(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
+    """The table that `encoded` wrote.
+
+    Raises:
+        UserError: it is not such a table.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(f"the report names a table {name!r:.80}: it was not written by layerlab")
+    try:
+        columns = {
+            column: _series(entry["data"][column], entry.get("dtypes", {}).get(column))
+            for column in entry["columns"]
+        }
+        return pd.DataFrame(columns)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"table {name!r} of the report is damaged: {error!s:.200}") from error
+
+
+def write_tables(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
+    """Every table as CSV (numbers with all their digits) and as Parquet, into a new folder."""
+    folder.mkdir()
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, encoding="utf-8")
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+
+
+def _series(values: list[Any], dtype: str | None) -> pd.Series:
+    if dtype is None:
+        return _column(pd.Series(values, dtype=object))
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown column type {dtype!r}")
+    if dtype == "float64":
+        return pd.Series([math.nan if v is None else float(v) for v in values], dtype=dtype)
+    return pd.Series(values, dtype=dtype)
+
+
+def _values(column: pd.Series) -> list[Any]:
+    if column.dtype == "float64":
+        return [_number(number) for number in column.tolist()]
+    if column.dtype == "str":
+        return [None if pd.isna(text) else text for text in column.tolist()]
+    return column.tolist()
+
+
+def _column(column: pd.Series) -> pd.Series:
+    values = column.reset_index(drop=True)
+    if types.is_bool_dtype(values.dtype) and not values.hasnans:
+        return values.astype("bool")
+    if types.is_integer_dtype(values.dtype) and not values.hasnans:
+        return values.astype("int64")
+    if types.is_numeric_dtype(values.dtype):
+        return values.astype("float64")
+    present = [entry for entry in values.tolist() if not pd.isna(entry)]
+    if present and all(isinstance(e, (bool, int, float, np.number, np.bool_)) for e in present):
+        return _mixed(values, present)
+    return pd.Series([None if pd.isna(e) else _text(str(e)) for e in values.tolist()], dtype="str")
+
+
+def _mixed(values: pd.Series, present: list[Any]) -> pd.Series:
+    """Numbers that came as objects, perhaps with None among them."""
+    if len(present) == len(values) and all(isinstance(e, (bool, np.bool_)) for e in present):
+        return values.astype("bool")
+    if len(present) == len(values) and all(isinstance(e, (int, np.integer)) for e in present):
+        return values.astype("int64")
+    return pd.Series([math.nan if pd.isna(e) else float(e) for e in values], dtype="float64")
+
+
+def _number(number: float) -> float | str | None:
+    if math.isnan(number):
+        return None
+    return number if math.isfinite(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _text(text: str) -> str:
+    """The text with halves of surrogate pairs spelled out: UTF-8 cannot hold them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
