@@ -1,0 +1,114 @@
+/* What a finding opens: a head's attention map with its tokens, or a layer's largest channels. */
+
+const dialog = document.getElementById("detail");
+const body = document.getElementById("detail-body");
+let opener = null;
+
+function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+async function openDetail(key, button) {
+  const detail = data.details[key];
+  if (!detail) return;
+  opener = button;
+  const head = detail.head === null ? "" : `, head ${detail.head}`;
+  document.getElementById("detail-title").textContent = `${detail.model}: layer ${detail.layer}${head}`;
+  body.replaceChildren();
+  dialog.showModal();
+  if (detail.kind === "attention") await showAttention(detail);
+  else showChannels(detail);
+}
+
+dialog.addEventListener("close", () => {
+  body.replaceChildren();
+  if (opener) opener.focus();
+});
+dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+document.getElementById("detail-close").addEventListener("click", () => dialog.close());
+
+/* Rows of bytes, deflated, in base64: weights from 0 to 255. */
+async function unpack(packed, width) {
+  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const flat = new Uint8Array(await new Response(stream).arrayBuffer());
+  return Array.from({ length: flat.length / width }, (_, i) => flat.subarray(i * width, (i + 1) * width));
+}
+
+async function showAttention(detail) {
+  const { tokens, queries } = detail;
+  const rows = await unpack(detail.map, tokens.length);
+  const plot = element("div", { class: "plot", role: "img", "aria-label": "Attention weights, one row per query" });
+  const slider = element("input", { type: "range", min: 0, max: queries.length - 1, value: queries.length - 1, id: "detail-query" });
+  const chosen = element("output", { for: "detail-query" });
+  const strip = element("p", { class: "strip" });
+  const columns = element("div", { class: "pair" }, plot, element("div", {},
+    element("h3", {}, "Where one token looks"),
+    element("label", { class: "query" }, "Query ", slider, chosen), strip,
+    element("h3", {}, "Keys with most attention, mean over queries"), topKeys(tokens, queries, rows)));
+  body.append(element("p", { class: "hint" }, `Sequence ${detail.sequence}. Each row is a query, each column a key it looks at; rows sum to 1 (less where the model has sinks).`), columns);
+  const choose = () => {
+    const row = Number(slider.value);
+    chosen.textContent = `${queries[row]} ${tokens[queries[row]]}`;
+    strip.replaceChildren(...tokens.slice(0, queries[row] + 1).map((token, key) => {
+      const weight = rows[row][key] / 255;
+      const mark = element("span", { title: `${key}: ${weight.toFixed(2)}` }, token);
+      mark.style.setProperty("--weight", `${Math.round(100 * Math.sqrt(weight))}%`);
+      if (key === queries[row]) mark.className = "self";
+      return mark;
+    }));
+  };
+  slider.addEventListener("input", choose);
+  choose();
+  const figure = attentionFigure(detail, rows, Math.min(520, Math.max(280, plot.clientWidth)));
+  await Plotly.newPlot(plot, figure.traces, figure.layout, CONFIG);
+  plot.on("plotly_click", ({ points }) => { slider.value = points[0].pointIndex[0]; choose(); });
+}
+
+function attentionFigure({ tokens, queries }, rows, height) {
+  const z = rows.map((row, i) => Array.from(row, (w, key) => (key > queries[i] ? null : w / 255)));
+  const text = z.map((row, i) => row.map((w, key) => (w === null ? "" :
+    `${plain(tokens[queries[i]])} (${queries[i]}) looks at<br>${plain(tokens[key])} (${key}): ${w.toFixed(2)}`)));
+  const trace = { type: "heatmap", z, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", hoverongaps: false, colorscale: "Cividis", zmin: 0, zmax: 1, colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") } } };
+  const some = (list, label) => {
+    const stride = Math.ceil(list.length / 30);
+    const at = list.map((_, i) => i).filter((i) => i % stride === 0);
+    return { tickvals: at, ticktext: at.map((i) => plain(label(list[i]).slice(0, 8))), tickfont: { size: 10, color: colour("muted") } };
+  };
+  const figure = layout(height, { title: "key", tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: "query", autorange: "reversed", ...some(queries, (q) => tokens[q]) });
+  figure.xaxis.showgrid = figure.yaxis.showgrid = false;
+  figure.margin = { l: 40, r: 8, t: 8, b: 40 };
+  return { traces: [trace], layout: figure };
+}
+
+function topKeys(tokens, queries, rows) {
+  const mean = tokens.map((_, key) => {
+    const seen = rows.filter((__, i) => queries[i] >= key);
+    return seen.reduce((sum, row) => sum + row[key], 0) / (255 * Math.max(1, seen.length));
+  });
+  const order = mean.map((_, key) => key).sort((a, b) => mean[b] - mean[a]).slice(0, 8);
+  return bars(order.map((key) => [`${tokens[key]}`, `position ${key}`, mean[key]]), ["Token", "Where", "Mean weight"]);
+}
+
+function showChannels(detail) {
+  const rows = detail.channels.map((c) => [c.token, `position ${c.token_index}, channel ${c.channel}`, c.value]);
+  body.append(
+    element("p", { class: "hint" }, `Sequence ${detail.sequence}. The largest values of the residual stream after this layer, with the token that carries each.`),
+    bars(rows, ["Token", "Where", "Value"]));
+}
+
+function bars(rows, titles) {
+  const top = Math.max(...rows.map(([, , value]) => Math.abs(value)), 1e-30);
+  const line = ([token, where, value]) => {
+    const bar = element("span", { class: "bar-mark" });
+    bar.style.inlineSize = `${(100 * Math.abs(value)) / top}%`;
+    return element("tr", {}, element("td", { class: "token" }, token), element("td", {}, where),
+      element("td", { class: "number" }, format(value)), element("td", { class: "bar-cell" }, bar));
+  };
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": titles.join(", ") }, element("table", { class: "bars" },
+    element("thead", {}, element("tr", {}, ...titles.map((t) => element("th", { scope: "col" }, t)), element("td"))),
+    element("tbody", {}, ...rows.map(line))));
+}

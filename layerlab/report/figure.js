@@ -1,0 +1,207 @@
+/* Plotly figures from the page's data. Nothing here touches the page. */
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"];
+const SHAPES = {
+  circle: "M5,0A5,5 0 1 1 -5,0A5,5 0 1 1 5,0Z",
+  square: "M-4.5,-4.5H4.5V4.5H-4.5Z",
+  diamond: "M0,-6L6,0L0,6L-6,0Z",
+  "triangle-up": "M0,-6L5.5,4H-5.5Z",
+  "triangle-down": "M0,6L5.5,-4H-5.5Z",
+  cross: "M-1.8,-5.5H1.8V-1.8H5.5V1.8H1.8V5.5H-1.8V1.8H-5.5V-1.8H-1.8Z",
+  x: "M0,-2.6L3,-5.6L5.6,-3L2.6,0L5.6,3L3,5.6L0,2.6L-3,5.6L-5.6,3L-2.6,0L-5.6,-3L-3,-5.6Z",
+  star: "M0,-6L1.5,-2L6,-2L2.4,0.8L3.8,5.2L0,2.5L-3.8,5.2L-2.4,0.8L-6,-2L-1.5,-2Z",
+};
+const FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
+const coarse = matchMedia("(pointer: coarse)").matches;
+const CONFIG = {
+  displaylogo: false,
+  responsive: true,
+  scrollZoom: false,
+  modeBarButtons: [["toImage", "resetScale2d"]],
+  toImageButtonOptions: { format: "svg" },
+};
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const modelColour = (index) => colour(`series-${index % 7}`);
+const modelSymbol = (index) => SYMBOLS[index % SYMBOLS.length] + (index >= 7 ? "-open" : "");
+
+/* Plotly reads a little HTML in every text it draws. */
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+function format(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+const present = (values) => values.filter((v) => v !== null);
+const average = (values) => {
+  const kept = present(values);
+  return kept.length ? kept.reduce((a, b) => a + b, 0) / kept.length : null;
+};
+
+/* Where a layer stands on the horizontal axis: its number, or its depth where models differ. */
+function place(series, layer) {
+  if (!data.aligned) return layer;
+  const last = series.layers[series.layers.length - 1];
+  return last ? layer / last : 0;
+}
+
+function axisStyle() {
+  const line = { gridcolor: colour("rule"), linecolor: colour("rule"), zerolinecolor: colour("rule") };
+  return { ...line, tickfont: { color: colour("muted") }, title: { font: { color: colour("muted") } } };
+}
+
+function layout(height, x, y) {
+  const base = axisStyle();
+  const axis = (given) => ({ ...base, ...given, title: { ...base.title, text: given.title || "" } });
+  return {
+    height,
+    margin: { l: 62, r: 14, t: 14, b: 46 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: FONT, size: 13, color: colour("ink") },
+    hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("muted"), font: { color: colour("ink"), family: FONT }, align: "left" },
+    showlegend: false,
+    dragmode: coarse ? false : "zoom",
+    xaxis: axis({ zeroline: false, ...x }),
+    yaxis: axis({ zeroline: false, automargin: true, ...y }),
+  };
+}
+
+const layerAxis = (shown) => {
+  if (data.aligned) return { title: "relative depth", range: [-0.03, 1.03] };
+  const layers = [...new Set(shown.flatMap((s) => s.layers))];
+  return { title: "layer", range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) };
+};
+
+/* The mean of a column per layer, its range as a band, and the bounds that speak about it. */
+function lines(measure, shown, column, options) {
+  const traces = [];
+  for (const series of shown) traces.push(...band(series, column));
+  if (options.bounds) {
+    for (const bound of measure.bounds.filter((b) => b.column === column)) {
+      for (const series of limitSeries(measure, shown, bound)) traces.push(limit(series, bound, shown.length));
+    }
+  }
+  for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
+  const kind = options.log ? { type: "log", exponentformat: "power", dtick: undefined } : { rangemode: "normal" };
+  return { traces, layout: layout(340, layerAxis(shown), { title: plain(column), ...kind }) };
+}
+
+function band(series, column) {
+  const { low, high } = series.values[column];
+  if (!low) return [];
+  const x = series.layers.map((n) => place(series, n));
+  const style = { x, type: "scatter", mode: "lines", hoverinfo: "skip", line: { width: 0, color: modelColour(series.model) } };
+  return [
+    { ...style, y: low, connectgaps: false },
+    { ...style, y: high, fill: "tonexty", fillcolor: fade(modelColour(series.model), 0.13) },
+  ];
+}
+
+function meanLine(series, column) {
+  const { mean, low, high } = series.values[column];
+  const name = plain(data.models[series.model].name);
+  const text = series.layers.map((layer, i) => {
+    const range = low ? `<br>from ${format(low[i])} to ${format(high[i])}` : "";
+    return `<b>${name}</b>, layer ${layer}<br>${plain(column)} ${format(mean[i])}${range}`;
+  });
+  return {
+    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines+markers",
+    line: { color: modelColour(series.model), width: 2.2, dash: series.model >= 7 ? "dashdot" : "solid" },
+    marker: { symbol: modelSymbol(series.model), size: series.layers.length > 24 ? 6 : 8, color: modelColour(series.model) },
+    hovertext: text, hovertemplate: "%{hovertext}<extra></extra>",
+  };
+}
+
+/* A bound that is the same for every model is drawn once. */
+function limitSeries(measure, shown, bound) {
+  const seen = new Set();
+  return shown.filter((series) => {
+    const key = JSON.stringify([data.aligned ? series.layers : 0, series.values[bound.limit].mean]);
+    return seen.has(key) ? false : seen.add(key);
+  });
+}
+
+function limit(series, bound, models) {
+  const { mean } = series.values[bound.limit];
+  return {
+    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines", connectgaps: false,
+    line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash: "dash" },
+    hovertext: series.layers.map((layer, i) => `bound <b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
+    hovertemplate: "%{hovertext}<extra></extra>",
+  };
+}
+
+function flags(measure, series, column) {
+  const broken = new Set(measure.bounds.flatMap((b, i) => (b.column === column ? series.bounds[i].layers : [])));
+  const at = series.layers.map((n, i) => [n, i]).filter(([n]) => broken.has(n));
+  if (!at.length) return [];
+  return [{
+    x: at.map(([n]) => place(series, n)), y: at.map(([, i]) => series.values[column].mean[i]),
+    type: "scatter", mode: "markers", hoverinfo: "skip",
+    marker: { symbol: "circle-open", size: 18, color: colour("error"), line: { width: 2.5, color: colour("error") } },
+  }];
+}
+
+/* One cell per layer and head; all maps of a quantity share one scale. */
+function map(series, column, span, log) {
+  const { mean, low, high } = series.maps[column];
+  const heads = series.heads;
+  const at = (values, i, j) => values[i * heads.length + j];
+  const z = heads.map((_, j) => series.layers.map((__, i) => scaled(at(mean, i, j), log)));
+  const text = heads.map((head, j) => series.layers.map((layer, i) => {
+    const range = low ? `<br>from ${format(at(low, i, j))} to ${format(at(high, i, j))}` : "";
+    return `layer ${layer}, head ${head}<br>${plain(column)} ${format(at(mean, i, j))}${range}`;
+  }));
+  const gap = series.layers.length > 24 || heads.length > 24 ? 0.5 : 1.5;
+  const trace = {
+    type: "heatmap", x: series.layers, y: heads, z, colorscale: "Cividis", zmin: span[0], zmax: span[1],
+    xgap: gap, ygap: gap, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>",
+    colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, ...(log ? powers(span) : {}) },
+  };
+  const ticks = (list) => (list.length < 14 ? { dtick: 1 } : {});
+  const figure = layout(Math.min(460, 110 + heads.length * 22), { title: "layer", ...ticks(series.layers) }, { title: "head", ...ticks(heads) });
+  figure.xaxis.showgrid = figure.yaxis.showgrid = false;
+  figure.margin.r = 8;
+  return { traces: [trace], layout: figure };
+}
+
+const scaled = (value, log) => (value === null || (log && value <= 0) ? null : log ? Math.log10(value) : value);
+
+function powers([low, high]) {
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((t) => low + t * (high - low));
+  return { tickvals: ticks, ticktext: ticks.map((t) => format(Number((10 ** t).toPrecision(2)))) };
+}
+
+/* A series of checkpoints: the mean over layers, and the first, middle and last layer. */
+function steps(shown, column, log) {
+  const sorted = shown.filter((s) => data.models[s.model].step !== null)
+    .sort((a, b) => data.models[a.model].step - data.models[b.model].step);
+  if (sorted.length < 2) return null;
+  const x = sorted.map((s) => data.models[s.model].step);
+  const pick = (part) => sorted.map((s) => s.values[column].mean[Math.round(part * (s.layers.length - 1))]);
+  const rows = [
+    ["mean over layers", sorted.map((s) => average(s.values[column].mean)), "solid", 3, "circle", 0],
+    ["first layer", pick(0), "dot", 1.5, "square", 1],
+    ["middle layer", pick(0.5), "dash", 1.5, "diamond", 2],
+    ["last layer", pick(1), "dashdot", 1.5, "triangle-up", 4],
+  ];
+  const traces = rows.map(([name, y, dash, width, symbol, hue]) => ({
+    x, y, name, type: "scatter", mode: "lines+markers",
+    line: { dash, width, color: modelColour(hue) }, marker: { symbol, size: 8, color: modelColour(hue) },
+    hovertext: y.map((v, i) => `<b>${name}</b>, step ${format(x[i])}<br>${plain(column)} ${format(v)}`),
+    hovertemplate: "%{hovertext}<extra></extra>",
+  }));
+  const figure = layout(300, { title: "training step" }, { title: plain(column), ...(log ? { type: "log" } : {}) });
+  return { traces, layout: { ...figure, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...figure.margin, t: 40 } } };
+}
+
+function fade(hex, alpha) {
+  const number = parseInt(hex.slice(1), 16);
+  return `rgba(${number >> 16},${(number >> 8) & 255},${number & 255},${alpha})`;
+}

@@ -1,0 +1,151 @@
+"""The report as one HTML file: no network, no other file, safe against what tokens contain.
+
+Text from outside reaches the page in two ways only: through jinja2 with autoescape, and as JSON in
+a script element whose `<`, `>` and `&` are escaped; the scripts write it with `textContent`. A
+content security policy allows exactly the scripts below, by their hashes, and no connection at all.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from layerlab.report import plots, text
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("figure.js", "detail.js", "page.js")
+_RANK = {"error": 0, "warning": 1, "info": 2}
+_UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The whole page of a report dict (the content of `report.json`)."""
+    view = plots.compact(report)
+    scripts = [_plotly(), _script()]
+    page = _environment().get_template("page.html")
+    return page.render(
+        report=report,
+        view=view,
+        findings=ranked(report["findings"], view),
+        counts=severities(report["findings"]),
+        policy=policy(scripts),
+        style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        data=Markup(embedded(view)),
+        scripts=[Markup(script) for script in scripts],
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element, whatever its strings contain.
+
+    Example:
+        >>> embedded("</script>")
+        '"\\\\u003c/script\\\\u003e"'
+    """
+    written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return written.translate(_UNSAFE)
+
+
+def ranked(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings, worst first, with where each belongs on the page."""
+    names = [model["name"] for model in view["models"]]
+    measures = {measure["name"]: measure["title"] for measure in view["measures"]}
+    ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
+    return [
+        {
+            **finding,
+            "index": names.index(name) if (name := _name(finding["model"])) in names else None,
+            "title": measures.get(finding["measure"]),
+            "kind": view["details"].get(finding["detail"], {}).get("kind"),
+        }
+        for finding in ordered
+    ]
+
+
+def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
+    """How many findings there are of each severity, worst first."""
+    return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
+
+
+def policy(scripts: list[str]) -> str:
+    """A content security policy that allows these scripts and nothing from anywhere else."""
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _name(name: Any) -> str:
+    return text.prose(str(name), 60)
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+@cache
+def _plotly() -> str:
+    # A script element ends at the first "</script", and a parser turns "\r\n" into "\n",
+    # after which the hash of the policy would no longer match.
+    return get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script")
+
+
+def _script() -> str:
+    parts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();"])
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(_HERE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "prose": lambda value: text.prose(str(value)),
+        "name": _name,
+        "number": number,
+        "moment": moment,
+    }
+    return environment
+
+
+def number(value: Any) -> str:
+    """A number for a reader: four significant digits, thousands apart, a dash where there is none.
+
+    Example:
+        >>> number(131.2471), number(812544), number(None)
+        ('131.2', '812,544', '–')
+    """
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else text.prose(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}"
+
+
+def moment(value: str) -> str:
+    """A time stamp as a date and a time, or unchanged where it is not one.
+
+    Example:
+        >>> moment("2026-11-20T12:00:00Z")
+        '20 November 2026, 12:00 UTC'
+    """
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        return text.prose(value)
+    zone = f" {when.tzname()}" if when.tzname() else ""
+    return f"{when.day} {when:%B %Y, %H:%M}{zone}"

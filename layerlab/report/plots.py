@@ -1,0 +1,221 @@
+"""The numbers behind the page: frames of readings, reduced to what is drawn.
+
+A page draws means per layer with their range, maps of layer x head, and bounds. Readings of several
+sequences are therefore merged here, and numbers keep `DIGITS` significant digits: a report of 36
+layers x 20 heads stays far below a megabyte. Everything returned can be written as JSON.
+"""
+
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report import text
+
+DIGITS = 4
+# A bound is called violated only beyond what float32 rounding of either side can explain.
+SLACK = 1e-5
+DETAIL_BYTES = 350_000
+_AXES = ("model", "sequence", "layer", "head")
+
+Json = dict[str, Any]
+
+
+def compact(report: Mapping[str, Any]) -> Json:
+    """What the page draws of a whole report."""
+    models = [
+        {"name": text.prose(str(m["name"]), 60), "step": m.get("step"), "layers": m["layers"]}
+        for m in report["models"]
+    ]
+    return {
+        "models": models,
+        "aligned": len({m["layers"] for m in models}) > 1,
+        "measures": [measure_view(report, measure) for measure in report["measures"]],
+        "details": details(report["findings"], report["details"]),
+    }
+
+
+def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
+    """The readings of one measure as a table; empty where the measure has none."""
+    stored = report["frames"].get(name)
+    if stored is None:
+        return pd.DataFrame(columns=["model", "layer"])
+    return pd.DataFrame({column: stored["data"][column] for column in stored["columns"]})
+
+
+def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
+    """One measure: how it is drawn, and one series per model and category."""
+    rows = frame(report, measure["name"])
+    category = next((axis for axis in measure["per"] if axis not in _AXES), None)
+    kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
+    columns = numeric(rows, measure["columns"])
+    bounds = [b for b in measure["bounds"] if {b["column"], b["limit"]} <= {*columns}]
+    series = []
+    for index, model in enumerate(report["models"]):
+        for kind, name in enumerate(kinds or [None]):
+            chosen = rows[rows["model"] == model["name"]]
+            if name is not None:
+                chosen = chosen[chosen[category] == name]
+            if len(chosen):
+                series.append({"model": index, "kind": kind, **_series(chosen, columns, bounds)})
+    return {
+        "name": measure["name"],
+        "title": text.prose(measure["title"]),
+        "better": measure["better"],
+        "columns": columns,
+        "plot": [c for c in measure["plot"] if c in columns] or columns,
+        "category": category,
+        "kinds": [text.prose(str(kind), 40) for kind in kinds],
+        "per_head": "head" in measure["per"],
+        "bounds": [dict(bound) for bound in bounds],
+        "missing": missing(report, measure),
+        "series": series,
+    }
+
+
+def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """The columns that can be drawn; a column without a single reading counts, text does not."""
+    return [n for n in names if n in rows and not _is_text(rows[n])]
+
+
+def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]:
+    """The models that have no reading of this measure, each with its reason."""
+    index = {model["name"]: i for i, model in enumerate(report["models"])}
+    return [
+        {"model": index.get(entry["model"]), "reason": text.prose(str(entry["reason"]))}
+        for entry in measure["not_applicable"]
+    ]
+
+
+def violations(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
+    """Which readings lie beyond their bound; a missing reading or bound violates nothing."""
+    value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
+    slack = SLACK * limit.abs()
+    return value > limit + slack if bound["side"] == "upper" else value < limit - slack
+
+
+def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
+    """How much of the bound a reading uses: 1 is attained, 0 is vacuous, above 1 is violated."""
+    value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
+    ratio = value / limit if bound["side"] == "upper" else limit / value
+    return finite(ratio)
+
+
+def finite(column: pd.Series) -> pd.Series:
+    """The column as floats, with NaN for whatever is not a finite number."""
+    values = pd.to_numeric(column, errors="coerce").astype(float)
+    return values.where(np.isfinite(values))
+
+
+def details(
+    findings: Sequence[Mapping[str, Any]],
+    stored: Mapping[str, Mapping[str, Any]],
+    budget: int = DETAIL_BYTES,
+) -> Json:
+    """What a finding opens, in the order of the findings, as long as there is room on the page."""
+    kept: Json = {}
+    for key in dict.fromkeys(f.get("detail") for f in findings):
+        if key is None or key not in stored:
+            continue
+        view = _detail(stored[key])
+        cost = sum(len(str(value)) for value in view.values())
+        if cost <= budget:
+            kept[key] = view
+            budget -= cost
+    return kept
+
+
+def _series(
+    rows: pd.DataFrame, columns: Sequence[str], bounds: Iterable[Mapping[str, Any]]
+) -> Json:
+    table = rows.assign(**{c: finite(rows[c]) for c in columns})
+    layers = sorted(int(n) for n in table["layer"].unique())
+    view: Json = {
+        "layers": layers,
+        "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
+        "values": _summaries(table, ["layer"], columns),
+        "bounds": [_verdict(table, bound) for bound in bounds],
+    }
+    if "head" in table:
+        heads = sorted(int(n) for n in table["head"].unique())
+        full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])
+        view["heads"] = heads
+        view["maps"] = _summaries(table, ["layer", "head"], columns, full)
+    return view
+
+
+def _summaries(
+    table: pd.DataFrame,
+    keys: list[str],
+    columns: Sequence[str],
+    index: pd.Index | None = None,
+) -> Json:
+    """Mean, smallest and largest of each column per key; the range only where there is one."""
+    if not columns:
+        return {}
+    grouped = table.groupby(keys, sort=True)[list(columns)]
+    parts = {"mean": grouped.mean(), "low": grouped.min(), "high": grouped.max()}
+    if index is not None:
+        parts = {name: part.reindex(index) for name, part in parts.items()}
+    varies = (parts["high"] > parts["low"]).any()
+    return {
+        column: {
+            name: _numbers(part[column])
+            for name, part in parts.items()
+            if name == "mean" or varies[column]
+        }
+        for column in columns
+    }
+
+
+def _verdict(table: pd.DataFrame, bound: Mapping[str, Any]) -> Json:
+    broken, used, layer = violations(table, bound), reach(table, bound), table["layer"]
+    return {
+        "readings": int(used.notna().sum()),
+        "violated": int(broken.sum()),
+        "layers": sorted(int(n) for n in layer[broken].unique()),
+        "reach": _number(float(used.max())) if used.notna().any() else None,
+        "least": _number(float(used.min())) if used.notna().any() else None,
+    }
+
+
+def _detail(stored: Mapping[str, Any]) -> Json:
+    view = {k: stored.get(k) for k in ("kind", "layer", "head", "sequence")}
+    view["model"] = text.prose(str(stored["model"]), 60)
+    if stored["kind"] == "channels":
+        view["channels"] = [
+            {**c, "token": text.token(str(c["token"])), "value": _number(float(c["value"]))}
+            for c in stored["channels"]
+        ]
+        return view
+    view["tokens"] = [text.token(str(t)) for t in stored["tokens"]]
+    view["queries"] = [int(q) for q in stored["queries"]]
+    view["map"] = _packed(stored["weights"], len(view["tokens"]))
+    return view
+
+
+def _packed(rows: Sequence[Sequence[int]], width: int) -> str:
+    """Rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
+    table = np.zeros((len(rows), width), dtype=np.uint8)
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = np.clip(row[:width], 0, 255)
+    return base64.b64encode(zlib.compress(table.tobytes(), 9)).decode("ascii")
+
+
+def _is_text(column: pd.Series) -> bool:
+    return any(isinstance(value, str) for value in column)
+
+
+def _numbers(values: Iterable[float]) -> list[float | None]:
+    return [_number(float(value)) for value in values]
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 10**DIGITS else short

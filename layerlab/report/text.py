@@ -1,0 +1,44 @@
+"""Text that came from outside (tokens, names, sentences), made visible and harmless to lay out.
+
+Markup is escaped where the text is written; here only what no reader could see is spelled out:
+control characters, invisible ones, changes of direction, halves of a surrogate pair.
+"""
+
+import unicodedata
+
+_SPELLED = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def token(text: str, limit: int = 24) -> str:
+    """A token as it is printed: spaces and line ends shown, at most `limit` characters.
+
+    Example:
+        >>> token(" King\\n")
+        '␣King↵'
+    """
+    shown = "".join(_SPELLED.get(c) or _visible(c) for c in text[: limit + 1])
+    return _cut(shown, limit) or "∅"
+
+
+def prose(text: str, limit: int = 600) -> str:
+    """A name or a sentence: white space is kept as spaces, what is invisible is spelled out.
+
+    Example:
+        >>> prose("layer 3\\n is fine")
+        'layer 3  is fine'
+    """
+    shown = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])
+    return _cut(shown, limit)
+
+
+def _visible(character: str) -> str:
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    if unicodedata.category(character) in _INVISIBLE:
+        return f"⟨U+{ord(character):04X}⟩"
+    return character
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
