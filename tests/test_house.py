@@ -1,0 +1,214 @@
+"""What is promised about texts: docstrings, declarations, sources, errors, generated pages."""
+
+import ast
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from layerlab.measures.measure import Measure
+from layerlab.registry import measures
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "layerlab"
+SCIENTIFIC = ("blocks", "variants", "numerics", "measures")
+FOLDERS = ("layerlab", "tests", "bench", "docs", "examples", ".ci")
+TEXT = {".py", ".md", ".toml", ".txt", ".html", ".js", ".css", ".json", ""}
+KEY = re.compile(r"\b[a-z]+\d{2}\b")
+# Written apart, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+MACHINE = re.compile(r"(?<![\w.~])/(work|ro" + r"ot|home/\w+)/")
+
+
+def sources() -> set[str]:
+    table = (ROOT / "docs" / "sources.md").read_text("utf-8")
+    return set(re.findall(r"^\| ([a-z]+\d{2}) \|", table, re.MULTILINE))
+
+
+def unresolved(statement: str, known: set[str]) -> str | None:
+    """Why a statement of a source names none, or None where it does."""
+    keys = set(KEY.findall(statement))
+    if keys - known:
+        return f"not in docs/sources.md: {sorted(keys - known)}"
+    if not keys and not re.search(r"\bOwn\b", statement):
+        return f"neither a key nor Own: {statement!r}"
+    return None
+
+
+def undocumented(source: str, known: set[str]) -> list[str]:
+    """Public functions of a file whose docstring names no source that can be found."""
+    found = []
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+            continue
+        doc = ast.get_docstring(node) or ""
+        stated = re.search(
+            r"^Source: (.+?)(?=\n\s*\n|\n[A-Z]\w+:|\Z)", doc, re.MULTILINE | re.DOTALL
+        )
+        why = unresolved(stated.group(1), known) if stated else "no line 'Source: ...'"
+        found += [f"{node.name}: {why}"] if why else []
+    return found
+
+
+def sentences(text: str) -> int:
+    """A sentence ends in a stop before white space and a capital or a digit, or at the end."""
+    return len(re.findall(r"[.!?](?=\s+[A-Z0-9]|\s*$)", text))
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every text of the project."""
+    inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    beside = [path for path in ROOT.iterdir() if path.name not in {".git", ".coverage"}]
+    for path in sorted({*inside, *beside}):
+        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts:
+            yield path, path.read_text("utf-8")
+
+
+def scientific() -> list[Path]:
+    return [path for folder in SCIENTIFIC for path in sorted((PACKAGE / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", scientific(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_functions_name_their_source(path: Path) -> None:
+    assert undocumented(path.read_text("utf-8"), sources()) == []
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        "",
+        "One sentence.",
+        "A.\n\n    Source: nobody99, Def. 1.\n    ",
+        "A.\n\n    Source: a book.\n",
+    ],
+)
+def test_docstring_rule_can_fail(doc: str) -> None:
+    assert undocumented(f'def f():\n    """{doc}"""\n', sources())
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        "A.\n\n    Source: Own.\n    Unit: none.\n    ",
+        "A.\n\n    Source: pangu23, Theorem 1; dong21,\n    section 2.\n\n    Raises: x.\n    ",
+    ],
+)
+def test_docstring_rule_accepts_a_key_or_own(doc: str) -> None:
+    assert undocumented(f'def f():\n    """{doc}"""\n', sources()) == []
+
+
+@pytest.mark.parametrize("measure", measures().values(), ids=lambda measure: measure.name)
+def test_measure_says_what_it_is(measure: Measure) -> None:
+    assert re.fullmatch(r"[a-z]+", measure.name)
+    for text in (measure.title, measure.unit, measure.equation):
+        assert text.strip()
+    assert sentences(measure.about) == 2, measure.about
+    assert unresolved(measure.source, sources()) is None
+    assert all(meaning.strip() for meaning in measure.columns.values())
+    assert measure.plot and set(measure.plot) <= set(measure.columns)
+    assert not set(measure.per) & set(measure.columns)
+    for bound in measure.bound:
+        assert {bound.column, bound.limit} <= set(measure.columns)
+        assert unresolved(bound.source, sources()) is None
+
+
+def test_sentences_are_counted_through_figures_and_abbreviations() -> None:
+    assert sentences("A norm of 1.5, i.e. small, is fine. 0 means collapse.") == 2
+    assert sentences("One only") == 0
+
+
+def test_every_source_is_used_somewhere() -> None:
+    used = {key for path, text in texts() if path.name != "sources.md" for key in KEY.findall(text)}
+    assert sources() - used == set()
+
+
+GENERATED = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
+def test_generated_page_is_what_the_declarations_say(path: Path) -> None:
+    assert path.read_text("utf-8") == GENERATED[path], "type: make docs"
+
+
+def test_no_page_is_left_of_a_measure_that_is_gone() -> None:
+    assert {*(ROOT / "docs" / "measures").glob("*.md")} <= set(GENERATED)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_nothing_is_left_unfinished_and_no_machine_is_named() -> None:
+    for path, text in texts():
+        assert not UNFINISHED.search(text), path
+        assert not MACHINE.search(text), path
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path, text in texts():
+        if path.suffix == ".md":
+            for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def complaints(source: str) -> Iterator[list[list[str]]]:
+    """Every text that a file gives to UserError, as runs of words between what is filled in."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "UserError":
+            for whole in node.args[:1]:
+                parts = whole.values if isinstance(whole, ast.JoinedStr) else [whole]
+                written = [
+                    str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts
+                ]
+                yield [words(piece) for piece in "".join(written).split("\0") if words(piece)]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[\w'-]+", text)
+
+
+def heard() -> str:
+    """All string literals of the tests, as words between single spaces."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        if "UserError" in path.read_text("utf-8") or "stderr" in path.read_text("utf-8"):
+            found += [
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+    return " " + " ".join(words(" ".join(found))) + " "
+
+
+def unheard(source: str, tests: str) -> list[str]:
+    """Texts of UserErrors of which no test has three words in a row (or all, where shorter)."""
+    found = []
+    for pieces in complaints(source):
+        length = min(3, max(map(len, pieces), default=0))
+        phrases = {
+            " ".join(piece[start : start + length])
+            for piece in pieces
+            for start in range(len(piece) - length + 1)
+        }
+        if length and not any(f" {phrase} " in tests for phrase in phrases):
+            found.append(" ... ".join(map(" ".join, pieces)))
+    return found
+
+
+def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
+    tests = heard()
+    missing = {
+        str(path.relative_to(ROOT)): found
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if (found := unheard(path.read_text("utf-8"), tests))
+    }
+    assert missing == {}
+
+
+def test_an_untested_error_would_be_found() -> None:
+    source = 'raise UserError(f"the {colour} moon is full; expected a new one")'
+    assert unheard(source, " some words of a test ")
+    assert not unheard(source, " moon is full ")

@@ -1,0 +1,69 @@
+"""README.md does what it says: its commands and its Python run, in order, in one empty folder."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in blocks("console")
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+RUN = [command for command in COMMANDS if "layerlab " in command]
+REST = [command for command in COMMANDS if "layerlab " not in command]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder that has the repository's examples, as a reader's own has."""
+    empty = tmp_path_factory.mktemp("reader")
+    (empty / "examples").symlink_to(ROOT / "examples")
+    return empty
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(RUN) >= 4 and blocks("python")
+
+
+@pytest.mark.parametrize("command", REST)
+def test_a_command_of_set_up_exists(command: str) -> None:
+    if command == ". .venv/bin/activate":
+        assert "-m venv .venv" in MAKEFILE
+    else:
+        tool, target = command.split()
+        assert tool == "make" and re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_command_runs(command: str, folder: Path) -> None:
+    program = f"{shlex.quote(sys.executable)} -m layerlab "
+    line = re.sub(r"(^|\| )layerlab ", lambda found: found.group(1) + program, command)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    out = re.search(r"--out (\S+)", command)
+    if out:
+        assert (folder / out.group(1) / "report.html").is_file()
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_runs(code: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
