@@ -102,7 +102,7 @@ def test_sampling_lowers_the_participation_ratio_as_the_reliability_rule_says(to
 def test_the_counts_are_ordered_between_one_and_the_rank(values):
     values = torch.tensor(values, dtype=torch.float64)
     chain = [1.0, stable_rank(values), participation_ratio(values), entropy_rank(values)]
-    chain += [effective_rank(values), (values > 0).sum()]
+    chain += [effective_rank(values), (values > 0).sum().item()]
     for less, more in pairwise(chain):
         assert less <= more * (1 + 8 * len(values) * ROUNDING)
 
