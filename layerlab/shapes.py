@@ -1,14 +1,14 @@
 """The axis legend, and the tensor types that signatures name.
 
-    batch       sequences that are processed together
-    token       positions of one sequence; padding is always cut off before
-    width       features of the residual stream (d)
-    head        attention heads; kv_head where keys and values are shared between heads
-    head_width  features of one head's query and key (d_h); value_width of its value
-    inner       hidden features of a feed-forward sublayer (d_ff)
-    key         positions attended to, where they are not the same as token
-    vocab       entries of the vocabulary
-    layer       blocks of the stack
+batch       sequences that are processed together
+token       positions of one sequence; padding is always cut off before
+width       features of the residual stream (d)
+head        attention heads; kv_head where keys and values are shared between heads
+head_width  features of one head's query and key (d_h); value_width of its value
+inner       hidden features of a feed-forward sublayer (d_ff)
+key         positions attended to, where they are not the same as token
+vocab       entries of the vocabulary
+layer       blocks of the stack
 """
 
 from jaxtyping import Bool, Float, Int, UInt8

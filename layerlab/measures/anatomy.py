@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from layerlab.measures.measure import NotApplicable
 
@@ -58,7 +59,7 @@ class Anatomy:
         return found[0] if len(found) == 1 else None
 
 
-def anatomy(model: nn.Module) -> Anatomy:
+def anatomy(model: PreTrainedModel) -> Anatomy:
     """Find the stack of blocks and its attention layers.
 
     Raises:
@@ -83,12 +84,12 @@ def anatomy(model: nn.Module) -> Anatomy:
     return Anatomy(name=name, blocks=tuple(blocks), attentions=tuple(parts))
 
 
-def text_config(model: nn.Module) -> Any:
+def text_config(model: PreTrainedModel) -> Any:
     """The part of the configuration that describes the language model."""
     return model.config.get_text_config(decoder=True)
 
 
-def _stack(model: nn.Module) -> tuple[str, nn.ModuleList]:
+def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The blocks: the outermost module list as long as the configuration says."""
     root = model.get_decoder() if hasattr(model, "get_decoder") else model
     if root is None:
@@ -151,7 +152,7 @@ def own_functions(module: nn.Module) -> Iterator[FunctionType]:
             return
         for member in vars(owner).values():
             if isinstance(member, FunctionType):
-                yield inspect.unwrap(member)  # type: ignore[misc]
+                yield inspect.unwrap(member)
 
 
 def _asking(module: nn.Module) -> FunctionType | None:
@@ -172,9 +173,8 @@ def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
     function = _asking(module)
     assert function is not None, "only modules that use the interface are asked for it"
     scope = function.__globals__
-    eager = [
-        name for name in function.__code__.co_names if "eager" in name and callable(scope.get(name))
-    ]
+    names = function.__code__.co_names
+    eager = [name for name in names if "eager" in name and callable(scope.get(name))]
     return scope[INTERFACE], scope[eager[0]] if eager else None
 
 

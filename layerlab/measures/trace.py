@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from layerlab.measures.anatomy import Anatomy, AttentionPart, first_tensor
 from layerlab.measures.attended import Attended
 from layerlab.measures.measure import Layer, NotApplicable, Sublayer
 from layerlab.measures.probe import HEARD, Heard, implementation, probe
-
 
 _MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGNORECASE)
 
@@ -62,32 +62,33 @@ class Trace:
 
     Attributes:
         silent: attention layers without a record, and why.
-        fronts: for a block by its number, the norm that ended the block before it (post-norm).
         no_gradient: why there is no gradient, where one was wanted.
         faults: blocks whose output is not finite: (layer, what).
         loss_nats: mean next-token loss per sequence, where the model gives logits.
     """
 
     silent: dict[int, str] = field(default_factory=dict)
-    fronts: dict[int, nn.Module] = field(default_factory=dict)
     no_gradient: str | None = None
     faults: dict[int, str] = field(default_factory=dict)
     loss_nats: list[float] = field(default_factory=list)
 
 
 def trace(
-    model: nn.Module,
+    model: PreTrainedModel,
     anatomy: Anatomy,
     sequences: Sequence[Tensor],
     read: Callable[[Layer], None],
     *,
     gradient: bool = False,
+    fronts: dict[int, nn.Module] | None = None,
 ) -> Trace:
     """Run every sequence through the model and hand each layer to `read`.
 
     Args:
         sequences: token ids, one vector each; never padded.
         gradient: also hand out d loss / d stream (one more forward and a backward per sequence).
+        fronts: filled, before a block is handed out, with the norm that ended the block before it
+            (post-norm), by the number of the block that reads it.
 
     Raises:
         NotApplicable: the blocks do not pass a batch x token x width stream.
@@ -97,6 +98,7 @@ def trace(
         for number, tokens in enumerate(sequences):
             gradients = _gradients(model, anatomy, tokens, found) if gradient else {}
             watcher = _Watcher(anatomy, number, tokens, read, gradients, found)
+            watcher.fronts = {} if fronts is None else fronts
             with torch.no_grad(), watcher.listening():
                 output = model(input_ids=tokens[None], use_cache=False)
             found.loss_nats.append(_loss(output, tokens))
@@ -105,9 +107,9 @@ def trace(
 
 
 @contextmanager
-def _observing(model: nn.Module) -> Iterator[None]:
+def _observing(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode, no parameter gradients, an attention that can be heard; then as before."""
-    training = {module: module.training for module in model.modules()}
+    training = [(module, module.training) for module in model.modules()]
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
     try:
@@ -122,7 +124,7 @@ def _observing(model: nn.Module) -> Iterator[None]:
             model.set_attn_implementation(name)
         for parameter in wanted:
             parameter.requires_grad_(True)
-        for module, mode in training.items():
+        for module, mode in training:
             module.training = mode
 
 
@@ -147,6 +149,7 @@ class _Watcher:
         self.visit: Visit | None = None
         self.quiet = False
         self.answered: dict[int, int] = {}
+        self.fronts: dict[int, nn.Module] = {}
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -214,7 +217,7 @@ class _Watcher:
             return
         last = visit.calls[-1] if visit.calls else None
         if last is not None and last.left is first_tensor(output) and not last.heavy:
-            self.found.fronts[visit.index + 1] = last.module
+            self.fronts[visit.index + 1] = last.module
         part = self.anatomy.attention_of(visit.index)
         self.give(
             Layer(
@@ -330,7 +333,8 @@ def _sublayer(block: nn.Module, visit: Visit, begin: Call, end: Call) -> Sublaye
     left = end.kept if end.residual is None else end.kept - end.residual
     branch, current = left, end.left
     for call in visit.calls:
-        if call.entered is current and call.module is not end.module:
+        reads = call.entered is current and call.module is not end.module
+        if reads and end.residual is None:
             branch, current = call.kept, call.left
     branch = branch * getattr(block, "residual_multiplier", 1.0)
     return Sublayer(entered=_flat(begin.entered), left=_flat(left), branch=_flat(branch))
@@ -351,9 +355,9 @@ def _is_stream(features: Any, tokens: int) -> bool:
 
 
 def _gradients(
-    model: nn.Module, anatomy: Anatomy, tokens: Tensor, found: Trace
+    model: PreTrainedModel, anatomy: Anatomy, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
-    """d loss / d stream for the embedding output (0) and every block's output."""
+    """The loss differentiated by the stream: embedding output (0) and every block's output."""
     gradients: dict[int, Tensor] = {}
 
     def keep(layer: int, gradient: Tensor) -> None:

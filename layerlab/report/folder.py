@@ -42,6 +42,20 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     return target
 
 
+def check_folder(folder: Path) -> None:
+    """Raise at once what `write_folder` would raise when the work is done.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that is no report.
+    """
+    with _explained(folder):
+        target = folder.resolve()
+        _refuse_others(target, folder)
+        nearest = next(parent for parent in target.parents if parent.exists())
+        with _neighbour(nearest / target.name) as partial:
+            partial.mkdir()
+
+
 def write_file(path: Path, text: str) -> Path:
     """Write one file.
 

@@ -1,0 +1,274 @@
+"""The public functions: the only place where measuring and reporting meet."""
+
+import platform
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from layerlab import UserError, __version__, builtin
+from layerlab.measures.detail import Wanted, details
+from layerlab.measures.measure import Measure
+from layerlab.measures.passage import Passage, passage, sequences
+from layerlab.measures.reading import Progress, Readings, Silence, readings
+from layerlab.measures.series import expanded
+from layerlab.measures.subject import Subject, subject
+from layerlab.registry import resolve
+from layerlab.report.findings import find
+from layerlab.report.notes import notes
+from layerlab.report.progress import Bar
+from layerlab.report.report import SCHEMA, Report
+
+Model = str | PathLike[str] | PreTrainedModel
+LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
+
+
+def inspect(
+    model: Model | Sequence[Model] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    texts: Sequence[str] | str | None = None,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    measures: Iterable[str | Measure] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    context: int | None = None,
+    progress: bool = True,
+) -> Report:
+    """Measure one or several causal language models, layer by layer.
+
+    The model is never edited, and left exactly as it was found. Sequences are run one at a time
+    and never padded; only one layer is in memory.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, a loaded `PreTrainedModel`, or several of
+            them for one report side by side; the built-in default if left out.
+        tokenizer: for a loaded model; others bring their own.
+        texts: one sequence each, or, with `context`, cut into samples of that many tokens; the
+            built-in sample if left out.
+        input_ids: instead of texts, batch x token.
+        attention_mask: with `input_ids`; zeros are padding, which is cut off.
+        measures: names, with options as in "dimension(epsilon=0.9)", or `Measure` values; the
+            default set if left out.
+        device: where the models are loaded; "auto" spreads them over what there is.
+        dtype: of the loaded weights; as stored if left out (float16 is read as float32 on a CPU).
+        context: length of the samples in tokens.
+        progress: show a live bar on standard error.
+
+    Returns:
+        A report; it shows itself in a notebook.
+
+    Raises:
+        UserError: what was given cannot be read; one line that says what to type.
+
+    Example:
+        >>> report = inspect("llama", texts="A short text.", measures=["stream"], progress=False)
+        >>> len(report.frame("stream"))
+        9
+    """
+    read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    job = Job(
+        models=_listed(model),
+        tokenizer=tokenizer,
+        passage=read,
+        measures=resolve(measures),
+        device=device,
+        dtype=dtype,
+    )
+    return run(job, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """An inspection that is ready to run: everything the user gave, checked."""
+
+    models: Sequence[Model]
+    passage: Passage
+    measures: Sequence[Measure]
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+def run(job: Job, *, progress: bool = True) -> Report:
+    """Do an inspection; one model is in memory at a time.
+
+    Raises:
+        UserError: a model or its text cannot be read.
+    """
+    models = expanded(job.models)
+    with ExitStack() as stack:
+        watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
+        parts = [
+            _measured(job, model, label, watcher)
+            for model, label in zip(models, _labels(models), strict=True)
+        ]
+    return _report(parts, job)
+
+
+class _Part:
+    """What one model contributed."""
+
+    def __init__(self, card: dict[str, Any], found: Readings, text: list[dict[str, Any]]) -> None:
+        self.card = card
+        self.found = found
+        self.text = text
+        self.details: dict[Wanted, dict[str, Any]] = {}
+
+
+def _listed(model: Model | Sequence[Model] | None) -> list[Model]:
+    if model is None:
+        return [builtin.DEFAULT]
+    if isinstance(model, (str, PathLike, PreTrainedModel)):
+        return [model]
+    if not isinstance(model, Sequence) or not model:
+        raise UserError(
+            f"model is {type(model).__name__}; expected a Hub id, a folder, a built-in name "
+            f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
+        )
+    return list(model)
+
+
+def _labels(models: Sequence[Model]) -> list[str | None]:
+    """Names that tell the models apart where their own do not."""
+    names = [str(one) if not isinstance(one, PreTrainedModel) else None for one in models]
+    short = [None if name is None else Path(name).name for name in names]
+    labels: list[str | None] = []
+    for index, name in enumerate(names):
+        same = short.count(short[index]) > 1
+        label = name if same else None
+        labels.append(f"{label or 'model'} ({index + 1})" if same and label in labels else label)
+    return labels
+
+
+def _measured(job: Job, model: Model, label: str | None, progress: Progress) -> _Part:
+    named = model if isinstance(model, PreTrainedModel) else str(model)
+    patient = subject(named, job.tokenizer, device=job.device, dtype=job.dtype)
+    patient.name = label or patient.name
+    pieces = sequences(job.passage, patient)
+    found = readings(patient, pieces, job.measures, progress)
+    card = {**patient.facts(), "faults": found.faults, "loss_nats": _mean(found.loss_nats)}
+    part = _Part(card, found, _excerpts(patient, pieces))
+    head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
+    wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
+    part.details = details(patient, pieces, {place for place in wanted if place is not None})
+    return part
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _excerpts(patient: Subject, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    words = patient.tokenizer
+    return [
+        {
+            "index": index,
+            "tokens": len(ids),
+            "excerpt": "" if words is None else str(words.decode(ids[:200]))[:200],
+        }
+        for index, ids in enumerate(pieces)
+    ]
+
+
+def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd.DataFrame]:
+    """One table per measure: model, the columns that name a row, the readings."""
+    frames = {}
+    for measure in measures:
+        rows = [
+            {"model": part.card["name"], **row}
+            for part in parts
+            for row in part.found.rows.get(measure.name, ())
+        ]
+        columns = ["model", *measure.per, *measure.columns]
+        frames[measure.name] = pd.DataFrame(rows, columns=columns)
+    return frames
+
+
+def _declared(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    """The measures as a report knows them: without their functions, with what did not apply."""
+    entries = []
+    for measure in measures:
+        refused = [
+            {"model": part.card["name"], "reason": part.found.refused[measure.name]}
+            for part in parts
+            if measure.name in part.found.refused
+        ]
+        remarks = [
+            f"{part.card['name']}: {note}"
+            for part in parts
+            for note in part.found.notes.get(measure.name, ())
+        ]
+        entries.append(
+            {
+                **{
+                    name: getattr(measure, name)
+                    for name in ("name", "title", "unit", "source", "about", "equation", "better")
+                },
+                "per": list(measure.per),
+                "columns": dict(measure.columns),
+                "plot": list(measure.plot),
+                "options": dict(measure.options),
+                "bounds": [vars(bound) for bound in measure.bound],
+                "not_applicable": refused,
+                "notes": remarks,
+            }
+        )
+    return entries
+
+
+def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
+    """All but the tables and what follows from them: enough to repeat the inspection."""
+    return {
+        "schema": SCHEMA,
+        "layerlab": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": {
+            "models": [part.card["source"] for part in parts],
+            "text": job.passage.source,
+            "samples": job.passage.samples,
+            "context": job.passage.context,
+            "measures": {measure.name: dict(measure.options) for measure in job.measures},
+            "device": job.device,
+            "dtype": job.dtype,
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
+        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
+        "models": [part.card for part in parts],
+        "text": {
+            "source": job.passage.source,
+            "hash": job.passage.hash,
+            "sequences": parts[0].text,
+        },
+        "measures": _declared(parts, job.measures),
+    }
+
+
+def _report(parts: Sequence[_Part], job: Job) -> Report:
+    frames = _frames(parts, job.measures)
+    head = _head(parts, job)
+    findings = find(head, frames)
+    pictures = {place: view for part in parts for place, view in part.details.items()}
+    content = {
+        **head,
+        "findings": [finding.to_dict() for finding in findings],
+        "details": {
+            finding.detail: pictures[finding.wanted]
+            for finding in findings
+            if finding.detail is not None and finding.wanted in pictures
+        },
+        "notes": notes(frames, head["models"]),
+    }
+    return Report(content, frames)

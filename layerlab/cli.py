@@ -1,0 +1,160 @@
+"""The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
+
+import os
+import sys
+import webbrowser
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab import UserError, __version__
+
+OUT = Path("layerlab-report")
+SAMPLES = 4
+
+app = typer.Typer(
+    help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Limit(StrEnum):
+    """From which severity on a finding fails the command."""
+
+    warning = "warning"
+    error = "error"
+
+
+def plainly(command: Callable[[], Any]) -> int:
+    """Run a command; what a user can mend becomes one line on standard error."""
+    try:
+        command()
+    except UserError as error:
+        sys.stderr.write(f"layerlab: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("layerlab: interrupted; nothing was written\n")
+        return 130
+    except BrokenPipeError:
+        # Whoever read standard output has gone; nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"layerlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A laboratory for Transformer blocks: what is wrong inside a model, layer by layer."""
+
+
+@app.command()
+def inspect(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Hub id, folder, run folder with checkpoint-*, or built-in: pre-norm (the "
+            "default), post-norm, llama.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Text to read, - for standard input."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples cut from the text.")] = SAMPLES,
+    context: Annotated[
+        int | None,
+        typer.Option(min=2, help="Tokens per sample.  [default: 512, or all the model can]"),
+    ] = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print report.json; write files only with --out.")
+    ] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    fail_on: Annotated[
+        Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Show, layer by layer, what is wrong inside causal language models."""
+    from layerlab import registry
+    from layerlab.measures.passage import read_file, sample
+    from layerlab.report.folder import check_folder
+
+    folder = out or (None if as_json else OUT)
+    if folder is not None:
+        check_folder(folder)
+    if opened and folder is None:
+        raise UserError("--open shows a page that --json does not write; give --out DIR as well")
+    own = [measure for path in load or () for measure in registry.load(path)]
+    chosen = registry.resolve(None if measures is None else [measures], own)
+    passage = (
+        sample(samples=samples, context=context)
+        if text is None
+        else read_file(text, samples=samples, context=context)
+    )
+
+    from layerlab.api import Job, run
+    from layerlab.builtin import DEFAULT
+
+    report = run(
+        Job(
+            models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
+        ),
+        progress=not quiet,
+    )
+    if folder is not None:
+        report.save(folder)
+    _show(report, as_json)
+    if opened and folder is not None:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+    if fail_on is not None:
+        from layerlab.report.findings import exceeds
+
+        if exceeds(report.findings, fail_on.value):
+            raise typer.Exit(1)
+
+
+def _show(report: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        sys.stdout.write(report.to_json())
+        sys.stdout.flush()
+    else:
+        Console(soft_wrap=False).print(report.summary())

@@ -1,0 +1,194 @@
+"""Text turned into the token sequences that a model reads: cut, counted, never padded."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab import UserError, builtin
+from layerlab.measures.subject import Subject
+
+SAMPLES = 4
+CONTEXT = 512
+EXCERPT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """What is read: whole texts, one long text to be cut into samples, or token ids.
+
+    Attributes:
+        source: how the report names it.
+        samples: how many pieces of `context` tokens are cut from a long text.
+    """
+
+    source: str
+    texts: tuple[str, ...] = ()
+    ids: tuple[Tensor, ...] = ()
+    samples: int | None = None
+    context: int | None = None
+
+    @property
+    def hash(self) -> str:
+        digest = hashlib.sha256()
+        for text in self.texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        for ids in self.ids:
+            digest.update(ids.to(torch.int64).cpu().numpy().tobytes() + b"\0")
+        return f"sha256:{digest.hexdigest()}"
+
+
+def passage(
+    texts: Sequence[str] | str | None = None,
+    *,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    context: int | None = None,
+) -> Passage:
+    """What the caller of the Python function gave, checked.
+
+    Raises:
+        UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
+    """
+    if context is not None and context < 2:
+        raise UserError(f"context is {context}; expected at least 2 tokens")
+    if input_ids is not None:
+        if texts is not None:
+            raise UserError("both texts and input_ids were given; give one of them")
+        return Passage(source="input_ids", ids=_unpadded(input_ids, attention_mask))
+    if attention_mask is not None:
+        raise UserError("attention_mask was given without input_ids; give both, or texts")
+    if texts is None:
+        return sample(context=context)
+    given = (texts,) if isinstance(texts, str) else tuple(texts)
+    for index, text in enumerate(given):
+        if not isinstance(text, str):
+            raise UserError(f"text {index} is a {type(text).__name__}; expected a string")
+        if not text.strip():
+            raise UserError(f"text {index} is empty; expected some words to read")
+    if not given:
+        raise UserError("texts is empty; give at least one text, or leave it out")
+    return Passage(source="texts", texts=given, context=context)
+
+
+def sample(*, samples: int = SAMPLES, context: int | None = None) -> Passage:
+    """The built-in text, cut into samples."""
+    text = builtin.SAMPLE.read_text("utf-8")
+    return Passage(source="built-in sample", texts=(text,), samples=samples, context=context)
+
+
+def read_file(name: str, *, samples: int = SAMPLES, context: int | None = None) -> Passage:
+    """A file (or - for standard input) cut into samples.
+
+    Raises:
+        UserError: no such file, not UTF-8 text, or nothing in it.
+    """
+    try:
+        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
+    if not decoded.strip():
+        raise UserError(f"--text {name}: the text is empty; expected some words to read")
+    source = "standard input" if name == "-" else name
+    return Passage(source=source, texts=(decoded,), samples=samples, context=context)
+
+
+def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
+    """Token ids as this model's tokenizer makes them, each at most one context long.
+
+    Raises:
+        UserError: no tokenizer, fewer than two tokens, or more than the model can read.
+    """
+    limit = subject.context
+    if passage.context is not None and limit is not None and passage.context > limit:
+        raise UserError(
+            f"--context {passage.context} is longer than the {limit} positions of "
+            f"{subject.name}; give at most {limit}"
+        )
+    pieces = [ids.to(torch.int64) for ids in passage.ids] or _tokenized(passage, subject)
+    vocab = subject.entries
+    for index, ids in enumerate(pieces):
+        if len(ids) < 2:
+            raise UserError(
+                f"text {index} has {len(ids)} token for {subject.name}; two are the least that "
+                "attention and a next-token loss can be measured on"
+            )
+        if limit is not None and len(ids) > limit:
+            raise UserError(
+                f"text {index} has {len(ids)} tokens, the context of {subject.name} is {limit}; "
+                f"give context={limit} to cut it into samples"
+            )
+        if int(ids.max()) >= vocab or int(ids.min()) < 0:
+            raise UserError(
+                f"text {index} holds token {int(ids.max())}, the vocabulary of {subject.name} "
+                f"has {vocab} entries; is it the right tokenizer?"
+            )
+    return [ids.to(subject.model.device) for ids in pieces]
+
+
+def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
+    if subject.tokenizer is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "
+            "tokenizer= (or input_ids=) to layerlab.inspect"
+        )
+    pieces = [_ids(subject, text) for text in passage.texts]
+    if passage.samples is None and passage.context is None:
+        return pieces
+    length = passage.context or min(CONTEXT, subject.context or CONTEXT)
+    return [part for piece in pieces for part in _cut(piece, length)][: passage.samples]
+
+
+def _cut(ids: Tensor, length: int) -> list[Tensor]:
+    """Samples of equal length; what is left over counts only where it is all there is."""
+    parts = list(ids.split(length))
+    return [part for part in parts if len(part) == length] or parts
+
+
+def _ids(subject: Subject, text: str) -> Tensor:
+    assert subject.tokenizer is not None
+    ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _unpadded(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
+    """One vector per row, without its padding."""
+    try:
+        ids = torch.atleast_2d(torch.as_tensor(input_ids))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "input_ids cannot be made into one tensor; give rows of equal length, padded, with "
+            "attention_mask"
+        ) from error
+    if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex():
+        raise UserError(
+            f"input_ids has shape {tuple(ids.shape)} and dtype {ids.dtype}; expected integers, "
+            "batch x token"
+        )
+    if attention_mask is None:
+        return tuple(ids)
+    mask = torch.atleast_2d(torch.as_tensor(attention_mask)).bool()
+    if mask.shape != ids.shape:
+        raise UserError(
+            f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "
+            "expected the same"
+        )
+    rows = []
+    for index, (row, valid) in enumerate(zip(ids, mask, strict=True)):
+        places = valid.nonzero().flatten()
+        if len(places) and len(places) != places[-1] - places[0] + 1:
+            raise UserError(
+                f"row {index} of attention_mask has a hole; expected padding at one end"
+            )
+        rows.append(row[valid])
+    return tuple(rows)

@@ -1,0 +1,42 @@
+"""A run folder that holds checkpoints stands for all of them, in the order of their steps."""
+
+import re
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+_STEP = re.compile(r"checkpoint-(\d+)$")
+
+
+def step(name: str) -> int | None:
+    """The training step in a folder's name, as `transformers.Trainer` writes it.
+
+    Source: Own.
+    Unit: optimiser steps.
+
+    Example:
+        >>> step("run/checkpoint-500")
+        500
+    """
+    found = _STEP.search(name.rstrip("/"))
+    return int(found.group(1)) if found else None
+
+
+def expanded(models: Sequence[Any]) -> list[Any]:
+    """The models, with a run folder replaced by its checkpoints and checkpoints in order.
+
+    Source: Own.
+    """
+    listed = [one for model in models for one in _checkpoints(model)]
+    steps = [step(str(one)) if isinstance(one, (str, PathLike)) else None for one in listed]
+    if None in steps:
+        return listed
+    return sorted(listed, key=lambda one: step(str(one)) or 0)
+
+
+def _checkpoints(model: Any) -> list[Any]:
+    if not isinstance(model, (str, PathLike)) or (Path(model) / "config.json").exists():
+        return [model]
+    found = [path for path in Path(model).glob("checkpoint-*") if step(path.name) is not None]
+    return [str(path) for path in found if (path / "config.json").exists()] or [model]
