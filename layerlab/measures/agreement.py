@@ -38,6 +38,7 @@ def checked(
     """The weights without what the trace contradicts, with the window and softcap that it showed.
 
     Source: Own.
+
     Args:
         weights: of `project`.
         attended: what the layer multiplied.
@@ -87,6 +88,9 @@ def faults(
     """
     rows = sorted({0, attended.tokens // 2, attended.tokens - 1})
     found: dict[str, str] = {}
+    if len(entered) != attended.tokens:
+        reason = f"attention read {attended.tokens} tokens, but its input has {len(entered)}"
+        return {part: reason for part in FIELDS if getattr(weights, part, None) is not None}
     z = entered[rows].double()
     if not _normed(weights, z, _roundoff(entered)):
         found["gain"] = "attention's input did not come from the norm that was found in front of it"
@@ -95,6 +99,7 @@ def faults(
         found |= seen(weights, attended, z, rows, start)
     if weights.value is not None and attended.value is not None:
         value, error = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)
+        value, error = (_shared(x, len(attended.value)) for x in (value, error))
         if not _within(attended.value[:, rows], value, error):
             found["value"] = "W_v z + b_v is not the value that attention used"
     found |= _seen_rows(weights, attended, rows)
@@ -161,6 +166,7 @@ def _seen_factors(
     ratio = 1.0 if normed else attended.scaling / weights.scaling
     for part, seen, scale in (("query", attended.query, ratio), ("key", attended.key, 1.0)):
         expected, error = _part(weights, part, z, dtype)
+        expected, error = (_shared(x, len(seen)) for x in (expected, error))
         seen = seen[:, rows].to(z) * scale / factor
         if seen.shape != expected.shape:
             return {part: f"{tuple(expected.shape)} heads, rows, width, not {tuple(seen.shape)}"}
@@ -170,6 +176,11 @@ def _seen_factors(
     if normed and abs(attended.scaling / weights.scaling - 1) > 1e-6:
         return {"query": f"scores are scaled by {attended.scaling:g}, not {weights.scaling:g}"}
     return _compared(weights, parts, start, normed)
+
+
+def _shared(heads: Tensor, seen: int) -> Tensor:
+    """Key-value heads repeated as often as the trace saw them: Falcon repeats them itself."""
+    return heads.repeat_interleave(seen // len(heads), 0) if seen % len(heads) == 0 else heads
 
 
 def _part(weights: LayerWeights, part: str, z: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -238,8 +249,7 @@ def _seen_scores(
     assert attended.scores is not None and weights.query is not None and weights.key is not None
     dtype = attended.scores.dtype
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
-    group = len(query) // len(key)
-    key, key_error = (x.repeat_interleave(group, 0) for x in (key, key_error))
+    key, key_error = (_shared(x, len(query)) for x in (key, key_error))
     if len(query) != attended.heads:
         return {"query": f"the trace shows {attended.heads} heads, the weights {len(query)}"}
     factor = weights.scaling * (weights.rotary or 1.0) ** 2
@@ -248,17 +258,17 @@ def _seen_scores(
     error = (query.abs() + query_error) @ (key.abs() + key_error).mT - query.abs() @ key.abs().mT
     error = abs(factor) * (error + unit * query.abs() @ key.abs().mT)
     seen = attended.scores[:, rows][:, :, rows].to(z)
-    if "ALiBi" in weights.refused.get("scores", ""):
-        gap, last = seen - expected, len(rows) - 1
-        agrees = _within(gap[:, last, 0], gap[:, 0, 0], error[:, last, 0] + error[:, 0, 0]
-                         + 8 * torch.finfo(dtype).eps * (seen[:, last, 0].abs() + seen[:, 0, 0].abs()))  # fmt: skip
+    if "bias" in weights.refused.get("scores", ""):
+        gap = seen - expected
+        noise = error + 8 * torch.finfo(dtype).eps * seen.abs()
+        agrees = _within(gap[:, -1, 0], gap[:, 0, 0], noise[:, -1, 0] + noise[:, 0, 0])
     else:
         agrees = _within(*(x.diagonal(dim1=1, dim2=2) for x in (seen, expected, error)))
     return {} if agrees else {"query": "q . k is not the score that attention used"}
 
 
 def _seen_rows(weights: LayerWeights, attended: Attended, rows: list[int]) -> dict[str, str]:
-    """Whether every row used the keys that the bounds count on, with nothing added to its scores."""
+    """Whether every row used the keys that the bounds count on, its scores unbiased."""
     for row in rows:
         allowed = int(attended.allowed(rows=slice(row, row + 1)).sum(-1).min())
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)
@@ -285,8 +295,7 @@ def _gives(
     if value is None:
         z = entered.double()
         value = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)[0]
-    group = attended.heads // len(value)
-    value = value.double().repeat_interleave(group, 0)
+    value = _shared(value.double(), attended.heads)
     if len(weights.output) != attended.heads or value.shape[-1] != weights.output.shape[-1]:
         return False
     for row in rows:

@@ -5,7 +5,9 @@ whether it subtracts the mean. So Gemma's 1 + w, a norm without weights and a re
 out right, and a module that is not a norm comes out as none.
 """
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ FRONTS = (
     "ln_attn",
     "attn_norm",
     "attention_norm",
+    "attention_layernorm",
     "norm_1",
     "norm1",
     "operator_norm",
@@ -103,11 +106,15 @@ def _ancestors(block: nn.Module, attention: nn.Module) -> Iterator[tuple[nn.Modu
 def _called_before(parent: nn.Module, norm_name: str, attention_name: str) -> bool:
     """Whether the source of `forward` calls the norm first: GPT-1's ln_1 follows attention."""
     try:
-        source = inspect.getsource(type(parent).forward)
-    except (OSError, TypeError):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(parent).forward)))
+    except (OSError, TypeError, SyntaxError):
         return False
-    first, second = (source.find(f"self.{name}(") for name in (norm_name, attention_name))
-    return 0 <= first < second
+    ends: dict[str, tuple[int, int]] = {}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            end = (call.end_lineno or 0, call.end_col_offset or 0)
+            ends[call.func.attr] = min(end, ends.get(call.func.attr, end))
+    return norm_name in ends and attention_name in ends and ends[norm_name] < ends[attention_name]
 
 
 def _wave(shape: tuple[int, ...]) -> Tensor:

@@ -24,7 +24,8 @@ OUTPUT = ("o_proj", "out_proj", "dense", "c_proj", "attention_out", "out_lin", "
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "Wqkv", "qkv", "W_pack")
 WIDTHS = ("head_dim", "head_size", "attention_head_size", "size_per_head", "dim_head", "head_width")
 LATENT = ("kv_a_proj_with_mqa", "kv_a_proj", "kv_b_proj", "q_a_proj")
-NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "qk_norm")
+QUERY_NORM = ("q_norm", "q_layernorm", "query_layernorm", "qk_norm")
+KEY_NORM = ("k_norm", "k_layernorm", "key_layernorm", "qk_norm")
 AFTER = ("gate_proj", "g_proj", "attn_sub_norm", "groupnorm", "v_norm")
 """Modules that change what a head gives, and leave query and key as they are."""
 IDLE = ("rotary_emb", "rotary_fn", "rotary", "dt_proj", "indexer", "softmax")
@@ -87,7 +88,7 @@ def _none(reason: str) -> Layout:
 
 def _stranger(attention: nn.Module, children: Mapping[str, nn.Module]) -> str | None:
     """The first child with weights that is in no list above."""
-    known = {*QUERY, *KEY, *VALUE, *OUTPUT, *FUSED, *NORMS, *AFTER, *IDLE}
+    known = {*QUERY, *KEY, *VALUE, *OUTPUT, *FUSED, *QUERY_NORM, *KEY_NORM, *AFTER, *IDLE}
     for name, child in children.items():
         if name not in known and next(child.parameters(), None) is not None:
             return name
@@ -136,28 +137,19 @@ def _separate(block: nn.Module, attention: nn.Module, width: int) -> Layout:
         if found is not None and found.weight.shape[0] % width:
             return _none(f"{part} weights of {len(found.weight)} rows do not hold heads of {width}")
     output = affine(_output(block, attention))
-    if query is not None and key is not None and value is not None:
-        query = _without_gate(query, key, value, output, width)
-        if query is None:
-            refused["query"] = "query weights fit neither plain nor gated heads"
+    if query is not None and key is not None and value is not None and output is not None:
+        heads = output.weight.shape[1] * len(key.weight) // (len(value.weight) * width)
+        if len(query.weight) == 2 * heads * width:
+            # Gated attention stores [query | gate] per head.
+            query = query.take(
+                torch.arange(len(query.weight)).view(heads, 2, width)[:, 0].flatten()
+            )
+            refused["output"] = "a gate stands between the heads and it"
+        elif len(query.weight) != heads * width:
+            refused["query"] = f"{len(query.weight)} rows of query weights for {heads} heads"
     return _finished(attention, Layout(
         query=query, key=key, value=value, output=output, head_width=width, refused=refused
     ))  # fmt: skip
-
-
-def _without_gate(
-    query: Affine, key: Affine, value: Affine, output: Affine | None, width: int
-) -> Affine | None:
-    """The query rows: gated attention stores [query | gate] per head, twice the rows it needs."""
-    if output is None:
-        return query
-    value_width = value.weight.shape[0] * width // key.weight.shape[0]
-    heads = output.weight.shape[1] // value_width
-    if query.weight.shape[0] == heads * width:
-        return query
-    if query.weight.shape[0] != 2 * heads * width:
-        return None
-    return query.take(torch.arange(2 * heads * width).view(heads, 2, width)[:, 0].flatten())
 
 
 def _output(block: nn.Module, attention: nn.Module) -> nn.Module | None:

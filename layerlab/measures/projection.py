@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab.measures.front import Norm, front_norm, norm
-from layerlab.measures.layout import Layout, layout
+from layerlab.measures.layout import KEY_NORM, QUERY_NORM, Layout, layout
 from layerlab.measures.tensor import parameter
 
 
@@ -91,8 +91,8 @@ def project(
         name: its path inside the model.
         layer: its number among the attention layers.
         config: of the text model.
-        front: the norm that attention's input comes from, where it is not in the block (GPT-1
-            reads the last norm of the block before); by default it is looked for in the block.
+        front: the norm that attention's input comes from where the block has none in front of
+            attention: GPT-1 reads the last norm of the block before.
         rotary: the model's rotary embedding; by default its factor is worked out from `config`.
     """
     found = layout(block, attention, config)
@@ -105,7 +105,7 @@ def project(
     query, query_bias = _rows(found.query, found.head_width)
     key, key_bias = _rows(found.key, found.head_width)
     value, value_bias = _rows(found.value, _value_width(found))
-    output, output_bias = _output(attention, found)
+    output, output_bias = _output(found)
     return LayerWeights(
         layer=layer,
         name=name,
@@ -153,18 +153,18 @@ def _value_width(found: Layout) -> int:
     return len(found.value.weight) * found.head_width // len(found.key.weight)
 
 
-def _output(attention: nn.Module, found: Layout) -> tuple[Tensor | None, Tensor | None]:
+def _output(found: Layout) -> tuple[Tensor | None, Tensor | None]:
     if found.output is None:
         return None, None
     weight = found.output.weight.unflatten(1, (-1, _value_width(found))).transpose(0, 1)
-    bias = found.output.bias
-    return weight, parameter(attention, "dense_bias") if bias is None else bias
+    return weight, found.output.bias
 
 
 def _front(
     block: nn.Module, attention: nn.Module, front: nn.Module | None, found: Layout
 ) -> Norm | None:
-    module = front if front is not None else front_norm(block, attention)
+    module = front_norm(block, attention)
+    module = front if module is None else module
     if module is None or found.query is None:
         return None
     return norm(module, found.query.weight.shape[1])
@@ -173,8 +173,8 @@ def _front(
 def _query_norms(attention: nn.Module, found: Layout, refused: dict[str, str]) -> dict[str, Any]:
     """Gain and shift of the norms on q and k; a norm of unknown form leaves no bound on scores."""
     norms: dict[str, Any] = {}
-    for part, names in (("query", ("q_norm", "q_layernorm")), ("key", ("k_norm", "k_layernorm"))):
-        modules = (getattr(attention, name, None) for name in (*names, "qk_norm"))
+    for part, names in (("query", QUERY_NORM), ("key", KEY_NORM)):
+        modules = (getattr(attention, name, None) for name in names)
         module = next((m for m in modules if isinstance(m, nn.Module)), None)
         if module is None or getattr(found, part) is None:
             continue
@@ -210,9 +210,9 @@ def _scaling(attention: nn.Module, config: Any, width: int) -> float:
         if isinstance(value, float):
             return value
     for name in ("scale_attn", "norm_factor"):
-        value = getattr(attention, name, None)
-        if isinstance(value, float | Tensor):
-            return 1 / float(value)
+        inverse: Any = getattr(attention, name, None)
+        if isinstance(inverse, float | Tensor):
+            return 1 / float(inverse)
     if (
         "GPTNeoSelfAttention" in type(attention).__name__
         or getattr(attention, "scale", None) is False
@@ -239,8 +239,8 @@ def _window(attention: nn.Module, config: Any) -> int | None:
     if getattr(attention, "attention_type", None) == "local":
         return int(config.window_size)
     if hasattr(attention, "sliding_window"):
-        value = attention.sliding_window
-        return value if isinstance(value, int) else None
+        own = attention.sliding_window
+        return own if isinstance(own, int) else None
     kinds = getattr(config, "layer_types", None)
     index = getattr(attention, "layer_idx", None)
     if kinds and index is not None and kinds[index] != "sliding_attention":
@@ -257,20 +257,26 @@ def _context(config: Any) -> int | None:
     return None
 
 
+BIASED = ("BloomAttention", "MptAttention", "CpmAntAttention", "DogeAttention")
+"""Classes that always add ALiBi, or another bias, to the scores."""
+
+STRETCHED = "queries are stretched with their position"
+
+
 def _uneven(attention: nn.Module, config: Any) -> str | None:
     """Why no bound on the weights alone reaches the scores."""
     own = getattr(config, "attn_config", None)
     if getattr(config, "alibi", False) or getattr(own, "alibi", False):
-        return "ALiBi adds a bias to every score"
-    if type(attention).__name__ == "BloomAttention":
-        return "ALiBi adds a bias to every score"
+        return "a bias is added to every score"
+    if type(attention).__name__ in BIASED:
+        return "a bias is added to every score"
     if getattr(attention, "attn_temperature_tuning", False):
-        return "queries are stretched with their position"
+        return STRETCHED
     if getattr(config, "attention_chunk_size", None):
         return "rows see chunks of the sequence"
     parameters = getattr(config, "rope_parameters", None) or {}
     if "llama_4_scaling_beta" in parameters:
-        return "queries are stretched with their position"
+        return STRETCHED
     return None
 
 
