@@ -21,6 +21,7 @@ from layerlab.measures.passage import Passage, passage, sequences
 from layerlab.measures.reading import Progress, Readings, Silence, readings
 from layerlab.measures.series import expanded
 from layerlab.measures.subject import Subject, subject
+from layerlab.measures.thread import threads
 from layerlab.registry import resolve
 from layerlab.report.findings import find
 from layerlab.report.notes import notes
@@ -155,12 +156,13 @@ def _measured(job: Job, model: Model, label: str | None, progress: Progress) -> 
     patient = subject(named, job.tokenizer, device=job.device, dtype=job.dtype)
     patient.name = label or patient.name
     pieces = sequences(job.passage, patient)
-    found = readings(patient, pieces, job.measures, progress)
-    card = {**patient.facts(), "faults": found.faults, "loss_nats": _mean(found.loss_nats)}
-    part = _Part(card, found, _excerpts(patient, pieces))
-    head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
-    wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
-    part.details = details(patient, pieces, {place for place in wanted if place is not None})
+    with threads(patient):
+        found = readings(patient, pieces, job.measures, progress)
+        card = {**patient.facts(), "faults": found.faults, "loss_nats": _mean(found.loss_nats)}
+        part = _Part(card, found, _excerpts(patient, pieces))
+        head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
+        wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
+        part.details = details(patient, pieces, {place for place in wanted if place is not None})
     return part
 
 

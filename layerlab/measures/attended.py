@@ -89,25 +89,32 @@ class Attended:
         key = self.key if index == list(range(self.key.shape[0])) else self.key[index]
         return query @ key.to(dtype).transpose(-1, -2)
 
-    def allowed(self, heads: slice = ALL, rows: slice = ALL) -> Allowed:
+    def allowed(self, heads: slice = ALL, rows: slice = ALL, keys: slice = ALL) -> Allowed:
         """Which keys a row may use; the head axis has length 1 where heads agree."""
         row = torch.arange(self.tokens, device=self.device)[rows, None] + self.keys - self.tokens
-        column = torch.arange(self.keys, device=self.device)
-        allowed = torch.ones(1, row.shape[0], self.keys, dtype=torch.bool, device=self.device)
+        column = torch.arange(self.keys, device=self.device)[keys]
+        allowed = torch.ones(1, len(row), len(column), dtype=torch.bool, device=self.device)
         if self.causal:
             allowed = allowed & (column <= row)
         if self.window is not None:
             allowed = allowed & (column > row - self.window)
         if self.scores is not None:
-            allowed = allowed & ~_forbidden(self.scores[heads, rows])
+            allowed = allowed & ~_forbidden(self.scores[heads, rows, keys])
         if self.bias is not None:
-            bias = self._bias(heads, rows)
+            bias = self._bias(heads, rows)[..., keys]
             allowed = allowed & (bias if bias.dtype == torch.bool else ~_forbidden(bias))
         return allowed
 
     def _bias(self, heads: slice, rows: slice) -> Tensor:
         assert self.bias is not None
         return (self.bias[heads] if self.bias.shape[0] > 1 else self.bias)[:, rows]
+
+    def _unsure(self, rows: slice) -> slice:
+        """The keys that some row may be forbidden: where causality is all, only the last few."""
+        if self.bias is not None or self.scores is not None or self.window is not None:
+            return ALL
+        first = rows.indices(self.tokens)[0] + self.keys - self.tokens + 1
+        return slice(max(0, first) if self.causal else self.keys, None)
 
     def masked(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
@@ -118,7 +125,9 @@ class Attended:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         if self.bias is not None and self.bias.dtype != torch.bool:
             scores = scores + self._bias(heads, rows).to(dtype)
-        return scores.masked_fill_(~self.allowed(heads, rows), -torch.inf)
+        keys = self._unsure(rows)
+        scores[..., keys].masked_fill_(~self.allowed(heads, rows, keys), -torch.inf)
+        return scores
 
     def weights(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
