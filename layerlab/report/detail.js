@@ -39,58 +39,62 @@ async function unpack(packed, width) {
 }
 
 async function showAttention(detail) {
-  const { tokens, queries } = detail;
+  const { tokens, positions, own } = detail;
   const rows = await unpack(detail.map, tokens.length);
   const plot = element("div", { class: "plot", role: "img", "aria-label": "Attention weights, one row per query" });
-  const slider = element("input", { type: "range", min: 0, max: queries.length - 1, value: queries.length - 1, id: "detail-query" });
+  const slider = element("input", { type: "range", min: 0, max: own.length - 1, value: own.length - 1, id: "detail-query" });
   const chosen = element("output", { for: "detail-query" });
   const strip = element("p", { class: "strip" });
   const columns = element("div", { class: "pair" }, plot, element("div", {},
     element("h3", {}, "Where one token looks"),
     element("label", { class: "query" }, "Query ", slider, chosen), strip,
-    element("h3", {}, "Keys with most attention, mean over queries"), topKeys(tokens, queries, rows)));
-  body.append(element("p", { class: "hint" }, `Sequence ${detail.sequence}. Each row is a query, each column a key it looks at; rows sum to 1 (less where the model has sinks).`), columns);
+    element("h3", {}, "Keys with most attention"), topKeys(detail, rows)));
+  const whole = positions.every((position, i) => position === i);
+  const cut = whole ? "rows sum to 1, or less where the model has sinks" : `only ${tokens.length} positions of a longer sequence are shown`;
+  body.append(element("p", { class: "hint" }, `Sequence ${detail.sequence}. Each row is a query, each column a key that it looks at; ${cut}.`), columns);
   const choose = () => {
     const row = Number(slider.value);
-    chosen.textContent = `${queries[row]} ${tokens[queries[row]]}`;
-    strip.replaceChildren(...tokens.slice(0, queries[row] + 1).map((token, key) => {
+    chosen.textContent = `${positions[own[row]]} ${tokens[own[row]]}`;
+    strip.replaceChildren(...tokens.slice(0, own[row] + 1).map((token, key) => {
       const weight = rows[row][key] / 255;
-      const mark = element("span", { title: `${key}: ${weight.toFixed(2)}` }, token);
+      const mark = element("span", { title: `${positions[key]}: ${weight.toFixed(2)}` }, token);
       mark.style.setProperty("--weight", `${Math.round(100 * Math.sqrt(weight))}%`);
-      if (key === queries[row]) mark.className = "self";
+      if (key === own[row]) mark.className = "self";
       return mark;
     }));
   };
   slider.addEventListener("input", choose);
   choose();
   const figure = attentionFigure(detail, rows, Math.min(520, Math.max(280, plot.clientWidth)));
-  await Plotly.newPlot(plot, figure.traces, figure.layout, CONFIG);
+  await Plotly.newPlot(plot, figure.traces, figure.layout, { ...CONFIG, displayModeBar: false });
   plot.on("plotly_click", ({ points }) => { slider.value = points[0].pointIndex[0]; choose(); });
 }
 
-function attentionFigure({ tokens, queries }, rows, height) {
-  const z = rows.map((row, i) => Array.from(row, (w, key) => (key > queries[i] ? null : w / 255)));
-  const text = z.map((row, i) => row.map((w, key) => (w === null ? "" :
-    `${plain(tokens[queries[i]])} (${queries[i]}) looks at<br>${plain(tokens[key])} (${key}): ${w.toFixed(2)}`)));
-  const trace = { type: "heatmap", z, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", hoverongaps: false, colorscale: "Cividis", zmin: 0, zmax: 1, colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") } } };
+const MARKS = [0, 0.02, 0.1, 0.25, 0.5, 1];
+
+function attentionFigure({ tokens, positions, own }, rows, height) {
+  // Most weights are small: colour follows their square root, the colour bar names the weights.
+  const weights = rows.map((row, i) => Array.from(row, (w, key) => (key > own[i] ? null : w / 255)));
+  const z = weights.map((row) => row.map((w) => (w === null ? null : Math.sqrt(w))));
+  const text = weights.map((row, i) => row.map((w, key) => (w === null ? "" :
+    `${plain(tokens[own[i]])} (${positions[own[i]]}) looks at<br>${plain(tokens[key])} (${positions[key]}): ${w.toFixed(2)}`)));
+  const trace = { type: "heatmap", z, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", hoverongaps: false, colorscale: "Cividis", zmin: 0, zmax: 1, colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, tickvals: MARKS.map(Math.sqrt), ticktext: MARKS.map(String) } };
   const some = (list, label) => {
     const stride = Math.ceil(list.length / 30);
     const at = list.map((_, i) => i).filter((i) => i % stride === 0);
     return { tickvals: at, ticktext: at.map((i) => plain(label(list[i]).slice(0, 8))), tickfont: { size: 10, color: colour("muted") } };
   };
-  const figure = layout(height, { title: "key", tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: "query", autorange: "reversed", ...some(queries, (q) => tokens[q]) });
+  const figure = layout(height, { title: "key", tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: "query", autorange: "reversed", ...some(own, (index) => tokens[index]) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 40, r: 8, t: 8, b: 40 };
   return { traces: [trace], layout: figure };
 }
 
-function topKeys(tokens, queries, rows) {
-  const mean = tokens.map((_, key) => {
-    const seen = rows.filter((__, i) => queries[i] >= key);
-    return seen.reduce((sum, row) => sum + row[key], 0) / (255 * Math.max(1, seen.length));
-  });
-  const order = mean.map((_, key) => key).sort((a, b) => mean[b] - mean[a]).slice(0, 8);
-  return bars(order.map((key) => [`${tokens[key]}`, `position ${key}`, mean[key]]), ["Token", "Where", "Mean weight"]);
+/* What each key receives, as a share of what the shown queries could give. */
+function topKeys({ tokens, positions }, rows) {
+  const share = tokens.map((_, key) => rows.reduce((sum, row) => sum + row[key], 0) / (255 * rows.length));
+  const order = share.map((_, key) => key).sort((a, b) => share[b] - share[a]).slice(0, 8);
+  return bars(order.map((key) => [tokens[key], `position ${positions[key]}`, Number(share[key].toPrecision(3))]), ["Token", "Where", "Share"]);
 }
 
 function showChannels(detail) {

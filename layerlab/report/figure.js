@@ -23,8 +23,25 @@ const CONFIG = {
 };
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const modelColour = (index) => colour(`series-${index % 7}`);
+const categorical = (index) => colour(`series-${index % 7}`);
 const modelSymbol = (index) => SYMBOLS[index % SYMBOLS.length] + (index >= 7 ? "-open" : "");
+
+/* Checkpoints of a run are one colour ramp in the order of their steps; other models differ in hue. */
+const checkpoints = data.models.map((_, i) => i).filter((i) => data.models[i].step !== null)
+  .sort((a, b) => data.models[a].step - data.models[b].step);
+
+function modelColour(index) {
+  const rank = checkpoints.indexOf(index);
+  if (rank < 0 || checkpoints.length < 3) return categorical(index);
+  const at = (2 * rank) / (checkpoints.length - 1);
+  const [from, to] = at < 1 ? ["ramp-0", "ramp-1"] : ["ramp-1", "ramp-2"];
+  return mix(colour(from), colour(to), at < 1 ? at : at - 1);
+}
+
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+const mix = (from, to, part) => `#${channels(from).map((c, i) =>
+  Math.round(c + part * (channels(to)[i] - c)).toString(16).padStart(2, "0")).join("")}`;
+const fade = (hex, alpha) => `rgba(${channels(hex).join(",")},${alpha})`;
 
 /* Plotly reads a little HTML in every text it draws. */
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -66,6 +83,7 @@ function layout(height, x, y) {
     font: { family: FONT, size: 13, color: colour("ink") },
     hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("muted"), font: { color: colour("ink"), family: FONT }, align: "left" },
     showlegend: false,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("ink") },
     dragmode: coarse ? false : "zoom",
     xaxis: axis({ zeroline: false, ...x }),
     yaxis: axis({ zeroline: false, automargin: true, ...y }),
@@ -81,15 +99,29 @@ const layerAxis = (shown) => {
 /* The mean of a column per layer, its range as a band, and the bounds that speak about it. */
 function lines(measure, shown, column, options) {
   const traces = [];
-  for (const series of shown) traces.push(...band(series, column));
-  if (options.bounds) {
-    for (const bound of measure.bounds.filter((b) => b.column === column)) {
-      for (const series of limitSeries(measure, shown, bound)) traces.push(limit(series, bound, shown.length));
-    }
+  if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
+  for (const bound of options.bounds) {
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, shown.length));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
-  const kind = options.log ? { type: "log", exponentformat: "power", dtick: undefined } : { rangemode: "normal" };
-  return { traces, layout: layout(340, layerAxis(shown), { title: plain(column), ...kind }) };
+  const scale = options.log ? { type: "log", exponentformat: "power" } : near(shown, column, options);
+  return { traces, layout: layout(340, layerAxis(shown), { title: plain(column), ...scale }) };
+}
+
+/* Bounds far above the readings are named below the plot; they do not flatten the readings. */
+const FAR = 4;
+const MOST_BANDS = 3;
+const extent = (shown, name) => shown.flatMap((s) => Object.values(s.values[name]).flatMap(present));
+const farBounds = (measure, shown, column) => measure.bounds.filter((b) =>
+  b.column === column && b.side === "upper" && Math.min(...extent(shown, b.limit)) > FAR * Math.max(...extent(shown, column).map(Math.abs)));
+
+function near(shown, column, { bounds, far }) {
+  if (!far.length) return {};
+  const kept = [column, ...bounds.filter((b) => !far.includes(b)).map((b) => b.limit)];
+  const values = kept.flatMap((name) => extent(shown, name));
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = 0.06 * (high - low || Math.abs(high) || 1);
+  return { range: [low - room, high + room] };
 }
 
 function band(series, column) {
@@ -119,7 +151,7 @@ function meanLine(series, column) {
 }
 
 /* A bound that is the same for every model is drawn once. */
-function limitSeries(measure, shown, bound) {
+function limitSeries(shown, bound) {
   const seen = new Set();
   return shown.filter((series) => {
     const key = JSON.stringify([data.aligned ? series.layers : 0, series.values[bound.limit].mean]);
@@ -193,15 +225,10 @@ function steps(shown, column, log) {
   ];
   const traces = rows.map(([name, y, dash, width, symbol, hue]) => ({
     x, y, name, type: "scatter", mode: "lines+markers",
-    line: { dash, width, color: modelColour(hue) }, marker: { symbol, size: 8, color: modelColour(hue) },
+    line: { dash, width, color: categorical(hue) }, marker: { symbol, size: 8, color: categorical(hue) },
     hovertext: y.map((v, i) => `<b>${name}</b>, step ${format(x[i])}<br>${plain(column)} ${format(v)}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   }));
   const figure = layout(300, { title: "training step" }, { title: plain(column), ...(log ? { type: "log" } : {}) });
   return { traces, layout: { ...figure, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...figure.margin, t: 40 } } };
-}
-
-function fade(hex, alpha) {
-  const number = parseInt(hex.slice(1), 16);
-  return `rgba(${number >> 16},${(number >> 8) & 255},${number & 255},${alpha})`;
 }

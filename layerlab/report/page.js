@@ -59,11 +59,20 @@ function clear(node) {
   node.removeAttribute("aria-label");
 }
 
+/* The bounds to draw, and those of them that lie off the scale. */
+function boundsOf(section, column, shown) {
+  const bounds = section.control("bounds")?.checked
+    ? section.measure.bounds.filter((b) => b.column === column && shown.some((s) => hasReading(s, b.limit))) : [];
+  const log = section.control("log").checked;
+  return { bounds, far: log ? [] : farBounds(section.measure, shown, column).filter((b) => bounds.includes(b)) };
+}
+
 function drawLines(section, column, shown) {
   const node = section.part("lines");
   node.hidden = !shown.length;
   if (!shown.length) return clear(node);
-  const options = { log: section.control("log").checked, bounds: section.control("bounds")?.checked ?? false };
+  const { bounds, far } = boundsOf(section, column, shown);
+  const options = { log: section.control("log").checked, bounds, far };
   const means = shown.map((s) => `${data.models[s.model].name} from ${format(present(s.values[column].mean)[0])} to ${format(present(s.values[column].mean).at(-1))}`);
   figureInto(node, lines(section.measure, shown, column, options), `${section.measure.title}, ${column} per layer: ${means.join("; ")}. The values are in the table below.`);
 }
@@ -71,19 +80,50 @@ function drawLines(section, column, shown) {
 function drawKey(section, column, shown) {
   const key = section.part("key");
   const items = shown.length > 1 ? shown.map((s) => element("span", {}, swatch(s.model), ` ${data.models[s.model].name}`)) : [];
-  const ranged = shown.find((s) => s.values[column].low);
+  const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
   if (ranged) {
     const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences"].filter(Boolean).join(" and ");
     items.push(element("span", {}, element("i", { class: "band" }), ` smallest to largest over ${over}`));
   }
-  const bounds = section.control("bounds")?.checked ? section.measure.bounds.filter((b) => b.column === column) : [];
-  if (bounds.length && shown.length) items.push(element("span", {}, element("i", { class: "dashed" }), ` bound: ${bounds.map((b) => `${b.limit} (${b.source})`).join(", ")}`));
+  const { bounds, far } = boundsOf(section, column, shown);
+  for (const bound of bounds) {
+    const values = extent(shown, bound.limit);
+    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : "";
+    items.push(element("span", {}, element("i", { class: "dashed" }), ` bound ${bound.limit} (${bound.source})${where}`));
+  }
   key.replaceChildren(...items);
 }
 
 function drawVerdicts(section, shown) {
-  const { measure } = section;
-  section.part("verdicts").replaceChildren(...measure.bounds.flatMap((bound, i) => shown.map((s) => verdict(bound, s, s.bounds[i]))).filter(Boolean));
+  section.part("verdicts").replaceChildren(...section.measure.bounds.flatMap((bound, i) => {
+    const read = shown.filter((s) => s.bounds[i].readings);
+    const broken = read.filter((s) => s.bounds[i].violated);
+    return [...broken.map((s) => violation(bound, s, s.bounds[i])), holding(bound, i, read.filter((s) => !broken.includes(s)), broken.length)];
+  }).filter(Boolean));
+}
+
+const claim = (bound) => element("code", {}, `${bound.column} ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit}`);
+const span = (values) => {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(format);
+  return low === high ? low : `${low} to ${high}`;
+};
+
+function violation(bound, series, found) {
+  const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
+  const excess = found.reach > 1 ? `, by up to ${format(Number((100 * (found.reach - 1)).toPrecision(3)))} %` : "";
+  const text = `violated in ${found.violated} of ${found.readings} readings (layer ${found.layers.join(", ")})${excess}`;
+  return element("li", { class: "violated" }, claim(bound), " ", ...who, text);
+}
+
+function holding(bound, i, series, broken) {
+  if (!series.length) return null;
+  const found = series.map((s) => s.bounds[i]);
+  const readings = found.reduce((sum, f) => sum + f.readings, 0);
+  const most = Math.max(...found.map((f) => f.reach));
+  const used = span([Math.min(...found.map((f) => f.least)), most].map((v) => Number((100 * v).toPrecision(3))));
+  const who = broken ? ` of ${series.map((s) => data.models[s.model].name).join(", ")}` : "";
+  return element("li", { class: "holds" }, claim(bound),
+    ` holds in all ${format(readings)} readings${who}; they use ${used} % of it${most < 0.1 ? ", so it says little here" : ""}`);
 }
 
 function verdict(bound, series, found) {
@@ -106,13 +146,17 @@ function drawMaps(section, column, shown) {
   if (!section.measure.per_head || !drawable.length) return;
   const log = section.control("log").checked;
   const values = drawable.flatMap((s) => present(s.maps[column].mean.map((v) => scaled(v, log))));
-  const span = [Math.min(...values), Math.max(...values)];
-  if (span[0] === span[1]) span[1] += Math.abs(span[1]) || 1;
-  for (const series of drawable) {
+  const limits = [Math.min(...values), Math.max(...values)];
+  if (limits[0] === limits[1]) limits[1] += Math.abs(limits[1]) || 1;
+  const nodes = drawable.map((series) => {
     const node = element("div", { class: "map" });
     const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : []), `${column} of every head`);
     box.append(element("figure", {}, title, node));
-    figureInto(node, map(series, column, span, log), `${column} of every layer and head of ${data.models[series.model].name}`);
+    return node;
+  });
+  for (const [i, series] of drawable.entries()) {
+    const node = nodes[i];
+    figureInto(node, map(series, column, limits, log), `${column} of every layer and head of ${data.models[series.model].name}`);
     node.on("plotly_click", ({ points }) => openHead(series.model, points[0].x, points[0].y, node));
   }
 }
@@ -199,7 +243,7 @@ function swatch(index) {
 function paint(node) {
   const index = Number(node.dataset.swatch);
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  const tone = `var(--series-${index % 7})`;
+  const tone = modelColour(index);
   path.setAttribute("d", SHAPES[SYMBOLS[index % SYMBOLS.length]]);
   path.style.fill = index >= 7 ? "none" : tone;
   path.style.stroke = tone;
@@ -224,17 +268,20 @@ function drawGlance() {
 function spark(shown, column) {
   const values = shown.flatMap((s) => present(s.values[column].mean));
   const low = Math.min(...values);
-  const span = Math.max(...values) - low || 1;
+  const reach = Math.max(...values) - low || 1;
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 160 48");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
   for (const series of shown) {
     const last = Math.max(1, series.layers.length - 1);
-    const points = series.values[column].mean.map((v, i) => (v === null ? null : `${(3 + (154 * i) / last).toFixed(1)},${(44 - (40 * (v - low)) / span).toFixed(1)}`));
+    const point = (v, x) => `${x.toFixed(1)},${(44 - (40 * (v - low)) / reach).toFixed(1)}`;
+    const mean = series.values[column].mean;
+    const points = mean.length === 1 ? [point(mean[0], 3), point(mean[0], 157)]
+      : mean.map((v, i) => (v === null ? "" : point(v, 3 + (154 * i) / last)));
     const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-    line.setAttribute("points", (points.length === 1 ? [points[0], points[0].replace("3.0,", "157,")] : points.filter(Boolean)).join(" "));
-    line.style.stroke = `var(--series-${series.model % 7})`;
+    line.setAttribute("points", points.filter(Boolean).join(" "));
+    line.style.stroke = modelColour(series.model);
     svg.append(line);
   }
   return svg;
@@ -255,7 +302,7 @@ function showFindings() {
   document.getElementById("findings-count").textContent = `${wanted.length} ${wanted.length === 1 ? "finding" : "findings"}${who}, worst first.`;
 }
 
-/* A scale that is wide and positive is read better in powers; a bound far off hides the readings. */
+/* A scale that is wide and positive is read better in powers. */
 function setDefaults(section) {
   const column = columnOf(section);
   if (!column) return;
@@ -267,10 +314,12 @@ function setDefaults(section) {
   const tick = section.control("bounds");
   if (!tick) return;
   section.part("bound-tick").hidden = !bounds.length;
-  tick.checked = bounds.length > 0 && Math.max(...bounds.flatMap((b) => of(b.limit)).map(Math.abs)) < 12 * top;
+  tick.checked = bounds.length > 0;
 }
 
 function refresh() {
+  for (const node of document.querySelectorAll("svg[data-swatch]")) paint(node);
+  drawGlance();
   for (const section of sections) {
     section.stale = true;
     if (section.seen) draw(section);
@@ -280,7 +329,6 @@ function refresh() {
 function chooseModel(value) {
   choice.model = value === "all" ? null : Number(value);
   showFindings();
-  drawGlance();
   refresh();
 }
 

@@ -44,11 +44,11 @@ def render(report: Mapping[str, Any]) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element, whatever its strings contain.
+    r"""JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
         >>> embedded("</script>")
-        '"\\\\u003c/script\\\\u003e"'
+        '"\\u003c/script\\u003e"'
     """
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return written.translate(_UNSAFE)
@@ -118,6 +118,7 @@ def _environment() -> Environment:
         "name": _name,
         "number": number,
         "moment": moment,
+        "option": option,
     }
     return environment
 
@@ -134,6 +135,21 @@ def number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}"
+
+
+def option(value: Any) -> str:
+    """An option as words: lists with commas, what has options of its own with them in brackets.
+
+    Example:
+        >>> option({"dimension": {"share": 0.8}, "stream": {}}), option(None)
+        ('dimension (share=0.8), stream', '–')
+    """
+    if isinstance(value, Mapping):
+        given = {k: ", ".join(f"{n}={o}" for n, o in v.items()) for k, v in value.items()}
+        return text.prose(", ".join(f"{k} ({o})" if o else str(k) for k, o in given.items()))
+    if isinstance(value, list):
+        return text.prose(", ".join(str(entry) for entry in value))
+    return "–" if value is None else text.prose(str(value))
 
 
 def moment(value: str) -> str:

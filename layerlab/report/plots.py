@@ -192,9 +192,13 @@ def _detail(stored: Mapping[str, Any]) -> Json:
             for c in stored["channels"]
         ]
         return view
-    view["tokens"] = [text.token(str(t)) for t in stored["tokens"]]
-    view["queries"] = [int(q) for q in stored["queries"]]
-    view["map"] = _packed(stored["weights"], len(view["tokens"]))
+    tokens, queries, rows = stored["tokens"], stored["queries"], stored["weights"]
+    view["tokens"] = [text.token(str(t)) for t in tokens]
+    # Of a long sequence only some positions are shown, as queries and as keys alike.
+    part = len(queries) == len(tokens)
+    view["positions"] = [int(q) for q in queries] if part else list(range(len(tokens)))
+    view["own"] = [len(row) - 1 for row in rows]
+    view["map"] = _packed(rows, len(tokens))
     return view
 
 
@@ -207,7 +211,7 @@ def _packed(rows: Sequence[Sequence[int]], width: int) -> str:
 
 
 def _is_text(column: pd.Series) -> bool:
-    return any(isinstance(value, str) for value in column)
+    return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:

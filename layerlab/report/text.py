@@ -11,10 +11,10 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def token(text: str, limit: int = 24) -> str:
-    """A token as it is printed: spaces and line ends shown, at most `limit` characters.
+    r"""A token as it is printed: spaces and line ends shown, at most `limit` characters.
 
     Example:
-        >>> token(" King\\n")
+        >>> token(" King\n")
         '␣King↵'
     """
     shown = "".join(_SPELLED.get(c) or _visible(c) for c in text[: limit + 1])
@@ -22,10 +22,10 @@ def token(text: str, limit: int = 24) -> str:
 
 
 def prose(text: str, limit: int = 600) -> str:
-    """A name or a sentence: white space is kept as spaces, what is invisible is spelled out.
+    r"""A name or a sentence: white space is kept as spaces, what is invisible is spelled out.
 
     Example:
-        >>> prose("layer 3\\n is fine")
+        >>> prose("layer 3\n is fine")
         'layer 3  is fine'
     """
     shown = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])

@@ -6,7 +6,19 @@ from typing import Any
 import numpy as np
 
 HOSTILE = "</script><img src=x onerror=window.__pwned=1>"
-WORDS = ["the", " King", " of", "\n", " England", ":", " speak", "\t", " thou", HOSTILE, "\u202eabc"]
+WORDS = [
+    "the",
+    " King",
+    " of",
+    "\n",
+    " England",
+    ":",
+    " speak",
+    "\t",
+    " thou",
+    HOSTILE,
+    "\u202eabc",
+]
 
 _DECLARED: dict[str, dict[str, Any]] = {
     "diversity": {
@@ -179,9 +191,7 @@ def sample(
     """A whole report dict; numbers are drawn, relations between columns hold."""
     generator = np.random.default_rng(seed)
     depth = [layers] * len(names) if isinstance(layers, int) else list(layers)
-    models = [
-        _model(name, index, depth[index], heads, steps) for index, name in enumerate(names)
-    ]
+    models = [_model(name, index, depth[index], heads, steps) for index, name in enumerate(names)]
     measures = [_measure(name) for name in _DECLARED]
     frames = {m["name"]: _frame(m, models, sequences, generator) for m in measures}
     report = {
