@@ -6,7 +6,7 @@ its turn. What cannot be read is kept as a reason, never as a missing row withou
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from layerlab.measures.subject import Subject
 from layerlab.measures.trace import Trace, trace
 
 
+@runtime_checkable
 class Progress(Protocol):
     """What is told about the work: how much there is, and each step when it begins."""
 
