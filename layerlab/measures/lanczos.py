@@ -15,7 +15,7 @@ stored, not of the one that exact scores would have given.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,7 @@ class Profile:
         return self.column_sums != 0
 
 
+@runtime_checkable
 class Process(Protocol):
     """What is fed with products of one operator until it has settled."""
 
@@ -83,7 +84,7 @@ def profile(blocks: Iterable[Block], keys: int) -> Profile:
             squares = torch.zeros_like(columns)
         sums.append(entries.sum(-1))
         columns[:, block.keys] += entries.sum(1)
-        squares[:, block.keys] += torch.einsum("hij,hij->hj", entries, entries)
+        squares[:, block.keys] += entries.square().sum(1)
     rows = torch.cat(sums, 1)
     return Profile(
         tokens=rows.shape[1],

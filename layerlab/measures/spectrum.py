@@ -1,4 +1,4 @@
-"""How far each attention head can stretch a signal: norms of its matrix A, enclosed on both sides."""
+"""How far an attention head can stretch a signal: norms of its matrix, enclosed on both sides."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -40,6 +40,7 @@ def spectrum(
 
     Source: spectral25, section 2.1; pangu23, Lemma 1.
     Unit: none.
+
     Args:
         attended: one layer on one sequence.
         dtype: of the scores, the matrix and the products.
@@ -80,6 +81,7 @@ def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
 
     Source: Own.
     Unit: none.
+
     Example:
         >>> round(uniform_norm(5, 5), 3)
         1.309
@@ -87,14 +89,12 @@ def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
     if not causal:
         return (tokens / keys) ** 0.5
     counts = torch.arange(tokens, dtype=torch.float64) + (keys - tokens + 1)
-    start = torch.ones(1, keys, dtype=torch.float64)
-    krylov = Krylov(start)
-    norm = 0.0
-    while not krylov.settled:
+    krylov = Krylov(torch.ones(1, keys, dtype=torch.float64))
+    while True:
         image = krylov.vector.cumsum(-1)[:, keys - tokens :] / counts
-        norm = float(image.norm())
+        if krylov.settled:
+            return float(image.norm())
         krylov.absorb(_back(image / counts, keys), image.square().sum(-1))
-    return norm
 
 
 def _back(image: Tensor, keys: int) -> Tensor:

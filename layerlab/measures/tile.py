@@ -48,7 +48,7 @@ def tile(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> T
 
     Source: Own.
     """
-    height = max(64, min(256, BUDGET_BYTES // (4 * dtype.itemsize * max(1, attended.keys))))
+    height = 128 if attended.keys <= 1024 else max(32, min(256, 2**19 // attended.keys))
     streamed = Tile(attended=attended, dtype=dtype, height=height)
     if attended.tokens > dense:
         return streamed
@@ -92,6 +92,7 @@ def cut(attended: Attended, rows: slice = ALL, heads: slice = ALL) -> tuple[slic
     """Some heads and rows with only the keys that causality and the window let them reach.
 
     Source: Own.
+
     Returns:
         which keys they are, and a record without values whose rows are still the last ones.
     """
@@ -119,4 +120,6 @@ def _keys(attended: Attended, heads: slice) -> Tensor:
 
 def _part(bias: Tensor, *parts: slice) -> Tensor:
     """The slice of a bias of which some axes may have length 1 because they are shared."""
-    return bias[tuple(ALL if size == 1 else part for size, part in zip(bias.shape, parts))]
+    return bias[
+        tuple(ALL if size == 1 else part for size, part in zip(bias.shape, parts, strict=True))
+    ]
