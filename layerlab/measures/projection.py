@@ -138,7 +138,9 @@ def matrices(block: nn.Module) -> dict[str, Tensor]:
     for path, module in block.named_modules():
         for name, _ in module.named_parameters(recurse=False):
             tensor = parameter(module, name)
-            if tensor is not None and tensor.ndim in (2, 3) and tensor.is_floating_point():
+            if tensor is None or tensor.device.type == "meta":
+                continue
+            if tensor.ndim in (2, 3) and tensor.is_floating_point():
                 found[f"{path}.{name}" if path else name] = tensor
     return found
 

@@ -259,7 +259,7 @@ def _note(weights: LayerWeights, run: Run, names: tuple[str, ...], reason: str) 
 COLUMNS: Mapping[str, str] = {
     "norm": "largest singular value of W_k^T W_q, of the raw weights",
     "smallest": "its smallest one that can differ from 0, the d_h-th",
-    "condition": "norm / smallest: above 1e4, float16 cannot tell some directions from rounding",
+    "condition": "norm / smallest; the rank is at most d_h, so a d-th one would always be 0",
     "abs_norm": "norm of |W_k|^T |W_q|: how far rounding errors of the scores can grow",
     "rope_bound": "what norm can become at any distance between two tokens under RoPE",
     "score_bound": "M, the largest score that the weights allow",
