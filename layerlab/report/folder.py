@@ -22,6 +22,8 @@ _REASONS = {
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a part of the path is a file",
+    errno.EEXIST: "a part of the path is a file",
+    errno.ENOTEMPTY: "something else was written there meanwhile",
     errno.ENAMETOOLONG: "the name is too long",
 }
 

@@ -19,19 +19,11 @@ from layerlab import UserError
 from layerlab.report import folder as disk
 from layerlab.report import summary as terminal
 from layerlab.report.rules.rule import Finding
+from layerlab.report.schema import SCHEMA, checked
 from layerlab.report.table import decoded, empty, encoded, plain, tidy, write_tables
 
-SCHEMA = 1
 # A notebook keeps every page it shows in its own file; plotly.js alone is 4.6 MB.
 NOTEBOOK_BYTES = 12_000_000
-_PARTS = {
-    "models": list,
-    "text": dict,
-    "measures": list,
-    "findings": list,
-    "details": dict,
-    "notes": list,
-}
 
 
 class Report:
@@ -47,11 +39,12 @@ class Report:
         """Take the dict of `report.json`; `frames` stands in for its entry of that name."""
         given = dict(content)
         stored = given.pop("frames", {})
-        given["findings"] = [
-            entry.to_dict() if isinstance(entry, Finding) else entry
-            for entry in given.get("findings", ())
-        ]
-        self._content = _checked({"schema": SCHEMA, **plain(given)})
+        if isinstance(given.get("findings"), list):
+            given["findings"] = [
+                entry.to_dict() if isinstance(entry, Finding) else entry
+                for entry in given["findings"]
+            ]
+        self._content = {"schema": SCHEMA, **plain(checked(plain(given)))}
         tables = stored if frames is None else frames
         if not isinstance(tables, Mapping):
             raise UserError("this is not a layerlab report: 'frames' is damaged")
@@ -214,23 +207,6 @@ def _read(content: Any, file: Path) -> Report:
         return Report(content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
-
-
-def _checked(content: dict[str, Any]) -> dict[str, Any]:
-    """The content with every part present and of its kind."""
-    for name, kind in _PARTS.items():
-        part = content.setdefault(name, kind())
-        if not isinstance(part, kind):
-            raise UserError(f"this is not a layerlab report: {name!r} is damaged")
-    named = [*content["models"], *content["measures"]]
-    if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in named):
-        raise UserError("this is not a layerlab report: a model or a measure has no name")
-    try:
-        for entry in content["findings"]:
-            Finding.from_dict(entry)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError("this is not a layerlab report: a finding is damaged") from error
-    return content
 
 
 def _refuse_constant(name: str) -> None:

@@ -74,6 +74,8 @@ def decoded(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
             column: _series(entry["data"][column], entry.get("dtypes", {}).get(column))
             for column in entry["columns"]
         }
+        if len({len(column) for column in columns.values()}) > 1:
+            raise ValueError("its columns differ in length")
         return pd.DataFrame(columns)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"table {name!r} of the report is damaged: {error!s:.200}") from error

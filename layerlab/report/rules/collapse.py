@@ -13,7 +13,7 @@ FALL = 0.5  # Own: last layer against first, where every layer in between falls
 COSINE = 0.9  # Own; ethayarajh19 reports up to 0.99 in the last layers of models that work well
 DIMENSION = 0.05  # Own: share of the dimensions that there could be
 DIMENSION_ROOM = 20  # Own: with less room a small share is a handful of dimensions anyway
-ENOUGH = 2  # Own: tokens per width, so that the dimension is the model's and not the sample's
+ENOUGH = 4  # Own: tokens per width, so that the dimension is the model's and not the sample's
 
 
 def _stream(readings: Readings, column: str) -> pd.DataFrame:

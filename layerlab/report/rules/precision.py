@@ -13,6 +13,7 @@ from layerlab.report.rules.rule import Readings, Rule, Verdict
 HEADROOM = 2.0  # Own: the next layer may double it
 KURTOSIS = 100.0  # Own; he24 plots the quantity, 1 is an even stream and `width` a single channel
 KURTOSIS_SHARE = 0.5  # Own: of the width, where that is the smaller
+MASSIVE = 100.0  # sun24, section 2; `massive` also asks for 1000 times the median
 CONDITION = 1e4  # Own
 CANCELLING = 2.0  # Own: times head_width; independent Gaussian weights have about 0.4 times
 
@@ -50,7 +51,7 @@ def _massive(readings: Readings) -> Iterator[Verdict]:
         "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
         "nearly all levels.",
         value=top.value,
-        threshold=100.0,
+        threshold=MASSIVE,
         place=top.place,
         shown="channels",
     )
@@ -63,9 +64,9 @@ def _times(top: Peak) -> str:
 
 def _spot(row: dict[str, Any]) -> str:
     parts = [
-        f"{name} {int(row[name])}"
+        f"{name} {int(row[f'largest_{name}'])}"
         for name in ("token", "channel")
-        if name in row and not pd.isna(row[name])
+        if not pd.isna(row.get(f"largest_{name}"))
     ]
     return f" ({', '.join(parts)})" if parts else ""
 

@@ -1,0 +1,269 @@
+"""Readings of a healthy model, drawn so that no rule has a reason to speak."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report.findings import find
+from layerlab.report.notes import notes
+from layerlab.report.report import Report
+
+LAYERS, HEADS, SEQUENCES, TOKENS, WIDTH = 6, 4, 2, 256, 64
+Frames = dict[str, pd.DataFrame]
+
+COLUMNS = {
+    "diversity": (("sequence", "layer", "place"), ("diversity", "relative_residual", "cosine")),
+    "dimension": (("layer",), ("effective_dimension", "effective_rank", "tokens")),
+    "stream": (
+        ("sequence", "layer"),
+        (
+            *("norm", "attention_share", "ffn_share", "largest", "largest_token"),
+            *("largest_channel", "median", "massive", "kurtosis"),
+        ),
+    ),
+    "spectrum": (
+        ("sequence", "layer", "head"),
+        (
+            *("norm", "lower", "upper", "column_bound", "token_bound", "row_sum_min"),
+            *("uniform_ratio", "contraction"),
+        ),
+    ),
+    "attention": (
+        ("sequence", "layer", "head"),
+        ("entropy", "sink_mass", "logit_max", "logit_range"),
+    ),
+    "querykey": (("layer", "head"), ("norm", "smallest", "condition", "abs_norm", "prenorm_bound")),
+    "lipschitz": (("sequence", "layer"), ("local", "weights", "gradient")),
+    "gain": (
+        ("sequence", "layer", "sublayer"),
+        ("measured", "bound", "factor", "tightness", "violated"),
+    ),
+}
+BOUNDS = {
+    "spectrum": [
+        {"column": "norm", "limit": "column_bound", "side": "upper", "source": "spectral25"},
+        {"column": "norm", "limit": "lower", "side": "lower", "source": "golub13"},
+    ],
+    "gain": [{"column": "measured", "limit": "bound", "side": "upper", "source": "pangu23"}],
+}
+
+
+def card(name: str = "healthy", **changes: Any) -> dict[str, Any]:
+    """A model's entry."""
+    entry = {
+        "name": name,
+        "class": "GPT2LMHeadModel",
+        "parameters": 480_000,
+        "layers": LAYERS,
+        "heads": HEADS,
+        "width": WIDTH,
+        "head_width": WIDTH // HEADS,
+        "vocab": 512,
+        "loss_nats": 2.5,
+        "dtype": "float32",
+        "device": "cpu",
+        "faults": [],
+        "sinks": False,
+    }
+    return {**entry, **changes}
+
+
+def measures(**not_applicable: str) -> list[dict[str, Any]]:
+    """The declarations of every measure."""
+    return [
+        {
+            "name": name,
+            "title": name.title(),
+            "unit": "none",
+            "source": "Own",
+            "about": "One sentence. And another.",
+            "equation": "x = x",
+            "per": list(per),
+            "columns": {column: f"the {column}" for column in columns},
+            "plot": [columns[0]],
+            "better": None,
+            "bounds": BOUNDS.get(name, []),
+            "not_applicable": [
+                {"model": "healthy", "reason": reason}
+                for measure, reason in not_applicable.items()
+                if measure == name
+            ],
+            "notes": [],
+        }
+        for name, (per, columns) in COLUMNS.items()
+    ]
+
+
+def content(*cards: dict[str, Any], tokens: int = TOKENS, **changes: Any) -> dict[str, Any]:
+    """A report's dict without readings."""
+    entry = {
+        "layerlab": "0.1.0",
+        "created": "2026-01-01T00:00:00Z",
+        "options": {"samples": SEQUENCES},
+        "versions": {"torch": "2.13.0"},
+        "machine": {"cores": 2},
+        "models": list(cards) or [card()],
+        "text": {
+            "source": "a text",
+            "hash": "0",
+            "sequences": [
+                {"index": index, "tokens": tokens, "excerpt": "To be"} for index in range(SEQUENCES)
+            ],
+        },
+        "measures": measures(),
+        "findings": [],
+        "details": {},
+        "notes": [],
+    }
+    return {**entry, **changes}
+
+
+def report(**changes: Any) -> Report:
+    """A small report with a finding and notes."""
+    tables = frames()
+    attention = tables["attention"].copy()
+    attention.loc[3, "logit_max"] = 131.0
+    tables["attention"] = attention
+    whole = content(**changes)
+    said = {"findings": find(whole, tables), "notes": notes(tables, whole["models"])}
+    return Report({**whole, **said}, tables)
+
+
+def frames(*names: str, seed: int = 0) -> Frames:
+    """Healthy readings of each model."""
+    return dict(_frames(names or ("healthy",), seed))
+
+
+@cache
+def _frames(names: tuple[str, ...], seed: int) -> Frames:
+    generator = np.random.default_rng(seed)
+    drawn = [_model(name, generator) for name in names]
+    return {name: pd.concat([one[name] for one in drawn], ignore_index=True) for name in COLUMNS}
+
+
+def _model(name: str, generator: np.random.Generator) -> Frames:
+    made = {}
+    for frame, (per, columns) in COLUMNS.items():
+        rows = _rows(per, first=0 if frame in ("diversity", "dimension", "stream") else 1)
+        if "head" in per:
+            rows["layer"] -= 1
+        drawn = _HEALTHY[frame](rows, generator)
+        made[frame] = rows.assign(**{column: drawn[column] for column in columns})
+        made[frame].insert(0, "model", name)
+    return made
+
+
+def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
+    values = {
+        "sequence": range(SEQUENCES),
+        "layer": range(first, LAYERS + 1),
+        "head": range(HEADS),
+        "place": ("stream", "attention", "ffn"),
+        "sublayer": ("attention", "ffn"),
+    }
+    index = pd.MultiIndex.from_product([values[name] for name in per], names=per)
+    return index.to_frame(index=False)
+
+
+def _between(low: float, high: float, rows: pd.DataFrame, draw: np.random.Generator) -> np.ndarray:
+    return draw.uniform(low, high, len(rows))
+
+
+def _diversity(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    residual = _between(0.8, 0.95, rows, draw)
+    return {
+        "diversity": 10 * residual,
+        "relative_residual": residual,
+        "cosine": 1 - residual**2,
+    }
+
+
+def _dimension(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {
+        "effective_dimension": draw.integers(20, 30, len(rows)),
+        "effective_rank": _between(30, 50, rows, draw),
+        "tokens": SEQUENCES * TOKENS,
+    }
+
+
+def _stream(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {
+        "norm": 4.0 + 2 * rows["layer"],
+        "attention_share": _between(0.1, 0.6, rows, draw),
+        "ffn_share": _between(0.1, 0.6, rows, draw),
+        "largest": _between(5, 9, rows, draw),
+        "largest_token": draw.integers(0, TOKENS, len(rows)),
+        "largest_channel": draw.integers(0, WIDTH, len(rows)),
+        "median": 0.5,
+        "massive": 0,
+        "kurtosis": _between(1.1, 3, rows, draw),
+    }
+
+
+def _spectrum(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    norm = _between(1.5, 2.2, rows, draw)
+    return {
+        "norm": norm,
+        "lower": norm * (1 - 1e-6),
+        "upper": norm * (1 + 1e-4),
+        "column_bound": 1.3 * norm,
+        "token_bound": TOKENS**0.5,
+        "row_sum_min": 1.0,
+        "uniform_ratio": norm / 1.68,
+        "contraction": norm - 0.4,
+    }
+
+
+def _attention(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {
+        "entropy": _between(0.3, 0.9, rows, draw),
+        "sink_mass": _between(0.02, 0.4, rows, draw),
+        "logit_max": _between(3, 12, rows, draw),
+        "logit_range": _between(5, 15, rows, draw),
+    }
+
+
+def _querykey(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {
+        "norm": 2.0,
+        "smallest": 0.1,
+        "condition": 20.0,
+        "abs_norm": 2.0 * 0.4 * WIDTH / HEADS,
+        "prenorm_bound": 15.9 + _between(0, 0.1, rows, draw),
+    }
+
+
+def _lipschitz(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {
+        "local": _between(1.5, 4, rows, draw),
+        "weights": 1e4,
+        "gradient": _between(0.5, 1, rows, draw),
+    }
+
+
+def _gain(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    measured = _between(0.3, 0.9, rows, draw)
+    bound = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
+    factor = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
+    tightness = measured / bound
+    return {
+        "measured": measured,
+        "bound": bound,
+        "factor": factor,
+        "tightness": tightness,
+        "violated": False,
+    }
+
+
+_HEALTHY = {
+    "diversity": _diversity,
+    "dimension": _dimension,
+    "stream": _stream,
+    "spectrum": _spectrum,
+    "attention": _attention,
+    "querykey": _querykey,
+    "lipschitz": _lipschitz,
+    "gain": _gain,
+}

@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.report.report import load_report
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "is damaged"),
+        ('{"schema": 1', "is damaged"),
+        ('{"schema": 1, "x": NaN}', "is damaged"),
+        ("[" * 100_000, "is damaged"),
+        ("[]", "names no schema"),
+        ("{}", "names no schema"),
+        ('{"schema": "1"}', "names no schema"),
+        ('{"schema": 2}', "has schema 2, and this layerlab reads 1: upgrade layerlab"),
+        ('{"schema": 0}', "inspect the model again"),
+        ('{"schema": 1, "models": {}}', "'models' is damaged"),
+        ('{"schema": 1, "models": [{}]}', "has no name"),
+        ('{"schema": 1, "findings": [{"id": 3}]}', "a finding is damaged"),
+        ('{"schema": 1, "findings": 3}', "'findings' is damaged"),
+        ('{"schema": 1, "frames": []}', "'frames' is damaged"),
+        ('{"schema": 1, "frames": {"a": {}}}', "table 'a' of the report is damaged"),
+        ('{"schema": 1, "frames": {"../a": {}}}', "it was not written by layerlab"),
+        (
+            '{"schema": 1, "frames": {"a": {"columns": ["x", "y"], "data": {"x": [1], "y": []}}}}',
+            "table 'a' of the report is damaged",
+        ),
+        (
+            '{"schema": 1, "frames": {"a": {"columns": ["x"], "dtypes": {"x": "object"}, '
+            '"data": {"x": [1]}}}}',
+            "unknown column type 'object'",
+        ),
+    ],
+)
+def test_a_damaged_report_is_one_clear_line(tmp_path: Path, text: str, line: str):
+    path = write(tmp_path / "report.json", text)
+    with pytest.raises(UserError) as raised:
+        load_report(path)
+    assert line in str(raised.value) and str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_report_that_is_not_there_is_one_clear_line(tmp_path: Path):
+    with pytest.raises(UserError, match=r"no report at .*: expected a folder with report\.json"):
+        load_report(tmp_path / "nothing")
+    with pytest.raises(UserError, match="no report at"):
+        load_report(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_one_clear_line(tmp_path: Path):
+    (tmp_path / "report.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is damaged"):
+        load_report(tmp_path)
