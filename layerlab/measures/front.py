@@ -67,7 +67,8 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
         other = _answer(module, 2 * wave.flip(-1) - level)
     if shift is None or answer is None or lifted is None or other is None:
         return None
-    roundoff = 8 * torch.finfo(_dtype(module)).eps
+    # Norms compute in float32 at best, whatever their weights are in.
+    roundoff = 8 * max(torch.finfo(_dtype(module)).eps, torch.finfo(torch.float32).eps)
     gain = (answer - shift) / _normalised(wave, "rms")
     scale = gain.abs() + shift.abs()
     for kind in ("layer", "rms"):
@@ -159,5 +160,5 @@ def _snap(module: nn.Module, gain: Tensor, tolerance: Tensor) -> Tensor:
         exact = weight.detach().double().cpu().reshape(gain.shape)
         for candidate in (exact, 1 + exact):
             if _near(gain, candidate, tolerance):
-                return candidate.float()
+                return candidate.to(torch.promote_types(weight.dtype, torch.float32))
     return gain.float()

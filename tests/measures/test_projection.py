@@ -222,6 +222,7 @@ def test_heads_give_the_queries_keys_values_and_outputs_of_the_model(family: str
 @pytest.mark.parametrize("family", ["llama yarn", "gpt2", "cohere qk", "gemma2"])
 def test_the_check_allows_the_rounding_of_every_precision(family: str, dtype: torch.dtype) -> None:
     for weights, attended, entered, left in layers(built(family, dtype)):
+        assert weights.gain is not None
         assert verify(weights, attended, entered, left) is None
 
 
