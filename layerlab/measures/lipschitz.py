@@ -43,7 +43,8 @@ FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 class Ritz:
     """The largest singular value found, and ||J^T u - value v|| / value of its pair.
 
-    `residual` is that of the last complete step; the value itself is half a step ahead of it.
+    `residual` is that of the last complete step; the value itself is half a step ahead of it. A
+    small residual says that a singular value is near, not that no larger one hides.
     """
 
     value: float
@@ -251,6 +252,8 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
     """
     largest: dict[str, float] = {}
     for name, tensor in matrices.items():
+        if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
+            continue
         role = re.sub(r"\.\d+\.", ".*.", name)
         for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
             largest[role] = max(largest.get(role, 0.0), spectral_norm(matrix))
@@ -281,24 +284,24 @@ def _weights(layer: Layer, run: Run) -> float:
 
 def _local(layer: Layer, run: Run) -> Ritz:
     unknown = Ritz(value=nan, residual=nan, steps=0)
+    if layer.layer == 0:
+        return unknown
     if layer.rerun is None or layer.entered is None:
-        reason = "token ids are not numbers one can change a little" if not layer.layer else None
-        reason = reason or "the block cannot be run again by itself"
-        run.notes.setdefault("local", f"not applicable to layer {layer.layer}: {reason}")
+        run.notes["local"] = f"local: layer {layer.layer} cannot be run again by itself"
         return unknown
     options = dict(run.options)
     limit = options.pop("memory_gib")
     wanted = _memory_gib(layer)
     if wanted > limit:
         run.notes["local"] = (
-            f"not measured in layer {layer.layer}: it would keep about {wanted:.0f} GiB of "
+            f"local: not measured in layer {layer.layer}: it would keep about {wanted:.0f} GiB of "
             f"attention derivatives, above memory_gib={limit}: give a shorter context or raise it"
         )
         return unknown
     try:
         return local_lipschitz(layer.rerun, layer.entered, **options)
     except NotApplicable as error:
-        run.notes["local"] = f"not applicable to layer {layer.layer}, because {error}"
+        run.notes["local"] = f"local: not applicable to layer {layer.layer}, because {error}"
         return unknown
 
 
@@ -336,8 +339,7 @@ MEASURES = (
         about=(
             "How much a small change of the stream grows while it passes one block, in the worst "
             "direction, at the input the model really had. "
-            "A block far above its neighbours amplifies rounding errors and gradients; the "
-            "embedding output has no such number, because token ids cannot be changed a little."
+            "A block far above its neighbours amplifies rounding errors and gradients."
         ),
         equation=(
             "local = ||J||_2,  J = d block(X) / d X;  weights = prod_W ||W||_2;  "
@@ -345,8 +347,9 @@ MEASURES = (
         ),
         per=("sequence", "layer"),
         columns={
-            "local": "largest singular value of the block's Jacobian at this input (a lower bound)",
-            "residual": "how far `local` has converged, relative: 0 done; above 0.3 read as rough",
+            "local": "largest singular value of the block's Jacobian at this input, from below; "
+            "none for layer 0, since token ids cannot be changed a little",
+            "residual": "how far `local` is from being a singular value, relative: 0 is converged",
             "weights": "product of the spectral norms of the block's weights; it bounds nothing",
             "gradient": "norm of d loss / d stream behind this layer",
         },

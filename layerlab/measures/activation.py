@@ -1,0 +1,51 @@
+"""Lipschitz constants of elementwise activations, and which activation a feed-forward layer has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation:
+    """An elementwise function and sup |f'|, rounded up in the fifth decimal.
+
+    Source: pangu23, Lemma 1 (that only this constant matters).
+    """
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    lipschitz: float
+
+
+def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Activation:
+    return Activation(name=name, lipschitz=lipschitz, function=function)
+
+
+ACTIVATIONS = (
+    # sup of Phi(x) + x phi(x) is at sqrt(2): 1.128904146
+    _activation("gelu", 1.12891, functional.gelu),
+    # at 1.418504: 1.128993069
+    _activation("gelu-tanh", 1.12900, lambda x: functional.gelu(x, approximate="tanh")),
+    # at 2.399357: 1.099839321; a scale inside x * sigmoid(c x) changes where, not how much
+    _activation("silu", 1.09984, functional.silu),
+    _activation("quick-gelu", 1.09984, lambda x: x * torch.sigmoid(1.702 * x)),
+    # at 1.490575: 1.088498
+    _activation("mish", 1.08850, functional.mish),
+    _activation("relu", 1.0, functional.relu),
+    _activation("relu6", 1.0, functional.relu6),
+    _activation("leaky-relu", 1.0, functional.leaky_relu),
+    _activation("elu", 1.0, functional.elu),
+    # its scale times its alpha, on the negative side at 0: 1.758099
+    _activation("selu", 1.75810, functional.selu),
+    _activation("softplus", 1.0, functional.softplus),
+    _activation("hardswish", 1.5, functional.hardswish),
+    _activation("tanh", 1.0, torch.tanh),
+    _activation("sigmoid", 0.25, torch.sigmoid),
+    _activation("relu-squared", inf, lambda x: functional.relu(x).square()),
+    _activation("identity", 1.0, lambda x: x),
+)
+"""What is tried on the data of a feed-forward layer; infinite: the slope grows without end."""
