@@ -100,8 +100,8 @@ const layerAxis = (shown) => {
 function lines(measure, shown, column, options) {
   const traces = [];
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
-  for (const bound of options.bounds) {
-    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, shown.length));
+  for (const bound of options.bounds.filter((b) => !touches(shown, b))) {
+    for (const [i, series] of limitSeries(shown, bound).entries()) traces.push(limit(series, bound, shown.length, i === 0));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
   const scale = options.log ? { type: "log", exponentformat: "power" } : near(shown, column, options);
@@ -110,10 +110,17 @@ function lines(measure, shown, column, options) {
 
 /* Bounds far above the readings are named below the plot; they do not flatten the readings. */
 const FAR = 4;
+const CLOSE = 0.005;
 const MOST_BANDS = 3;
 const extent = (shown, name) => shown.flatMap((s) => Object.values(s.values[name]).flatMap(present));
 const farBounds = (measure, shown, column) => measure.bounds.filter((b) =>
   b.column === column && b.side === "upper" && Math.min(...extent(shown, b.limit)) > FAR * Math.max(...extent(shown, column).map(Math.abs)));
+
+/* A bound that lies on the line itself, such as a narrow enclosure, is not drawn over it. */
+const touches = (shown, bound) => shown.every((s) => s.values[bound.column].mean.every((value, i) => {
+  const limit = s.values[bound.limit].mean[i];
+  return value === null || limit === null || Math.abs(limit - value) <= CLOSE * Math.abs(value);
+}));
 
 function near(shown, column, { bounds, far }) {
   if (!far.length) return {};
@@ -159,10 +166,13 @@ function limitSeries(shown, bound) {
   });
 }
 
-function limit(series, bound, models) {
+function limit(series, bound, models, named) {
   const { mean } = series.values[bound.limit];
+  const last = mean.findLastIndex((v) => v !== null);
   return {
-    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines", connectgaps: false,
+    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: named ? "lines+text" : "lines", connectgaps: false,
+    text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
+    textfont: { size: 11, color: colour("muted") },
     line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash: "dash" },
     hovertext: series.layers.map((layer, i) => `bound <b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
     hovertemplate: "%{hovertext}<extra></extra>",

@@ -88,9 +88,10 @@ function drawKey(section, column, shown) {
   const { bounds, far } = boundsOf(section, column, shown);
   for (const bound of bounds) {
     const values = extent(shown, bound.limit);
-    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : "";
+    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
     items.push(element("span", {}, element("i", { class: "dashed" }), ` bound ${bound.limit} (${bound.source})${where}`));
   }
+  if (bounds.length && ranged) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
   key.replaceChildren(...items);
 }
 

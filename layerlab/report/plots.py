@@ -214,7 +214,7 @@ def _is_text(column: pd.Series) -> bool:
     return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
 
 
-def _numbers(values: Iterable[float]) -> list[float | None]:
+def _numbers(values: Iterable[float]) -> list[float | int | None]:
     return [_number(float(value)) for value in values]
 
 

@@ -7,7 +7,7 @@ control characters, invisible ones, changes of direction, halves of a surrogate 
 import unicodedata
 
 _SPELLED = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
-_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 
 
 def token(text: str, limit: int = 24) -> str:

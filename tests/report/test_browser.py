@@ -1,0 +1,350 @@
+"""The page in a real browser: it draws, sorts, switches, opens, and asks nobody for anything."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.report.page import render
+from tests.report.sample import HOSTILE, attention_detail, sample
+
+sync_api = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+LOCAL = ("file:", "data:", "blob:")
+PHONE = {"width": 390, "height": 844}
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM.exists():
+        if os.environ.get("CI", "").lower() in {"1", "true"}:
+            pytest.fail(f"CI needs {CHROMIUM}: apt-get install chromium")
+        pytest.skip("no Chromium: `apt-get install chromium`")
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a report from disk; at the end no error was logged and nothing was asked for."""
+    contexts, problems, requests = [], [], []
+
+    def open_page(report: dict[str, Any], **options: Any) -> Any:
+        file = tmp_path / "report.html"
+        file.write_text(render(report), encoding="utf-8")
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(LOCAL)] == []
+    assert len([url for url in requests if url.startswith("file:")]) == len(contexts)
+
+
+def show(page: Any, measure: str) -> Any:
+    """The section of a measure, in view and drawn."""
+    section = page.locator(f"section#{measure}")
+    section.scroll_into_view_if_needed()
+    page.wait_for_selector(f"section#{measure}[data-drawn]")
+    return section
+
+
+def column(page: Any, measure: str, title: str) -> list[str]:
+    """The cells of a table's column, from above."""
+    return page.evaluate(
+        """([measure, title]) => {
+            const table = document.querySelector(`#${measure} table.sortable`);
+            const at = [...table.tHead.rows[0].cells].findIndex((c) => c.textContent === title);
+            return [...table.tBodies[0].rows].map((row) => row.cells[at].textContent);
+        }""",
+        [measure, title],
+    )
+
+
+def header(section: Any, title: str) -> Any:
+    return section.locator("table.sortable th").filter(
+        has=section.page.get_by_text(title, exact=True)
+    )
+
+
+def test_every_measure_draws_a_line_with_its_points(opened: Open):
+    report = sample()
+    page = opened(report)
+    for measure in report["measures"]:
+        section = show(page, measure["name"])
+        section.locator(".plot .scatterlayer .point").first.wait_for(state="attached")
+        points = section.locator(".plot .scatterlayer .points .point").count()
+        layers = set(report["frames"][measure["name"]]["data"]["layer"])
+        assert points == len(report["models"]) * len(layers), measure["name"]
+        maps = section.locator(".map .heatmaplayer image").count()
+        assert maps == (len(report["models"]) if "head" in measure["per"] else 0)
+    assert page.locator("#glance polyline").count() == 3 * len(report["measures"])
+
+
+def test_nothing_is_drawn_before_it_comes_into_view(opened: Open):
+    page = opened(sample())
+    assert page.locator("section#gain[data-drawn]").count() == 0
+    show(page, "gain")
+
+
+def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Open):
+    report = sample(["a"])
+    data = report["frames"]["spectrum"]["data"]
+    for index, layer in enumerate(data["layer"]):
+        if layer == 4:
+            data["column_bound"][index] = data["norm"][index] / 2
+    section = show(opened(report), "spectrum")
+    dashed = section.locator(".plot .scatterlayer path.js-line[style*='stroke-dasharray']")
+    styles = dashed.evaluate_all("nodes => nodes.map((n) => n.style.strokeDasharray)")
+    assert any(style not in {"", "none"} for style in styles)
+    verdict = section.locator(".verdicts .violated")
+    assert verdict.count() == 1
+    assert "layer 4" in verdict.inner_text()
+    assert "by up to 100 %" in verdict.inner_text()
+    assert "token_bound" in section.locator(".verdicts .holds").inner_text()
+    section.get_by_label("bounds").uncheck()
+    assert "token_bound" not in section.locator("[data-part=key]").inner_text()
+
+
+def test_a_table_sorts_by_click_and_by_keyboard_with_missing_values_last(opened: Open):
+    report = sample(["a"])
+    data = report["frames"]["stream"]["data"]
+    for index, layer in enumerate(data["layer"]):
+        if layer == 2:
+            data["norm"][index] = None
+    page = opened(report)
+    section = show(page, "stream")
+    section.get_by_text("Values as a table").click()
+    title = header(section, "norm")
+    assert title.get_attribute("aria-sort") == "none"
+    title.get_by_role("button").click()
+    assert header(section, "norm").get_attribute("aria-sort") == "ascending"
+    upward = column(page, "stream", "norm")
+    assert upward[-1] == "–"
+    assert [float(v) for v in upward[:-1]] == sorted(float(v) for v in upward[:-1])
+    page.keyboard.press("Enter")
+    assert header(section, "norm").get_attribute("aria-sort") == "descending"
+    downward = column(page, "stream", "norm")
+    assert downward == [*reversed(upward[:-1]), "–"]
+
+
+def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
+    report = sample(["a", "b", "c"])
+    page = opened(report)
+    section = show(page, "querykey")
+    section.get_by_text("Values as a table").click()
+    assert section.locator(".map").count() == 3
+    assert page.locator(".finding:visible").count() == 4
+    page.get_by_role("radio", name="All").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("radio", name="b").is_checked()
+    assert section.locator(".map").count() == 1
+    layers = set(report["frames"]["querykey"]["data"]["layer"])
+    assert section.locator(".plot .scatterlayer .point").count() == len(layers)
+    assert set(column(page, "querykey", "model")) == {"b"}
+    assert page.locator(".finding:visible").count() == 0
+    assert "0 findings about b" in page.locator("#findings-count").inner_text()
+
+
+def test_quantity_and_place_are_chosen_from_lists(opened: Open):
+    page = opened(sample(["a"]))
+    section = show(page, "diversity")
+    before = section.locator(".plot path.js-line").first.get_attribute("d")
+    section.get_by_label("Place").select_option(label="ffn")
+    after = section.locator(".plot path.js-line").first.get_attribute("d")
+    assert before != after
+    section.get_by_label("Quantity").select_option("cosine")
+    assert section.locator(".plot .ytitle").text_content() == "cosine"
+    assert "pairwise cosine" in section.locator("[data-part=meaning]").inner_text()
+
+
+def test_a_finding_opens_its_attention_map_and_escape_returns_to_it(opened: Open):
+    page = opened(sample())
+    button = page.get_by_role("button", name="Show its attention map")
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    assert dialog.locator("h2").inner_text() == "pre-norm: layer 1, head 2"
+    assert dialog.locator(".strip span").count() == 40
+    assert "␣King" in dialog.locator(".strip").inner_text()
+    dialog.get_by_role("slider").focus()
+    page.keyboard.press("ArrowLeft")
+    assert dialog.locator(".strip span").count() == 39
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert button.evaluate("node => node === document.activeElement")
+
+
+def test_a_finding_opens_the_largest_channels_of_its_layer(opened: Open):
+    report = sample()
+    page = opened(report)
+    page.get_by_role("button", name="Show its largest channels").click()
+    rows = page.get_by_role("dialog").locator("tbody tr")
+    assert rows.count() == len(report["details"]["channels"]["channels"])
+    assert "channel 7" in rows.nth(1).inner_text()
+    page.get_by_role("button", name="Close").click()
+    assert not page.get_by_role("dialog").is_visible()
+
+
+def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
+    name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
+    report = sample([name])
+    words = [HOSTILE, "<img/src=x onerror=window.__pwned=1>", "<b>bold</b>", "&lt;i&gt;"] * 4
+    report["details"]["head"] = attention_detail(name, words)
+    report["findings"][0]["sentence"] = HOSTILE
+    page = opened(report)
+    section = show(page, "spectrum")
+    section.get_by_text("Values as a table").click()
+    point = section.locator(".plot .scatterlayer .points .point").first
+    point.hover(force=True)
+    hover = section.locator(".plot .hoverlayer .hovertext")
+    hover.wait_for(state="attached")
+    assert "</script><img src=x" in hover.text_content()
+    assert section.locator(".plot svg a, .plot svg img").count() == 0
+    page.get_by_role("button", name="Show its attention map").click()
+    page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
+    ticks = page.get_by_role("dialog").locator(".xtick text").all_text_contents()
+    assert "<b>bold<" in ticks
+    assert "&lt;i&gt" in ticks
+    assert page.evaluate("window.__pwned") is None
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, scheme: str):
+    page = opened(sample(["a"]), color_scheme=scheme)
+
+    def darkness() -> bool:
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(n) for n in paper[4:-1].split(",")) < 3 * 128
+
+    assert darkness() == (scheme == "dark")
+    show(page, "stream")
+    for wanted in (False, True):
+        page.locator("#theme").click()
+        assert darkness() == wanted
+    ink = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--muted')")
+    tick = page.locator("#stream .xtick text").first
+    shown = tick.evaluate("node => getComputedStyle(node).fill")
+    assert shown == "rgb({}, {}, {})".format(*bytes.fromhex(ink.strip()[1:]))
+
+
+def test_a_phone_never_scrolls_sideways(opened: Open):
+    report = sample(["a-model-with-quite-a-long-name-" * 3, "b", "c"], layers=24, heads=12)
+    page = opened(report, viewport=PHONE, has_touch=True, is_mobile=True)
+    for measure in report["measures"]:
+        section = show(page, measure["name"])
+        section.get_by_text("Values as a table").click()
+        section.get_by_text("How it is defined").click()
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= PHONE["width"]
+    page.get_by_role("button", name="Show its attention map").click()
+    page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
+    box = page.get_by_role("dialog").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= PHONE["width"]
+    inner = page.get_by_role("dialog").evaluate("node => node.scrollWidth - node.clientWidth")
+    assert inner <= 0
+
+
+def test_the_first_tab_reaches_the_report_itself(opened: Open):
+    page = opened(sample())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def empty_columns() -> dict[str, Any]:
+    report = sample(["a"])
+    data = report["frames"]["attention"]["data"]
+    data["entropy"] = [None] * len(data["entropy"])
+    report["frames"]["gain"]["data"] = {k: [] for k in report["frames"]["gain"]["data"]}
+    return report
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(sample(findings=False), id="without a finding"),
+        pytest.param(sample(["a"], layers=1, heads=1, sequences=1), id="one layer and one head"),
+        pytest.param(sample(["a", "b"], layers=[3, 9]), id="unlike depths"),
+        pytest.param(sample([f"model-{i}" for i in range(12)], layers=3), id="twelve models"),
+        pytest.param(empty_columns(), id="columns without a reading"),
+    ],
+)
+def test_unusual_reports_draw_as_well(opened: Open, report: dict[str, Any]):
+    page = opened(report)
+    for measure in report["measures"]:
+        section = show(page, measure["name"])
+        drawn = section.locator(".plot .scatterlayer .points .point").count()
+        assert drawn or section.locator(".absent p:visible").count()
+
+
+def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
+    page = opened(empty_columns())
+    section = show(page, "attention")
+    assert "No reading of entropy" in section.locator("[data-part=absent]").inner_text()
+    section.get_by_label("Quantity").select_option("sink_mass")
+    assert not section.locator("[data-part=absent] p:visible").count()
+    assert section.locator(".plot .point").count()
+
+
+def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
+    report = sample(["a", "b"])
+    frame = report["frames"]["gain"]
+    keep = [i for i, model in enumerate(frame["data"]["model"]) if model == "a"]
+    frame["data"] = {k: [v[i] for i in keep] for k, v in frame["data"].items()}
+    report["measures"][-1]["not_applicable"] = [{"model": "b", "reason": "it has sinks"}]
+    page = opened(report)
+    section = show(page, "gain")
+    said = section.locator(".absent p")
+    assert "not applicable, because it has sinks" in said.inner_text()
+    page.get_by_role("radio", name="a", exact=True).check()
+    assert not said.is_visible()
+    page.get_by_role("radio", name="b", exact=True).check()
+    assert said.is_visible()
+    assert section.locator(".plot .point").count() == 0
+
+
+def test_checkpoints_are_drawn_against_their_training_step(opened: Open):
+    steps = [3000, 1000, 2000, None]
+    report = sample([f"checkpoint-{s}" for s in steps], steps=steps)
+    section = show(opened(report), "dimension")
+    assert section.get_by_role("heading", name="Over training").is_visible()
+    lines = section.locator("[data-part=steps] .scatterlayer .trace")
+    assert lines.count() == 4
+    assert lines.first.locator(".point").count() == 3
+
+
+def test_many_findings_are_shown_ten_at_first(opened: Open):
+    report = sample(["a"])
+    one = report["findings"][0]
+    report["findings"] = [{**one, "id": f"f{i}"} for i in range(23)]
+    page = opened(report)
+    assert page.locator(".finding:visible").count() == 10
+    page.get_by_role("button", name="Show all 23 findings").click()
+    assert page.locator(".finding:visible").count() == 23
