@@ -5,9 +5,7 @@ attention by themselves hand over the scores that their softmax received. Either
 matrix is asked for in tiles: some heads, some rows.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,14 +136,6 @@ class Attended:
             return torch.softmax(scores, -1)
         sinks = self.sinks[heads].to(dtype)[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
-
-    def tiles(
-        self, rows: int, heads: slice = ALL, **options: Any
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """The attention matrix in blocks of `rows` rows, from the first to the last."""
-        for start in range(0, self.tokens, rows):
-            block = slice(start, min(start + rows, self.tokens))
-            yield block, self.weights(heads, block, **options)
 
 
 def _forbidden(bias: Tensor) -> Tensor:

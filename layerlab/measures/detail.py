@@ -80,14 +80,9 @@ def shown(attended: Attended, head: int) -> list[int]:
     if attended.tokens <= TOKENS:
         return list(range(attended.tokens))
     row, column = _peak(attended, head)
-    half = TOKENS // 2
-    around = [
-        range(TOKENS // 8),
-        range(column - half // 2, column + half // 2),
-        range(row - half + 1, row + 1),
-    ]
-    picked = {index for part in around for index in part if 0 <= index < attended.tokens}
-    return sorted(picked)[:TOKENS]
+    first, near, recent = TOKENS // 8, 3 * TOKENS // 16, TOKENS // 2
+    around = [range(first), range(column - near, column + near), range(row - recent + 1, row + 1)]
+    return sorted({index for part in around for index in part if 0 <= index < attended.tokens})
 
 
 def _peak(attended: Attended, head: int) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ class Passage:
 
 
 def passage(
-    texts: Sequence[str] | str | None = None,
+    texts: Any = None,
     *,
     input_ids: Any = None,
     attention_mask: Any = None,

@@ -4,6 +4,7 @@ A name is a built-in model, a folder, or a Hub id. Weights are read from safeten
 that does not fit into memory is spread by accelerate over what there is, disk included.
 """
 
+import atexit
 import hashlib
 import logging
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import torch
 from accelerate import init_empty_weights
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -122,7 +124,7 @@ class Subject:
 
 
 def subject(
-    model: str | Path | PreTrainedModel,
+    model: Any,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     device: str | None = None,
@@ -240,7 +242,7 @@ def _weights(place: str, config: Any, device: str | None, dtype: str | None) -> 
     options["dtype"] = options["dtype"] or ("float32" if config.dtype == torch.float16 else "auto")
     if device == "auto" or (device is None and not _fits(config, options["dtype"])):
         options["device_map"] = "auto"
-        options["offload_folder"] = tempfile.mkdtemp(prefix="layerlab-offload-")
+        options["offload_folder"] = _scratch()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, config=config, output_loading_info=True, **options
@@ -249,6 +251,10 @@ def _weights(place: str, config: Any, device: str | None, dtype: str | None) -> 
     except OSError as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(f"no safetensors weights for {place!r} could be read: {line}") from error
+    except SafetensorError as error:
+        raise UserError(
+            f"the weights of {place!r} are damaged ({error}); copy them anew"
+        ) from error
     except (RuntimeError, ValueError) as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(f"the weights of {place!r} do not fit its config.json: {line}") from error
@@ -260,6 +266,13 @@ def _weights(place: str, config: Any, device: str | None, dtype: str | None) -> 
     if device not in (None, "auto"):
         model.to(_device(device))
     return model.eval()
+
+
+def _scratch() -> str:
+    """A folder for weights that do not fit, gone when the program ends."""
+    folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def _device(name: str) -> torch.device:

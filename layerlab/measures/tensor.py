@@ -1,6 +1,7 @@
 """Parameters where they really are, also those that accelerate offloads until they run."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ def parameter(module: nn.Module, name: str) -> Tensor | None:
     return store[name].detach() if store is not None and name in store else tensor
 
 
-def _store(module: nn.Module) -> Mapping[str, Tensor] | None:
+def _store(module: nn.Module) -> Mapping[str, Any] | None:
     hook = getattr(module, "_hf_hook", None)
     hooks = (hook, *getattr(hook, "hooks", ()))
     return next((h.weights_map for h in hooks if getattr(h, "weights_map", None) is not None), None)

@@ -9,7 +9,7 @@ import torch
 
 from layerlab.measures.subject import Subject
 
-# Below this a block's matrices are too small for two threads to share: handing them over costs more.
+# Below this the matrices of a block are too small to share: handing them over costs more.
 SMALL_PARAMETERS = 20_000_000
 
 

@@ -1,0 +1,103 @@
+import io
+import sys
+
+import pytest
+import torch
+
+from layerlab import UserError, builtin
+from layerlab.measures.passage import passage, read_file, sample, sequences
+from layerlab.measures.subject import Subject, subject
+
+
+@pytest.fixture(scope="module")
+def llama() -> Subject:
+    return subject("llama")
+
+
+@pytest.fixture
+def bare(tiny) -> Subject:
+    return Subject(name="bare", source="memory", model=tiny("gpt2"), tokenizer=None)
+
+
+def test_the_built_in_sample_is_cut_into_whole_samples(llama):
+    pieces = sequences(sample(samples=3, context=32), llama)
+    assert [len(piece) for piece in pieces] == [32, 32, 32]
+    text = llama.tokenizer.decode(torch.cat(pieces))
+    assert builtin.SAMPLE.read_text("utf-8").startswith(text.strip()[:40])
+
+
+def test_texts_stay_whole_without_a_context_and_are_cut_with_one(llama):
+    texts = ["A short one.", "A longer text that goes on for quite a few more words than that."]
+    whole = sequences(passage(texts), llama)
+    cut = sequences(passage(texts, context=5), llama)
+    assert len(whole) == 2
+    assert all(2 <= len(piece) <= 5 for piece in cut) and len(cut) > 2
+
+
+def test_padding_is_cut_from_either_end(bare):
+    ids = torch.tensor([[9, 9, 1, 2, 3], [4, 5, 6, 9, 9]])
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
+    pieces = sequences(passage(input_ids=ids, attention_mask=mask), bare)
+    assert [piece.tolist() for piece in pieces] == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_the_hash_tells_texts_apart():
+    assert passage("one").hash == passage(["one"]).hash != passage(["one", ""[:0] or "two"]).hash
+    assert passage(["ab", "c"]).hash != passage(["a", "bc"]).hash
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"texts": ""}, "text 0 is empty; expected some words"),
+        ({"texts": ["fine", " \n"]}, "text 1 is empty"),
+        ({"texts": []}, "texts is empty"),
+        ({"texts": [7]}, "text 0 is a int; expected a string"),
+        ({"texts": "a", "input_ids": [[1, 2]]}, "both texts and input_ids were given"),
+        ({"attention_mask": [[1]]}, "attention_mask was given without input_ids"),
+        ({"input_ids": [[1, 2], [3]]}, "input_ids cannot be made into one tensor"),
+        ({"input_ids": [[1.0, 2.0]]}, "expected integers, batch x token"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask has shape"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 .* has a hole"),
+        ({"context": 1}, "context is 1; expected at least 2 tokens"),
+    ],
+)
+def test_bad_input_is_one_clear_line(given, message):
+    with pytest.raises(UserError, match=message) as caught:
+        passage(**given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"input_ids": [[5]]}, "text 0 has 1 token for bare; two are the least"),
+        ({"input_ids": [list(range(64)) * 2]}, "text 0 has 128 tokens, the context of bare is 64"),
+        ({"input_ids": [[1, 64]]}, "text 0 holds token 64, the vocabulary of bare has 64"),
+        ({"texts": "words"}, "bare has no tokenizer; put its tokenizer files into the folder"),
+        ({"texts": "words", "context": 65}, "--context 65 is longer than the 64 positions of bare"),
+    ],
+)
+def test_what_a_model_cannot_read_is_one_clear_line(bare, given, message):
+    with pytest.raises(UserError, match=message):
+        sequences(passage(**given), bare)
+
+
+def test_a_file_or_standard_input_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "naïve.txt"
+    file.write_text("\ufeffcafé 北京", "utf-8")
+    assert read_file(str(file)).texts == ("café 北京",)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("café".encode())))
+    assert read_file("-").texts == ("café",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b" \n", "the text is empty"), (b"ab\xff", "byte 2 is not UTF-8")]
+)
+def test_a_file_without_text_is_one_clear_line(tmp_path, content, message):
+    file = tmp_path / "text"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_file(str(file))
+    with pytest.raises(UserError, match="no such file or directory; expected a text file"):
+        read_file(str(tmp_path / "missing"))
