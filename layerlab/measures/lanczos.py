@@ -30,14 +30,21 @@ Energies = Float[Tensor, "head vector"]
 
 STEPS = 60
 SMOOTHINGS = 20
-GAP = 1e-4
+CHUNK = 1024
+TOLERANCE = 8
+GAP = 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What one pass over a matrix tells: sums and norms of its columns, sums of its rows."""
+    """What one pass over a matrix tells: sums and norms of its columns, sums of its rows.
+
+    Attributes:
+        depth: the most additions that an entry of A x, and of A^T y, goes through in `gram`.
+    """
 
     tokens: int
+    depth: tuple[int, int]
     column_sums: HeadKeys
     column_norms: HeadKeys
     row_sum_min: HeadVector
@@ -77,17 +84,20 @@ def profile(blocks: Iterable[Block], keys: int) -> Profile:
     """
     sums: list[Tensor] = []
     columns = squares = torch.empty(0)
+    height = 0
     for block in blocks:
         entries = block.entries
         if not sums:
             columns = entries.new_zeros(entries.shape[0], keys)
             squares = torch.zeros_like(columns)
         sums.append(entries.sum(-1))
+        height = max(height, entries.shape[1])
         columns[:, block.keys] += entries.sum(1)
         squares[:, block.keys] += entries.square().sum(1)
     rows = torch.cat(sums, 1)
     return Profile(
         tokens=rows.shape[1],
+        depth=(min(keys, CHUNK) + -(-keys // CHUNK), height + len(sums)),
         column_sums=columns,
         column_norms=squares.sqrt(),
         row_sum_min=rows.amin(1),
@@ -105,10 +115,17 @@ def gram(blocks: Iterable[Block], vectors: Vectors, shift: Energies) -> tuple[Ve
     product = torch.zeros_like(vectors)
     energy = torch.zeros_like(shift)
     for block in blocks:
-        image = vectors[:, :, block.keys] @ block.entries.mT - shift.to(vectors.dtype)[..., None]
+        image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
         energy += image.double().square().sum(-1)
         product[:, :, block.keys] += image @ block.entries
     return product, energy
+
+
+def _image(block: Block, vectors: Tensor) -> Tensor:
+    """A x, summed in chunks: that keeps the worst rounding of long rows small."""
+    chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
+    first, *rest = (vector @ entries for vector, entries in chunks)
+    return sum(rest, start=first)
 
 
 def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]) -> None:
@@ -130,7 +147,7 @@ class Krylov:
     """Lanczos for the largest eigenvalue of B, one recurrence per head.
 
     It has settled when the estimated relative error of every head's eigenvalue, the smaller of
-    residual and residual^2 / gap, is below 4 unit roundoffs. A head whose Krylov space is
+    residual and residual^2 / gap, is below TOLERANCE * eps. A head whose Krylov space is
     exhausted goes on with the zero vector, and a NaN settles: neither can loop for ever.
 
     Source: golub13, section 10.1.
@@ -158,7 +175,7 @@ class Krylov:
         values, shares = self._eigen()
         residual = length.cpu().double() * shares[:, -1, -1].abs()
         self.settled = self._taken == self._steps or not bool(
-            (_error(values, residual) > 4 * torch.finfo(product.dtype).eps / 2).any()
+            (_error(values, residual) > TOLERANCE * torch.finfo(product.dtype).eps).any()
         )
         if self.settled:
             self.vector = (shares[:, None, :, -1].to(basis) @ basis)[:, 0]
@@ -179,7 +196,8 @@ class Perron:
     x is the absolute Ritz vector of a Lanczos run from the all-ones vector, multiplied by B until
     both sides agree to `gap`: each product makes small entries right that Lanczos left as noise.
     Columns of zeros are left out, and an entry that vanished where its column does not is raised.
-    Both sides carry the worst rounding of the products, 1 + (2n + 4) u on the squared quotient.
+    Both sides carry the worst rounding of the products. That is (f + 2) u below, and (f + a + 4) u
+    on the square above, where f and a are the additions per entry of A x and A^T y.
 
     Source: wielandt50.
     """
@@ -192,7 +210,9 @@ class Perron:
         self.norm = self.lower = start.new_zeros(start.shape[0], dtype=torch.float64)
         self.upper = self.lower + torch.inf
         self._reached = known.reached
-        self._slack = 1 + (2 * max(start.shape[1], known.tokens) + 4) * _roundoff(start)
+        forward, adjoint = known.depth
+        self._below = 1 - (forward + 2) * _roundoff(start)
+        self._above = 1 - (forward + adjoint + 4) * _roundoff(start)
         self._krylov = Krylov(start)
         self._smoothings = 0
         self._gap = gap
@@ -210,7 +230,7 @@ class Perron:
         self._enclose(product, energy)
         self._positive = self._raised(product)
         self._smoothings += 1
-        apart = self.upper > self.norm * (1 + self._gap) * self._slack**0.5
+        apart = self.upper > self.norm * (1 + self._gap) / self._above**0.5
         self.settled = self._smoothings == SMOOTHINGS or not bool(apart.any())
 
     def _enclose(self, product: Tensor, energy: Tensor) -> None:
@@ -218,8 +238,8 @@ class Perron:
         value = (energy / torch.where(length == 0, 1.0, length)).sqrt()
         quotient = torch.where(self._reached, product / self._positive, 0.0).amax(-1).double()
         self.norm = torch.maximum(self.norm, value)
-        self.lower = self.norm / self._slack**0.5
-        self.upper = torch.minimum(self.upper, (quotient * self._slack).sqrt())
+        self.lower = self.norm * self._below
+        self.upper = torch.minimum(self.upper, (quotient / self._above).sqrt())
 
     def _raised(self, vector: Tensor) -> Tensor:
         """The vector scaled to a maximum of 1, and positive wherever a column is not zero."""

@@ -38,7 +38,8 @@ class Tile:
         return iter(self.kept) if self.kept else self._computed()
 
     def _computed(self) -> Iterator[Block]:
-        for rows in blocks(self.attended.tokens, self.height):
+        # The longest rows first: what the allocator gives back then holds every later block.
+        for rows in reversed(list(blocks(self.attended.tokens, self.height))):
             keys, part = cut(self.attended, rows)
             yield Block(rows, keys, part.weights(dtype=self.dtype))
 
