@@ -11,6 +11,7 @@ import pandas as pd
 
 from layerlab.report.rules import attention, collapse, fault, precision, stability
 from layerlab.report.rules.rule import SEVERITIES, Finding, Readings, Rule, Severity, Verdict
+from layerlab.report.table import plain, tidy
 
 __all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
 
@@ -30,7 +31,8 @@ def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[
         report: the report's `models`, `measures` and `text`.
         frames: the readings by measure; each has the column `model`.
     """
-    patients = [_readings(card, report, frames) for card in report["models"]]
+    tables = {name: tidy(frame) for name, frame in frames.items()}
+    patients = [_readings(plain(card), report, tables) for card in report["models"]]
     found = [
         _finding(rule, verdict, number, readings.card)
         for rule in RULES
@@ -56,9 +58,7 @@ def _readings(
     card: Mapping[str, Any], report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]
 ) -> Readings:
     own = {
-        name: frame[frame["model"] == card["name"]]
-        for name, frame in frames.items()
-        if "model" in frame.columns
+        name: frame[frame["model"] == card["name"]] for name, frame in frames.items() if len(frame)
     }
     measures = {measure["name"]: measure for measure in report.get("measures", ())}
     return Readings(card, own, measures, report.get("text", {}).get("sequences", ()))

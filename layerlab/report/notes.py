@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.report.rules.peak import figure, percent
+from layerlab.report.table import tidy
 
 Frames = Mapping[str, pd.DataFrame]
 Note = dict[str, str]
@@ -26,13 +27,14 @@ def notes(frames: Frames, models: Iterable[Mapping[str, Any]]) -> list[Note]:
         models: the cards; `sinks` says that rows of attention do not sum to 1.
     """
     cards = list(models)
-    found = [write(frames, cards) for write in _NOTES]
+    tables = {name: tidy(frame) for name, frame in frames.items()}
+    found = [write(tables, cards) for write in _NOTES]
     return [note for note in found if note is not None]
 
 
 def _readings(frames: Frames, frame: str, *columns: str) -> pd.DataFrame:
     table = frames.get(frame)
-    if table is None or not set(columns) <= set(table.columns):
+    if table is None or table.empty or not set(columns) <= set(table.columns):
         return pd.DataFrame(columns=["model", *columns], dtype=float)
     return table.dropna(subset=list(columns))
 
@@ -94,24 +96,38 @@ def _prenorm(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
         "title": "The pre-norm bound on ‖A‖₂ does not hold under a causal mask",
         "text": "The source's sqrt(n / (1 + (n-1) e^(-2M))) counts n keys in every row, but under "
         "a causal mask row i has i of them: for small scores (M = 0.1, n = 128) it gives 1.104 and "
-        "the norm is 1.646. layerlab prints the corrected form, "
-        f"sqrt(Σᵢ 1 / (1 + (i-1) e^(-2M))).{_vacuous(frames, rows)} No finding rests on it. It "
+        f"the norm is 1.646.{_violated(frames)} layerlab prints the corrected form, "
+        f"sqrt(Σᵢ 1 / (1 + (i-1) e^(-2M))).{_vacuous(rows, cards)} No finding rests on it. It "
         "does not tell pre-norm from post-norm either: from the second block on, post-norm "
         "attention reads a normed stream too.",
         "source": "spectral25, pre-norm bound",
     }
 
 
-def _vacuous(frames: Frames, rows: pd.DataFrame) -> str:
-    """How many of the heads have a bound that says no more than sqrt(n)."""
-    lengths = _readings(frames, "spectrum", "token_bound")
-    if lengths.empty:
+def _violated(frames: Frames) -> str:
+    """How many heads exceed the printed form, which grows with the length it is evaluated at."""
+    keys = ["model", "layer", "head"]
+    printed = _readings(frames, "querykey", *keys, "prenorm_printed")
+    norms = _readings(frames, "spectrum", *keys, "norm")
+    if printed.empty or norms.empty:
         return ""
-    longest = rows["model"].map(lengths.groupby("model")["token_bound"].max())
-    empty = float((rows["prenorm_bound"] >= NEARLY * longest).mean())
+    largest = norms.groupby(keys, as_index=False)["norm"].max()
+    both = printed[[*keys, "prenorm_printed"]].merge(largest, on=keys)
+    above = int((both["norm"] > both["prenorm_printed"] * (1 + ROW_SUM_SLACK)).sum())
+    return f" Here {above:,} of {len(both):,} heads exceed it." if above else ""
+
+
+def _vacuous(rows: pd.DataFrame, cards: list[Mapping[str, Any]]) -> str:
+    """How many of the heads have a bound that says no more than sqrt(n), n the full context."""
+    lengths = {card["name"]: card["context"] for card in cards if card.get("context")}
+    roots = rows["model"].map(lengths).astype(float) ** 0.5
+    known = rows[roots.notna()]
+    empty = int((known["prenorm_bound"] >= NEARLY * roots[known.index]).sum())
+    if known.empty or not empty:
+        return ""
     return (
-        f" Here even that is vacuous in {percent(empty)} of the heads: within 1 % of sqrt(n), "
-        "which holds for any attention."
+        f" For {empty:,} of {len(known):,} heads here even that is vacuous: within 1 % of sqrt(n), "
+        "which holds for any attention over the full context."
     )
 
 

@@ -53,7 +53,7 @@ class Report:
             for name, table in tables.items()
         }
         for measure in self._content["measures"]:
-            if measure["name"] not in self._frames:
+            if not len(self._frames.get(measure["name"], ())):
                 columns = measure.get("columns", {})
                 self._frames[measure["name"]] = empty(measure.get("per", ()), columns)
         self._folder: Path | None = None

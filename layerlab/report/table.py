@@ -116,6 +116,8 @@ def _column(column: pd.Series) -> pd.Series:
     if types.is_numeric_dtype(values.dtype):
         return values.astype("float64")
     present = [entry for entry in values.tolist() if not pd.isna(entry)]
+    if not present and len(values):
+        return values.astype("float64")
     if present and all(isinstance(e, (bool, int, float, np.number, np.bool_)) for e in present):
         return _mixed(values, present)
     return pd.Series([None if pd.isna(e) else _text(str(e)) for e in values.tolist()], dtype="str")

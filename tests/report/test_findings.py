@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.report.findings import RULES, Finding, exceeds, find, worst
+from layerlab.report.notes import notes
 from layerlab.report.rules.attention import SCORE, SCORE_DIVERGED
 from layerlab.report.rules.peak import figure, peak, runs
 from layerlab.report.rules.rule import SEVERITIES
@@ -26,7 +27,7 @@ def change(tables: Frames, frame: str, where: dict[str, Any], **columns: Any) ->
     for name, reading in columns.items():
         table[name] = table[name].astype(object)
         table.loc[rows, name] = reading
-        table[name] = pd.to_numeric(table[name])
+        table[name] = pd.to_numeric(table[name].astype(float))
     return {**tables, frame: table}
 
 
@@ -158,7 +159,7 @@ def test_numbers_that_are_none_are_an_error_with_their_layer():
         {"kind": "stream", "layer": 3, "name": "block 3", "what": "5 NaN of 64"},
     ]
     weights, stream = find(content(card(faults=faults)), frames())
-    assert weights.sentence == "Layer 3: h.3.attn holds 3 NaN of 9216, and so does 1 more"
+    assert weights.sentence == "Layer 3: h.3.attn holds 3 NaN of 9216, and so it is with 1 more"
     assert (weights.severity, weights.layer, stream.layer) == ("error", 3, 3)
     assert "float32" in stream.advice
 
@@ -166,7 +167,7 @@ def test_numbers_that_are_none_are_an_error_with_their_layer():
 def test_a_fault_outside_the_layers_has_no_layer():
     faults = [{"kind": "weights", "layer": -1, "name": "wte", "what": "1 NaN of 4"}]
     finding = only(find(content(card(faults=faults)), frames()))
-    assert finding.layer is None and finding.sentence == "Wte holds 1 NaN of 4"
+    assert finding.layer is None and finding.sentence == "Outside the layers: wte holds 1 NaN of 4"
 
 
 @pytest.mark.parametrize("loss", [math.log(512), 8.0])
@@ -191,6 +192,16 @@ def test_readings_that_do_not_exist_give_no_finding():
 def test_a_model_without_any_frame_gives_no_finding():
     assert find(content(), {}) == []
     assert find(content(), {name: frame.iloc[:0] for name, frame in frames().items()}) == []
+
+
+def test_tables_of_plain_objects_are_read_as_numbers():
+    tables = {name: frame.astype(object) for name, frame in frames().items()}
+    tables["gain"].loc[0, "violated"] = None
+    tables["attention"].loc[:, "entropy"] = None
+    tables["attention"].loc[5, "logit_max"] = 131
+    tables["spectrum"] = pd.DataFrame([], columns=tables["spectrum"].columns)
+    assert names(find(content(), tables)) == {"score"}
+    assert notes(tables, [card()])
 
 
 def test_a_sharp_head_is_a_remark_and_a_sharp_layer_a_warning():
@@ -228,7 +239,9 @@ def test_a_lower_bound_is_violated_from_below():
 
 def test_a_violated_gain_names_the_sublayer():
     where = {"sequence": 0, "layer": 2, "sublayer": "attention"}
-    finding = only(find(content(), change(frames(), "gain", where, bound=0.1)))
+    exceeded = change(frames(), "gain", where, bound=0.1)
+    assert find(content(), exceeded) == [], "the measure itself calls it rounding"
+    finding = only(find(content(), change(exceeded, "gain", where, violated=1)))
     assert "gain measured (attention)" in finding.sentence and finding.measure == "gain"
 
 

@@ -73,12 +73,18 @@ def test_the_current_folder_is_not_pulled_away(tmp_path: Path, monkeypatch: pyte
     assert report().save("here") == tmp_path / "here"
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
-def test_an_impossible_name_is_one_clear_line(tmp_path: Path, name: str):
-    with pytest.raises(UserError, match="cannot write") as raised:
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a\0b", "a name cannot hold a null byte"),
+        ("x" * 300, "the name is too long; name another place"),
+    ],
+)
+def test_an_impossible_name_is_one_clear_line(tmp_path: Path, name: str, line: str):
+    with pytest.raises(UserError, match=line) as raised:
         report().save(tmp_path / name)
     assert "\n" not in str(raised.value)
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match=line):
         report().to_html(tmp_path / name)
 
 

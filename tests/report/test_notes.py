@@ -35,9 +35,23 @@ def test_the_sink_note_appears_only_with_leaking_rows():
     assert "lowest 0.68" in " ".join(note["text"] for note in notes(tables, [card()]))
 
 
+def prenorm(tables: dict[str, pd.DataFrame], context: int) -> str:
+    found = notes(tables, [card(context=context)])
+    return next(note["text"] for note in found if "pre-norm bound" in note["title"])
+
+
 def test_the_prenorm_note_counts_vacuous_bounds():
-    text = next(n["text"] for n in notes(frames(), [card()]) if "pre-norm bound" in n["title"])
-    assert "vacuous in 100 % of the heads" in text
+    heads = len(frames()["querykey"])
+    assert f"{heads} of {heads} heads here even that is vacuous" in prenorm(frames(), 256)
+    assert "vacuous" not in prenorm(frames(), 1024)
+
+
+def test_the_prenorm_note_counts_heads_above_the_printed_form():
+    tables = frames()
+    assert "exceed it" not in prenorm(tables, 256)
+    heads = len(tables["querykey"])
+    tables["querykey"] = tables["querykey"].assign(prenorm_printed=1.104)
+    assert f"{heads} of {heads} heads exceed it" in prenorm(tables, 256)
 
 
 def test_the_gated_note_appears_only_for_sublayers_without_a_bound():

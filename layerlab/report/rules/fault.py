@@ -25,13 +25,13 @@ def _nonfinite(readings: Readings) -> Iterator[Verdict]:
             continue
         first = min(faults, key=_depth)
         named = len({str(one["name"]) for one in faults}) - 1
-        more = f", and so {'does' if named == 1 else 'do'} {named} more" if named else ""
+        more = f", and so it is with {named} more" if named else ""
         layer = first.get("layer")
         place = Place(layer=None if layer is None or layer < 0 else int(layer))
-        prefix = f"{place}: " if place.layer is not None else ""
+        where = str(place) or "outside the layers"
         yield Verdict(
             severity="error",
-            sentence=f"{prefix}{first['name']} holds {first['what']}{more}",
+            sentence=f"{where}: {first['name']} holds {first['what']}{more}",
             advice=_MENDING[kind],
             value=float(len(faults)),
             threshold=0.0,
@@ -102,7 +102,9 @@ def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataF
     """Rows on the wrong side of a bound, with `excess`: how far, relative to the bound."""
     column, limit = bound["column"], bound["limit"]
     rows = readings.rows(name, column, limit)
-    rows = rows[np.isfinite(rows[column].astype(float)) & np.isfinite(rows[limit].astype(float))]
+    # A measure that knows the rounding of its own numbers says so itself.
+    rows = rows[rows["violated"] > 0] if "violated" in rows.columns else rows
+    rows = rows[np.isfinite(rows[column]) & np.isfinite(rows[limit])]
     sign = 1.0 if bound["side"] == "upper" else -1.0
     size = np.maximum(rows[limit].abs(), FINE_SLACK)
     excess = sign * (rows[column] - rows[limit]) / size

@@ -125,7 +125,7 @@ class Readings:
     def rows(self, frame: str, *columns: str) -> pd.DataFrame:
         """Rows where each of `columns` has a reading; none where a column does not exist."""
         table = self.frames.get(frame)
-        if table is None or not set(columns) <= set(table.columns):
+        if table is None or table.empty or not set(columns) <= set(table.columns):
             return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)
         return table.dropna(subset=list(columns))
 
