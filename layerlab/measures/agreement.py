@@ -54,7 +54,7 @@ def checked(
         )
     found = faults(weights, attended, entered, left, start)
     gone: dict[str, Any] = {field: None for part in found for field in FIELDS[part]}
-    return replace(weights, refused={**weights.refused, **found}, **gone)
+    return replace(weights, refused={**found, **weights.refused}, **gone)
 
 
 def verify(

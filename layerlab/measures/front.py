@@ -59,6 +59,8 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
     """Gain, shift and kind of a norm over the last axis, from its answers to three vectors.
 
     None where the module is not such a norm: its answers do not fit gain * x / rms(x) + shift.
+
+    Source: Own.
     """
     wave = _wave(shape)
     level = torch.full(shape, AMPLITUDE, dtype=torch.float64)
@@ -85,7 +87,10 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
 
 
 def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
-    """The norm inside `block` that attention's input comes from; None in a post-norm block."""
+    """The norm inside `block` that attention's input comes from; None in a post-norm block.
+
+    Source: Own.
+    """
     if getattr(block, "do_layer_norm_before", None) is False:
         return None
     for parent, child in _ancestors(block, attention):

@@ -64,7 +64,10 @@ class Layout:
 
 
 def layout(block: nn.Module, attention: nn.Module, config: Any) -> Layout:
-    """The projections of an attention module, each with heads of consecutive outputs in order."""
+    """The projections of an attention module, each with heads of consecutive outputs in order.
+
+    Source: Own.
+    """
     children = dict(attention.named_children())
     latent = [name for name in LATENT if name in children]
     if latent:
@@ -109,7 +112,10 @@ def _head_width(attention: nn.Module, config: Any) -> int:
 
 
 def affine(module: nn.Module | None) -> Affine | None:
-    """Weight and bias of a linear module; None for anything else, quantised weights included."""
+    """Weight and bias of a linear module; None for anything else, quantised weights included.
+
+    Source: Own.
+    """
     module = getattr(module, "linear", module)
     if module is None:
         return None

@@ -133,7 +133,10 @@ def project(
 
 
 def matrices(block: nn.Module) -> dict[str, Tensor]:
-    """Every weight matrix of a block by its name; stacked experts stay one array of three axes."""
+    """Every weight matrix of a block by its name; stacked experts stay one array of three axes.
+
+    Source: Own.
+    """
     found = {}
     for path, module in block.named_modules():
         for name, _ in module.named_parameters(recurse=False):
@@ -272,7 +275,8 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
         return "a bias is added to every score"
     if type(attention).__name__ in BIASED:
         return "a bias is added to every score"
-    if getattr(attention, "attn_temperature_tuning", False):
+    roped = getattr(attention, "use_rope", True)
+    if getattr(attention, "attn_temperature_tuning", False) and not roped:
         return STRETCHED
     if getattr(config, "attention_chunk_size", None):
         return "rows see chunks of the sequence"

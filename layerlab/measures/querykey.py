@@ -37,7 +37,7 @@ def factored_spectrum(query: HeadWeights, key: KeyWeights) -> Spectrum:
 
     There are at most d_h that are not 0. Query head h is paired with key head h // group.
 
-    Source: golub13, sec. 5.2.
+    Source: golub13.
     Unit: that of W_q times that of W_k.
 
     Raises:
@@ -69,7 +69,7 @@ def absolute_norm(query: HeadWeights, key: KeyWeights) -> HeadVector:
 
     It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
 
-    Source: budzinskiy25, sec. 4.
+    Source: budzinskiy25.
     Unit: that of W_q times that of W_k.
     """
     return factored_spectrum(query.abs(), key.abs())[:, 0]
@@ -127,10 +127,11 @@ def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
 
 
 def _norm(weight: Tensor) -> Tensor:
-    """Spectral norm of every head's matrix, NaN where it is not finite."""
-    finite = weight.isfinite().all(-1).all(-1)
-    triangle = _triangle(torch.where(finite[:, None, None], weight, 0.0))
-    return torch.where(finite, torch.linalg.matrix_norm(triangle, 2), torch.nan)
+    """Spectral norm of every head's matrix: a Gram matrix is exact enough for the largest value."""
+    gram = weight @ weight.mT
+    finite = gram.isfinite().all(-1).all(-1)
+    largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
+    return torch.where(finite, largest.clamp_min(0).sqrt(), torch.nan)
 
 
 def prenorm_bound(
@@ -195,6 +196,8 @@ def printed_bound(weights: LayerWeights, tokens: int) -> HeadVector:
 
 def read(weights: LayerWeights, run: Run) -> Iterator[Row]:
     """One row per head; a column without a reading is NaN, and `run.notes` says why.
+
+    Source: spectral25, budzinskiy25.
 
     Raises:
         NotApplicable: no column has a reading.

@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 def parameter(module: nn.Module, name: str) -> Tensor | None:
-    """A parameter of `module` itself, fetched from the offload store where it is not in memory."""
+    """A parameter of `module` itself, fetched from the offload store where it is not in memory.
+
+    Source: Own.
+    """
     tensor = getattr(module, name, None)
     if not isinstance(tensor, Tensor):
         return None

@@ -268,6 +268,15 @@ def test_the_window_that_was_seen_replaces_the_one_that_was_read() -> None:
     assert checked(weights, seen, entered).window == 5
 
 
+def test_a_reason_known_before_the_trace_is_kept() -> None:
+    weights, attended, entered, _ = layers(built("mistral"))[0]
+    known = replace(weights, window=None, refused={"scores": "known before"})
+    holes = torch.zeros(1, attended.tokens, attended.tokens)
+    holes[:, 5:, 2] = -torch.inf
+    found = checked(known, replace(attended, bias=holes), entered)
+    assert found.refused["scores"] == "known before"
+
+
 def test_rows_that_use_other_keys_than_expected_leave_no_bound_on_the_norm() -> None:
     weights, attended, entered, left = layers(built("gpt2"))[0]
     assert "scores" not in checked(weights, attended, entered, left).refused

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,12 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from layerlab import UserError
-from layerlab.measures.anatomy import anatomy, text_config
 from layerlab.measures.measure import NotApplicable, Run
-from layerlab.measures.projection import LayerWeights, project
+from layerlab.measures.projection import LayerWeights
 from layerlab.measures.querykey import (
     MEASURES,
     absolute_norm,
@@ -21,21 +18,10 @@ from layerlab.measures.querykey import (
     prenorm_bound,
     printed_bound,
     read,
-    score_bound,
 )
+from tests.measures.head import built, causal_attention, random, weights_of
 
 ROUNDOFF = 2.0**-53
-YARN = {
-    "rope_type": "yarn",
-    "factor": 4.0,
-    "rope_theta": 10000.0,
-    "original_max_position_embeddings": 16,
-}
-
-
-def random(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def conditioned(rows: int, width: int, condition: float, seed: int) -> Tensor:
@@ -123,14 +109,6 @@ def test_absolute_norm_of_weights_of_one_sign_is_their_norm() -> None:
 # The bound on the attention norm
 
 
-def causal_attention(scores: Tensor, window: int | None = None) -> Tensor:
-    tokens = scores.shape[-1]
-    allowed = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-    if window is not None:
-        allowed &= ~torch.ones(tokens, tokens, dtype=torch.bool).tril(-window)
-    return torch.softmax(scores.masked_fill(~allowed, -torch.inf), -1)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     tokens=st.integers(1, 24),
@@ -190,190 +168,6 @@ def test_a_window_wider_than_the_sequence_changes_nothing() -> None:
 def test_no_token_is_refused() -> None:
     with pytest.raises(UserError, match="tokens=0 is not a length"):
         prenorm_bound(torch.zeros(1), 0)
-
-
-# The bound on the scores, on real modules
-
-SMALL = {
-    "vocab_size": 32,
-    "hidden_size": 24,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 6,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-PLAIN = {name: value for name, value in SMALL.items() if name != "head_dim"}
-MODULES: dict[str, dict[str, Any]] = {
-    "gpt2": {"vocab_size": 32, "n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64},
-    "llama": {**SMALL, "attention_bias": True, "rope_parameters": YARN},
-    "qwen2": {**SMALL, "rope_parameters": YARN},
-    "olmo2": {**SMALL, "rope_parameters": YARN},
-    "qwen3": {**SMALL, "rope_parameters": YARN},
-    "gemma2": SMALL,
-    "gemma3_text": {**SMALL, "layer_types": ["full_attention"]},
-    "stablelm": {**PLAIN, "hidden_size": 32, "qk_layernorm": True},
-    "cohere": {**PLAIN, "use_qk_norm": True},
-}
-SEEN: list[tuple[Tensor, Tensor, float]] = []
-
-
-def _record(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
-) -> tuple[Tensor, None]:
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = query[0] @ key[0].mT * options["scaling"]
-    cap = options.get("softcap")
-    scores = scores if cap is None else cap * torch.tanh(scores / cap)
-    SEEN.append((scores, causal_attention(scores), options["scaling"]))
-    return torch.zeros_like(query).transpose(1, 2), None
-
-
-@pytest.fixture(autouse=True)
-def recording() -> Iterator[None]:
-    AttentionInterface.register("querykey_test", _record)
-    yield
-    AttentionInterface._global_mapping.pop("querykey_test", None)
-    SEEN.clear()
-
-
-def built(family: str, seed: int) -> PreTrainedModel:
-    config = AutoConfig.for_model(family, **MODULES[family])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).eval().double()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                scale = 0.5 if parameter.dim() == 1 else 0.3
-                parameter.add_(scale * torch.randn_like(parameter))
-    model.config._attn_implementation = "querykey_test"
-    return model
-
-
-def weights_of(model: PreTrainedModel) -> LayerWeights:
-    stack = anatomy(model)
-    part = stack.attentions[0]
-    block = stack.blocks[0]
-    return project(block, part.module, name=part.name, layer=0, config=text_config(model))
-
-
-def adversaries(weights: LayerWeights, tokens: int, seed: int) -> Tensor:
-    """Random streams, and streams along the directions that the first head reads most."""
-    assert weights.query is not None and weights.key is not None
-    width = weights.query.shape[-1]
-    streams = random(tokens, width, seed=seed)
-    gain = torch.ones(width) if weights.gain is None else weights.gain
-    for row, part in enumerate((weights.query, weights.key)):
-        direction = torch.linalg.svd(part[0].double() * gain)[2][0]
-        streams[row], streams[row + 2] = direction, -direction
-    streams[4] = torch.eye(width, dtype=torch.float64)[gain.abs().argmax()]
-    return streams * torch.logspace(-2, 3, tokens, dtype=torch.float64)[:, None]
-
-
-def scores_of(model: PreTrainedModel, stream: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and causal attention of the first block on a stream, through the real modules."""
-    SEEN.clear()
-    stack = anatomy(model)
-    block = stack.blocks[0]
-    options: dict[str, Any] = {}
-    rotary = getattr(model.base_model, "rotary_emb", None)
-    if rotary is not None:
-        positions = torch.arange(len(stream))[None]
-        kind = ("full_attention",) if hasattr(rotary, "full_attention_inv_freq") else ()
-        options = {"position_embeddings": rotary(stream[None], positions, *kind)}
-    with torch.no_grad():
-        block(stream[None], attention_mask=None, **options)
-    scores, attention, _ = SEEN[0]
-    return scores, attention
-
-
-@pytest.mark.parametrize("family", MODULES)
-@pytest.mark.parametrize("seed", range(3))
-def test_no_input_scores_above_the_bound(family: str, seed: int) -> None:
-    model = built(family, seed)
-    weights = weights_of(model)
-    bound = score_bound(weights)
-    scores, attention = scores_of(model, adversaries(weights, 16, seed))
-    largest = scores.abs().amax((1, 2))
-    # The model's rotary tables, norms and gains are rounded to float32.
-    assert (largest <= bound * (1 + 64 * 2.0**-24)).all()
-    differences = score_bound(weights, differences=True)
-    limit = prenorm_bound(differences, 16, window=weights.window)
-    measured = torch.linalg.matrix_norm(attention, 2)
-    assert (measured <= limit * (1 + 64 * 2.0**-24)).all()
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 9999), scale=st.sampled_from([1e-3, 1.0, 1e4]))
-def test_scores_with_layer_norm_and_biases_are_within_the_bound(seed: int, scale: float) -> None:
-    model = _gpt2()
-    scores, _ = scores_of(model, scale * random(8, 24, seed=seed))
-    assert (scores.abs().amax((1, 2)) <= score_bound(weights_of(model))).all()
-
-
-_CACHE: list[PreTrainedModel] = []
-
-
-def _gpt2() -> PreTrainedModel:
-    if not _CACHE:
-        _CACHE.append(built("gpt2", 0))
-    return _CACHE[0]
-
-
-def test_bound_without_the_biases_is_false() -> None:
-    """Large query and key biases: the source's M, which leaves them out, is far exceeded."""
-    model = built("gpt2", 0)
-    attention = model.transformer.h[0].attn
-    with torch.no_grad():
-        attention.c_attn.bias[:48] = 50.0
-    weights = weights_of(model)
-    bare = replace(weights, query_bias=None, key_bias=None, shift=None)
-    scores, _ = scores_of(model, random(8, 24, seed=0))
-    assert scores[0].abs().max() > 10 * score_bound(bare)[0]
-    assert (scores.abs().amax((1, 2)) <= score_bound(weights)).all()
-
-
-def test_stretched_rotary_tables_exceed_the_bound_of_plain_ones() -> None:
-    """One direction, nothing else: plain RoPE would attain M, YaRN gives m^2 M."""
-    model = built("llama", 0)
-    with torch.no_grad():
-        layer = model.model.layers[0]
-        layer.input_layernorm.weight.fill_(1)
-        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-            projection.bias.zero_()
-            projection.weight.zero_()
-            projection.weight[0, 0] = 1
-    weights = weights_of(model)
-    assert weights.rotary is not None and weights.rotary > 1
-    stream = torch.eye(24, dtype=torch.float64)[:1].expand(4, -1) * 1e3
-    largest = scores_of(model, stream)[0][0].max()
-    plain = score_bound(replace(weights, rotary=1.0))[0]
-    assert largest > 1.1 * plain
-    torch.testing.assert_close(largest, score_bound(weights)[0], rtol=64 * 2.0**-24, atol=0)
-
-
-def test_one_head_of_olmo_may_own_the_norm_of_all() -> None:
-    """The norm spans 8 heads of 16: scale * d_h = 4 is no bound, scale * d_h * 8 is attained."""
-    options = {**SMALL, "hidden_size": 16, "num_attention_heads": 8, "num_key_value_heads": 8}
-    config = AutoConfig.for_model("olmo2", **{**options, "head_dim": 16})
-    model = AutoModelForCausalLM.from_config(config).eval().double()
-    model.config._attn_implementation = "querykey_test"
-    attention = model.model.layers[0].self_attn
-    with torch.no_grad():
-        for projection in (attention.q_proj, attention.k_proj):
-            projection.weight.zero_()
-            projection.weight[:16] = torch.eye(16)
-    weights = weights_of(model)
-    per_head = weights.scaling * 16
-    stream = 1e4 * random(1, 16, seed=0).expand(4, -1)
-    scores, _ = scores_of(model, stream)
-    assert scores[0].max() > 7.9 * per_head
-    assert scores[0].max() <= score_bound(weights)[0] * (1 + 2.0**-23)
-    assert abs(score_bound(weights)[0] / (8 * per_head) - 1) <= 8 * ROUNDOFF
 
 
 # The measure
