@@ -124,6 +124,8 @@ class Attended:
         if self.bias is not None and self.bias.dtype != torch.bool:
             scores = scores + self._bias(heads, rows).to(dtype)
         keys = self._unsure(rows)
+        if self.scores is not None:
+            return scores.masked_fill(~self.allowed(heads, rows), -torch.inf)
         scores[..., keys].masked_fill_(~self.allowed(heads, rows, keys), -torch.inf)
         return scores
 
@@ -131,10 +133,13 @@ class Attended:
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
         """Rows of the attention matrix A; they sum to 1, or to less where there are sinks."""
-        scores = self.masked(heads, rows, dtype)
+        return self.normalised(self.masked(heads, rows, dtype), heads)
+
+    def normalised(self, scores: Attentions, heads: slice = ALL) -> Attentions:
+        """The softmax of masked scores; a sink takes its part and is cut off."""
         if self.sinks is None:
             return torch.softmax(scores, -1)
-        sinks = self.sinks[heads].to(dtype)[:, None, None].expand(-1, scores.shape[1], 1)
+        sinks = self.sinks[heads].to(scores)[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
 
 

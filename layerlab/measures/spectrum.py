@@ -104,12 +104,11 @@ def _back(image: Tensor, keys: int) -> Tensor:
 
 
 def _read(layer: Layer, run: Run) -> Iterator[Row]:
-    attended = layer.attention
-    if attended is None:
+    if layer.attention is None:
         return
+    attended = triangular(layer.attention)
     found = spectrum(attended, dtype=getattr(torch, run.options["dtype"]))
-    causal = triangular(attended).causal
-    uniform = uniform_norm(attended.tokens, attended.keys, causal)
+    uniform = uniform_norm(attended.tokens, attended.keys, attended.causal)
     columns = {name: values.tolist() for name, values in vars(found).items()}
     for head in range(attended.heads):
         yield {
