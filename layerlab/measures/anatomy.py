@@ -62,6 +62,8 @@ class Anatomy:
 def anatomy(model: PreTrainedModel) -> Anatomy:
     """Find the stack of blocks and its attention layers.
 
+    Source: Own.
+
     Raises:
         NotApplicable: the model has no stack of blocks.
     """
@@ -85,7 +87,10 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
 
 
 def text_config(model: PreTrainedModel) -> Any:
-    """The part of the configuration that describes the language model."""
+    """The part of the configuration that describes the language model.
+
+    Source: Own.
+    """
     return model.config.get_text_config(decoder=True)
 
 
@@ -146,7 +151,10 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def own_functions(module: nn.Module) -> Iterator[FunctionType]:
-    """The plain functions that the module's own classes define, without decorators."""
+    """The plain functions that the module's own classes define, without decorators.
+
+    Source: Own.
+    """
     for owner in type(module).__mro__:
         if owner is nn.Module:
             return
@@ -164,12 +172,18 @@ def _asking(module: nn.Module) -> FunctionType | None:
 
 
 def uses_interface(module: nn.Module) -> bool:
-    """Whether the module's code asks transformers' `AttentionInterface` for its attention."""
+    """Whether the module's code asks transformers' `AttentionInterface` for its attention.
+
+    Source: Own.
+    """
     return _asking(module) is not None
 
 
 def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
-    """The interface a module asks, and the eager function it falls back to."""
+    """The interface a module asks, and the eager function it falls back to.
+
+    Source: Own.
+    """
     function = _asking(module)
     assert function is not None, "only modules that use the interface are asked for it"
     scope = function.__globals__
@@ -179,5 +193,8 @@ def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """The hidden features of a module's output, which may be a tuple."""
+    """The hidden features of a module's output, which may be a tuple.
+
+    Source: Own.
+    """
     return output[0] if isinstance(output, (tuple, list)) else output

@@ -51,6 +51,8 @@ def passage(
 ) -> Passage:
     """What the caller of the Python function gave, checked.
 
+    Source: Own.
+
     Raises:
         UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
     """
@@ -76,13 +78,18 @@ def passage(
 
 
 def sample(*, samples: int = SAMPLES, context: int | None = None) -> Passage:
-    """The built-in text, cut into samples."""
+    """The built-in text, cut into samples.
+
+    Source: Own.
+    """
     text = builtin.SAMPLE.read_text("utf-8")
     return Passage(source="built-in sample", texts=(text,), samples=samples, context=context)
 
 
 def read_file(name: str, *, samples: int = SAMPLES, context: int | None = None) -> Passage:
     """A file (or - for standard input) cut into samples.
+
+    Source: Own.
 
     Raises:
         UserError: no such file, not UTF-8 text, or nothing in it.
@@ -104,6 +111,8 @@ def read_file(name: str, *, samples: int = SAMPLES, context: int | None = None) 
 
 def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
     """Token ids as this model's tokenizer makes them, each at most one context long.
+
+    Source: Own.
 
     Raises:
         UserError: no tokenizer, fewer than two tokens, or more than the model can read.

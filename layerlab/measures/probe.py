@@ -184,7 +184,10 @@ def _restore(interface: Any, name: str, before: Any) -> None:
 
 
 def implementation(module: nn.Module) -> str:
-    """The name under which a module asks for its attention."""
+    """The name under which a module asks for its attention.
+
+    Source: Own.
+    """
     config = getattr(module, "config", None)
     return getattr(config, "_attn_implementation", None) or "eager"
 
@@ -268,6 +271,9 @@ def _listening(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[N
 
 @contextmanager
 def probe(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[None]:
-    """Report every attention call of a model while the context is open; leaves no trace behind."""
+    """Report every attention call of a model while the context is open; leaves no trace behind.
+
+    Source: Own.
+    """
     with _overlaid(anatomy, receive), _listening(anatomy, receive):
         yield

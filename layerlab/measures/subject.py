@@ -132,6 +132,8 @@ def subject(
 ) -> Subject:
     """Load what the user named.
 
+    Source: Own.
+
     Raises:
         UserError: nothing by that name, no safe weights, not a causal language model, ...
     """
@@ -319,7 +321,10 @@ def _quiet() -> Iterator[None]:
 
 
 def weights_hash(subject: Subject) -> str | None:
-    """sha256 of the weights: of the files in order of name, or of the tensors in memory."""
+    """sha256 of the weights: of the files in order of name, or of the tensors in memory.
+
+    Source: Own.
+    """
     digest = hashlib.sha256()
     if subject.folder is not None:
         for path in sorted(subject.folder.glob("*.safetensors")):

@@ -84,6 +84,8 @@ def trace(
 ) -> Trace:
     """Run every sequence through the model and hand each layer to `read`.
 
+    Source: Own.
+
     Args:
         sequences: token ids, one vector each; never padded.
         gradient: also hand out d loss / d stream (one more forward and a backward per sequence).
