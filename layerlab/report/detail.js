@@ -39,6 +39,10 @@ async function unpack(packed, width) {
 }
 
 async function showAttention(detail) {
+  if (!window.Plotly || !window.DecompressionStream) {
+    body.append(element("p", {}, "This browser cannot unpack the map; its numbers are in report.json."));
+    return;
+  }
   const { tokens, positions, own } = detail;
   const rows = await unpack(detail.map, tokens.length);
   const plot = element("div", { class: "plot", role: "img", "aria-label": "Attention weights, one row per query" });

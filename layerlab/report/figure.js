@@ -30,9 +30,11 @@ const modelSymbol = (index) => SYMBOLS[index % SYMBOLS.length] + (index >= 7 ? "
 const checkpoints = data.models.map((_, i) => i).filter((i) => data.models[i].step !== null)
   .sort((a, b) => data.models[a].step - data.models[b].step);
 
+const ramped = (index) => checkpoints.length > 2 && checkpoints.includes(index);
+
 function modelColour(index) {
+  if (!ramped(index)) return categorical(index);
   const rank = checkpoints.indexOf(index);
-  if (rank < 0 || checkpoints.length < 3) return categorical(index);
   const at = (2 * rank) / (checkpoints.length - 1);
   const [from, to] = at < 1 ? ["ramp-0", "ramp-1"] : ["ramp-1", "ramp-2"];
   return mix(colour(from), colour(to), at < 1 ? at : at - 1);
@@ -151,7 +153,7 @@ function meanLine(series, column) {
   });
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines+markers",
-    line: { color: modelColour(series.model), width: 2.2, dash: series.model >= 7 ? "dashdot" : "solid" },
+    line: { color: modelColour(series.model), width: 2.2, dash: series.model >= 7 && !ramped(series.model) ? "dashdot" : "solid" },
     marker: { symbol: modelSymbol(series.model), size: series.layers.length > 24 ? 6 : 8, color: modelColour(series.model) },
     hovertext: text, hovertemplate: "%{hovertext}<extra></extra>",
   };

@@ -112,7 +112,8 @@ const span = (values) => {
 function violation(bound, series, found) {
   const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
   const excess = found.reach > 1 ? `, by up to ${format(Number((100 * (found.reach - 1)).toPrecision(3)))} %` : "";
-  const text = `violated in ${found.violated} of ${found.readings} readings (layer ${found.layers.join(", ")})${excess}`;
+  const where = found.layers.slice(0, 8).join(", ") + (found.layers.length > 8 ? ", …" : "");
+  const text = `violated in ${format(found.violated)} of ${format(found.readings)} readings (layer ${where})${excess}`;
   return element("li", { class: "violated" }, claim(bound), " ", ...who, text);
 }
 
@@ -384,5 +385,6 @@ const watcher = new IntersectionObserver((entries) => {
     if (section.seen && section.stale) draw(section);
   }
 }, { rootMargin: "300px" });
-for (const section of sections) watcher.observe(section.node);
+/* Plotly is the last script of the page: what needs it waits, the rest is there before. */
+addEventListener("DOMContentLoaded", () => sections.forEach((section) => watcher.observe(section.node)));
 addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));

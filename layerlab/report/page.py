@@ -29,7 +29,7 @@ _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 def render(report: Mapping[str, Any]) -> str:
     """The whole page of a report dict (the content of `report.json`)."""
     view = plots.compact(report)
-    scripts = [_plotly(), _script()]
+    scripts = [_script(), _plotly()]
     page = _environment().get_template("page.html")
     return page.render(
         report=report,

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright import sync_api
 
 from layerlab.report.page import render
 from tests.report.sample import HOSTILE, attention_detail, sample
-
-sync_api = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
