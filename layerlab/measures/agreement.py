@@ -91,7 +91,7 @@ def faults(
     if len(entered) != attended.tokens:
         reason = f"attention read {attended.tokens} tokens, but its input has {len(entered)}"
         return {part: reason for part in FIELDS if getattr(weights, part, None) is not None}
-    z = entered[rows].double()
+    z = entered[rows].cpu().double()
     if not _normed(weights, z, _roundoff(entered)):
         found["gain"] = "attention's input did not come from the norm that was found in front of it"
     if weights.query is not None and weights.key is not None:
@@ -293,17 +293,18 @@ def _gives(
     assert weights.output is not None and weights.value is not None
     value = attended.value
     if value is None:
-        z = entered.double()
+        z = entered.cpu().double()
         value = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)[0]
-    value = _shared(value.double(), attended.heads)
+    value = _shared(value.cpu().double(), attended.heads)
     if len(weights.output) != attended.heads or value.shape[-1] != weights.output.shape[-1]:
         return False
     for row in rows:
-        attention = attended.weights(rows=slice(row, row + 1), dtype=torch.float64)
-        gives = torch.einsum("hwe,hne->w", weights.output.double(), attention @ value)
+        attention = attended.weights(rows=slice(row, row + 1)).to(value)
+        gives = torch.einsum("hwe,hne->w", weights.output.to(value), attention @ value)
         if weights.output_bias is not None:
-            gives = gives + weights.output_bias.double()
-        gap = (gives - left[row].double()).norm()
-        if gap.isfinite() and gap > DISCRIMINATOR * left[row].double().norm():
+            gives = gives + weights.output_bias.to(value)
+        gave = left[row].to(value)
+        gap = (gives - gave).norm()
+        if gap.isfinite() and gap > DISCRIMINATOR * gave.norm():
             return False
     return True

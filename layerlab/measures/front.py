@@ -140,12 +140,12 @@ def _normalised(x: Tensor, kind: str) -> Tensor:
 def _answer(module: nn.Module, x: Tensor) -> Tensor | None:
     device = next((p.device for p in module.parameters() if p.device.type != "meta"), None)
     try:
-        answer = module.forward(x.to(device or "cpu", _dtype(module))[None])  # no hook sees it
+        answer = module.forward(x.to(_dtype(module)).to(device or "cpu")[None])  # no hook sees it
     except Exception:  # a module that is not a norm may fail in any way; then it is not a norm
         return None
     if not isinstance(answer, Tensor) or answer.numel() != x.numel():
         return None
-    return answer.double().cpu().reshape(x.shape)
+    return answer.cpu().double().reshape(x.shape)
 
 
 def _dtype(module: nn.Module) -> torch.dtype:
@@ -162,7 +162,7 @@ def _snap(module: nn.Module, gain: Tensor, tolerance: Tensor) -> Tensor:
     """The stored weight, or 1 + weight, where the measured gain is one of them up to rounding."""
     weight = parameter(module, "weight")
     if weight is not None and weight.numel() == gain.numel():
-        exact = weight.detach().double().cpu().reshape(gain.shape)
+        exact = weight.cpu().double().reshape(gain.shape)
         for candidate in (exact, 1 + exact):
             if _near(gain, candidate, tolerance):
                 return candidate.to(torch.promote_types(weight.dtype, torch.float32))

@@ -101,19 +101,19 @@ def score_bound(weights: LayerWeights, *, differences: bool = False) -> HeadVect
 
 def _reach(weights: LayerWeights, part: str, sharp: bool) -> Tensor:
     """How long a head's query or key can be (without what is common to all keys, if `sharp`)."""
-    weight = getattr(weights, part).double()
+    weight = _exact(getattr(weights, part))
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
     if gain is not None:
-        return _normed_reach(weight, gain.double(), None if sharp else shift)
+        return _normed_reach(weight, _exact(gain), None if sharp else shift)
     assert weights.gain is not None
     bias = getattr(weights, f"{part}_bias")
     sigma = _norm(weight)
-    length = weights.gain.double().abs().max() * math.sqrt(weight.shape[-1])
+    length = _exact(weights.gain).abs().max() * math.sqrt(weight.shape[-1])
     if sharp:
         return length * sigma
     if weights.shift is not None:
-        length = length + weights.shift.double().norm()
-    return length * sigma + (0.0 if bias is None else bias.double().norm(dim=-1))
+        length = length + _exact(weights.shift).norm()
+    return length * sigma + (0.0 if bias is None else _exact(bias).norm(dim=-1))
 
 
 def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
@@ -122,8 +122,13 @@ def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
     form = (heads, width) if gain.numel() == heads * width else (1, width)
     length = gain.view(form).abs().amax(-1) * math.sqrt(together)
     if shift is not None:
-        length = length + shift.double().view(form).norm(dim=-1)
+        length = length + _exact(shift).view(form).norm(dim=-1)
     return length.expand(heads)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    """In float64, which not every accelerator has."""
+    return weight.cpu().double()
 
 
 def _norm(weight: Tensor) -> Tensor:
@@ -188,8 +193,8 @@ def printed_bound(weights: LayerWeights, tokens: int) -> HeadVector:
     Unit: none.
     """
     assert weights.query is not None and weights.key is not None and weights.gain is not None
-    query, key = (_norm(part.double()) for part in (weights.query, weights.key))
-    size = weights.gain.double().abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
+    query, key = (_norm(_exact(part)) for part in (weights.query, weights.key))
+    size = _exact(weights.gain).abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
     scores = size * query * key.repeat_interleave(len(query) // len(key))
     return prenorm_bound(scores, tokens, causal=False)
 
@@ -217,7 +222,7 @@ def _form(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
         return {}
     assert weights.query is not None and weights.key is not None
-    query, key = weights.query.double(), weights.key.double()
+    query, key = _exact(weights.query), _exact(weights.key)
     values = factored_spectrum(query, key)
     columns = {
         "norm": values[:, 0],
