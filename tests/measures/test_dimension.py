@@ -214,7 +214,9 @@ def test_a_pool_does_not_keep_the_batch_alive():
 
 @pytest.mark.parametrize("tokens, width", [(40, 6), (12, 30)])
 def test_effective_dimension_agrees_with_scikit_dimension(tokens, width):
-    skdim = pytest.importorskip("skdim", reason="scikit-dimension is not installed")
+    skdim = pytest.importorskip(
+        "skdim", reason="scikit-dimension is not installed: it is in the extra `dev`"
+    )
     h = gaussian(8, tokens, width) * torch.logspace(0, -2, width, dtype=torch.float64)
     for epsilon in (0.5, 0.8, 0.95):
         oracle = skdim.id.lPCA(ver="ratio", alphaRatio=epsilon).fit(h.numpy())
@@ -227,7 +229,9 @@ def test_stable_rank_agrees_with_weightwatcher_whose_spectral_norm_is_squared():
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         weightwatcher = pytest.importorskip(
-            "weightwatcher", reason="weightwatcher is not installed", exc_type=ImportError
+            "weightwatcher",
+            reason="weightwatcher is not installed: it is in the extra `dev`",
+            exc_type=ImportError,
         )
         model = nn.Sequential(nn.Linear(64, 80, bias=False))
         with torch.no_grad():
