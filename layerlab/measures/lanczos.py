@@ -171,6 +171,8 @@ class Krylov:
         for _ in range(2):
             rest = rest - (rest @ basis.mT) @ basis
         length = rest[:, 0].norm(dim=-1)
+        noise = 4 * torch.finfo(product.dtype).eps * product.norm(dim=-1)
+        length = torch.where(length <= noise, 0.0, length)
         self._ritz[:, step, step] = energy.cpu()
         values, shares = self._eigen()
         residual = length.cpu().double() * shares[:, -1, -1].abs()
@@ -178,9 +180,9 @@ class Krylov:
             (_error(values, residual) > TOLERANCE * torch.finfo(product.dtype).eps).any()
         )
         if self.settled:
-            self.vector = (shares[:, None, :, -1].to(basis) @ basis)[:, 0]
+            self.vector = _unit((shares[:, None, :, -1].to(basis) @ basis)[:, 0])
             return
-        self.vector = _unit(rest[:, 0])
+        self.vector = torch.where(length[:, None] == 0, 0.0, rest[:, 0] / length[:, None])
         self._ritz[:, step, step + 1] = self._ritz[:, step + 1, step] = length.cpu()
 
     def _eigen(self) -> tuple[Tensor, Tensor]:
@@ -253,7 +255,7 @@ class Ritz:
     """The largest singular value of J A = (I - e e^T) A, as ||J A x|| at the Ritz vector x.
 
     Lanczos starts from a seeded Gaussian, never from the all-ones vector, for which J A x = 0.
-    Where rows sum to 1 its mean is taken off as well, so that a nearly uniform A keeps its digits.
+    Where rows sum to 1 means are taken off as well, so that a nearly uniform A keeps its digits.
     Values below about sqrt(n) u ||A||_2 are rounding.
 
     Source: pangu23, Lemma 1.
@@ -264,6 +266,7 @@ class Ritz:
     def __init__(self, known: Profile, stochastic: bool, seed: int = 0) -> None:
         sums = known.column_sums
         draw = torch.randn(sums.shape[1], generator=torch.Generator().manual_seed(seed))
+        self._stochastic = stochastic
         start = (draw - draw.mean() * stochastic).to(sums).expand_as(sums)
         self.settled = False
         self.norm = sums.new_zeros(sums.shape[0], dtype=torch.float64)
@@ -277,8 +280,9 @@ class Ritz:
         if self._krylov.settled:
             self.norm = energy.sqrt()
             self.settled = True
-        else:
-            self._krylov.absorb(product, energy)
+            return
+        # J A 1 = 0: what a product has along the all-ones vector is rounding, larger than the rest.
+        self._krylov.absorb(product - product.mean(-1, keepdim=True) * self._stochastic, energy)
 
 
 def _error(values: Tensor, residual: Tensor) -> Tensor:
