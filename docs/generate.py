@@ -22,7 +22,15 @@ PLACES = {
     "sublayer": "attention or ffn",
 }
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
-WITH_EMBEDDING = frozenset({"diversity", "dimension", "stream", "lipschitz"})
+LAYERS = {
+    **dict.fromkeys(
+        ("diversity", "dimension", "stream", "lipschitz"),
+        "0 is the embedding output, 1 the first block",
+    ),
+    **dict.fromkeys(
+        ("spectrum", "attention", "querykey", "gain"), "0 is the first attention layer"
+    ),
+}
 
 
 def pages() -> dict[Path, str]:
@@ -82,10 +90,8 @@ def with_table(readme: str, found: Iterable[Measure]) -> str:
 
 
 def _place(name: str, measure: Measure) -> str:
-    if name == "layer" and measure.name in WITH_EMBEDDING:
-        return "0 is the embedding output, 1 the first block"
-    if name == "layer" and "attention" in measure.needs:
-        return "number of the attention layer, from 0"
+    if name == "layer" and measure.name in LAYERS:
+        return LAYERS[measure.name]
     return PLACES.get(name, name)
 
 
