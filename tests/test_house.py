@@ -208,6 +208,18 @@ def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_every_error_that_is_explained_can_be_met() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    files = [*sorted(PACKAGE.rglob("*.py")), ROOT / "Makefile"]
+    spoken = f" {' '.join(words(' '.join(path.read_text('utf-8') for path in files)))} "
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(quoted) > 20
+    for message in quoted:
+        said = words(re.sub(r"\d+", "...", message))
+        runs = [" ".join(said[start : start + 2]) for start in range(len(said) - 1)]
+        assert any(f" {run} " in spoken for run in runs), message
+
+
 def test_an_untested_error_would_be_found() -> None:
     source = 'raise UserError(f"the {colour} moon is full; expected a new one")'
     assert unheard(source, " some words of a test ")
