@@ -16,6 +16,7 @@ from itertools import permutations
 from math import isfinite, sqrt
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -51,8 +52,8 @@ class Fit:
 class FeedForward:
     """A plain feed-forward layer: act(z inward + b) outward + b."""
 
-    inward: Matrix
-    outward: Matrix
+    inward: Float[Tensor, "width inner"]
+    outward: Float[Tensor, "inner out"]
     activation: Activation
 
 
@@ -97,9 +98,10 @@ def attention_fit(attended: Attended, weights: LayerWeights, sublayer: Sublayer)
     noise = left.square()
     largest = 0.0
     for head in range(attended.heads):
-        group = attended.kv_head(head)
-        matrix = attended.weights(slice(head, head + 1), rows)[0]
-        largest = max(largest, float(attended.logits(slice(head, head + 1), rows).abs().max()))
+        group, one = attended.kv_head(head), slice(head, head + 1)
+        scores = torch.where(attended.allowed(one, rows), attended.logits(one, rows), 0.0)
+        largest = max(largest, float(scores.abs().max()))
+        matrix = attended.weights(one, rows)[0]
         inward, outward = weights.value[group].float().T, weights.output[head].float().T
         value = entered @ inward
         if weights.value_bias is not None:
