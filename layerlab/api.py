@@ -33,7 +33,7 @@ LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetens
 
 
 def inspect(
-    model: Model | Sequence[Model] | None = None,
+    model: Any = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     texts: Sequence[str] | str | None = None,
@@ -126,14 +126,14 @@ class _Part:
         self.details: dict[Wanted, dict[str, Any]] = {}
 
 
-def _listed(model: Model | Sequence[Model] | None) -> list[Model]:
+def _listed(model: Any) -> list[Model]:
     if model is None:
         return [builtin.DEFAULT]
     if isinstance(model, (str, PathLike, PreTrainedModel)):
         return [model]
     if not isinstance(model, Sequence) or not model:
         raise UserError(
-            f"model is {type(model).__name__}; expected a Hub id, a folder, a built-in name "
+            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
             f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
         )
     return list(model)

@@ -71,7 +71,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
     parts: list[AttentionPart] = []
     for index, block in enumerate(blocks):
         for child_name, child in block.named_children():
-            for path, module in _attentions(child):
+            for path, module in _attentions(child_name, child):
                 full = ".".join(piece for piece in (name, str(index), child_name, path) if piece)
                 parts.append(
                     AttentionPart(
@@ -113,8 +113,8 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     return max((p for p in fitting if p[0].count(".") == outermost), key=lambda p: len(p[1]))
 
 
-def _attentions(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost softmax attentions inside one child of a block."""
+def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The innermost softmax attentions inside one child of a block, over its own tokens only."""
     found = [
         (name, inner)
         for name, inner in module.named_modules()
@@ -122,7 +122,7 @@ def _attentions(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     ]
     for name, inner in found:
         nested = any(other is not inner and _inside(name, path) for path, other in found)
-        if not nested and not _is_cross(name, inner):
+        if not nested and not _is_cross(f"{child}.{name}", inner):
             yield name, inner
 
 

@@ -5,8 +5,6 @@ final norm). Sequences are run without padding, so nothing has to be cut. Only t
 kept. The model is left exactly as it was found, also when something raises.
 """
 
-import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,41 +17,9 @@ from transformers import PreTrainedModel
 
 from layerlab.measures.anatomy import Anatomy, AttentionPart, first_tensor
 from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, NotApplicable, Sublayer
+from layerlab.measures.measure import Layer, NotApplicable
 from layerlab.measures.probe import HEARD, Heard, implementation, probe
-
-_MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGNORECASE)
-
-
-@dataclass(kw_only=True)
-class Call:
-    """One child of a block at work.
-
-    `kept` is a copy of what `left` held: some families add to it in place afterwards.
-    """
-
-    module: nn.Module
-    name: str
-    entered: Tensor
-    left: Tensor
-    kept: Tensor
-    residual: Tensor | None
-
-    @property
-    def heavy(self) -> bool:
-        return any(parameter.dim() > 1 for parameter in self.module.parameters())
-
-
-@dataclass(kw_only=True)
-class Visit:
-    """One block at work: what it was called with and what its children did."""
-
-    index: int
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-    entered: Tensor
-    calls: list[Call] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+from layerlab.measures.visit import Visit, called, hidden, sublayers
 
 
 @dataclass(kw_only=True)
@@ -169,13 +135,16 @@ class _Watcher:
                 )
                 for hook in hooks:
                     stack.callback(hook.remove)
+            for part in self.anatomy.attentions:
+                hook = part.module.register_forward_hook(self.hear_inner, with_kwargs=True)
+                stack.callback(hook.remove)
             stack.enter_context(probe(self.anatomy, self.hear_attention))
             yield
 
     def enter(self, index: int, module: nn.Module, args: Any, options: Any) -> None:
         if self.quiet:
             return
-        entered = _hidden(args, options)
+        entered = hidden(args, options)
         if entered.dim() != 3:
             raise NotApplicable(
                 f"its blocks pass a tensor of shape {tuple(entered.shape)}, "
@@ -188,19 +157,14 @@ class _Watcher:
     def hear_child(
         self, name: str, module: nn.Module, args: Any, options: Any, output: Any
     ) -> None:
-        left = first_tensor(output)
-        if self.quiet or self.visit is None or not _is_stream(left, len(self.tokens)):
-            return
-        self.visit.calls.append(
-            Call(
-                module=module,
-                name=name,
-                entered=_hidden(args, options),
-                left=left,
-                kept=left.clone(),
-                residual=_argument(module, "residual", args, options),
-            )
-        )
+        if not self.quiet and self.visit is not None:
+            call = called(name, module, args, options, output, len(self.tokens))
+            self.visit.calls += [] if call is None else [call]
+
+    def hear_inner(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        if not self.quiet and self.visit is not None:
+            call = called("", module, args, options, output, len(self.tokens))
+            self.visit.inner |= {} if call is None else {module: call}
 
     def hear_attention(self, heard: Heard) -> None:
         if not self.quiet and self.visit is not None:
@@ -228,7 +192,7 @@ class _Watcher:
                 tokens=self.tokens,
                 stream=stream[0],
                 entered=visit.entered[0],
-                sublayers=_sublayers(module, visit, part),
+                sublayers=sublayers(module, visit, part),
                 attention=self.attended(visit, part),
                 block=module,
                 rerun=partial(self.rerun, module, visit),
@@ -278,15 +242,6 @@ def _with_gradient(layer: Layer, gradient: Tensor) -> Layer:
     return Layer(**{**vars(layer), "gradient": gradient})
 
 
-def _hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    """The stream among the arguments of a block: the first floating tensor, by convention."""
-    given = [*args, options.get("hidden_states"), *options.values()]
-    for value in given:
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return value
-    raise NotApplicable("its blocks are not called with hidden features")
-
-
 def _replaced(
     args: tuple[Any, ...], options: dict[str, Any], old: Tensor, new: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -294,66 +249,6 @@ def _replaced(
         return new if value is old else value
 
     return tuple(map(swap, args)), {name: swap(value) for name, value in options.items()}
-
-
-def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor | None:
-    """The named tensor argument of a call, if the module has one."""
-    if not hasattr(module, "forward"):
-        return None
-    signature = inspect.signature(type(module).forward)
-    if name not in signature.parameters:
-        return None
-    return signature.bind_partial(module, *args, **options).arguments.get(name)
-
-
-def _sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dict[str, Sublayer]:
-    """What attention and feed-forward saw and gave, where the block exposes them."""
-    found: dict[str, Sublayer] = {}
-    outer = None if part is None else part.outer
-    first = next((i for i, call in enumerate(visit.calls) if call.module is outer), None)
-    if first is not None:
-        call = visit.calls[first]
-        found["attention"] = _sublayer(block, visit, call, call)
-    heavy = [
-        call
-        for call in visit.calls
-        if call.module is not outer and call.heavy and not _MIXER.search(call.name)
-    ]
-    linear = all(isinstance(call.module, nn.Linear) for call in heavy)
-    if len(heavy) == 1 or (len(heavy) == 2 and linear):
-        found["ffn"] = _sublayer(block, visit, heavy[0], heavy[-1])
-    return found
-
-
-def _sublayer(block: nn.Module, visit: Visit, begin: Call, end: Call) -> Sublayer:
-    """A sublayer from its first child to its last.
-
-    Some families norm (or drop out) the branch before it joins the stream: whatever reads the
-    sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
-    taken off again. Granite scales the branch by a constant of the block.
-    """
-    left = end.kept if end.residual is None else end.kept - end.residual
-    branch, current = left, end.left
-    for call in visit.calls:
-        reads = call.entered is current and call.module is not end.module
-        if reads and end.residual is None:
-            branch, current = call.kept, call.left
-    branch = branch * getattr(block, "residual_multiplier", 1.0)
-    return Sublayer(entered=_flat(begin.entered), left=_flat(left), branch=_flat(branch))
-
-
-def _flat(features: Tensor) -> Tensor:
-    """One sequence's features; a few families drop the batch axis inside the block."""
-    return features[0] if features.dim() == 3 else features
-
-
-def _is_stream(features: Any, tokens: int) -> bool:
-    return (
-        isinstance(features, Tensor)
-        and features.is_floating_point()
-        and features.dim() in (2, 3)
-        and features.shape[-2] == tokens
-    )
 
 
 def _gradients(
@@ -366,7 +261,7 @@ def _gradients(
         gradients[layer] = gradient[0].detach()
 
     def start(module: nn.Module, args: Any, options: Any) -> None:
-        stream = _hidden(args, options).requires_grad_(True)
+        stream = hidden(args, options).requires_grad_(True)
         stream.register_hook(partial(keep, 0))
 
     def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:
