@@ -103,10 +103,10 @@ function lines(measure, shown, column, options) {
   const traces = [];
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
   for (const bound of options.bounds.filter((b) => !touches(shown, b))) {
-    for (const [i, series] of limitSeries(shown, bound).entries()) traces.push(limit(series, bound, shown.length, i === 0));
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, shown.length));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
-  const scale = options.log ? { type: "log", exponentformat: "power" } : near(shown, column, options);
+  const scale = options.log ? powersOfTen(extent(shown, column)) : near(shown, column, options);
   return { traces, layout: layout(340, layerAxis(shown), { title: plain(column), ...scale }) };
 }
 
@@ -115,6 +115,11 @@ const FAR = 4;
 const CLOSE = 0.005;
 const MOST_BANDS = 3;
 const extent = (shown, name) => shown.flatMap((s) => Object.values(s.values[name]).flatMap(present));
+const powersOfTen = (values) => {
+  const positive = values.filter((v) => v > 0);
+  const wide = Math.max(...positive) > 100 * Math.min(...positive);
+  return { type: "log", exponentformat: "power", ...(wide ? { dtick: 1 } : {}) };
+};
 const farBounds = (measure, shown, column) => measure.bounds.filter((b) =>
   b.column === column && b.side === "upper" && Math.min(...extent(shown, b.limit)) > FAR * Math.max(...extent(shown, column).map(Math.abs)));
 
@@ -168,11 +173,12 @@ function limitSeries(shown, bound) {
   });
 }
 
-function limit(series, bound, models, named) {
+/* Named at its end where there is one model; of several, the colours say enough. */
+function limit(series, bound, models) {
   const { mean } = series.values[bound.limit];
   const last = mean.findLastIndex((v) => v !== null);
   return {
-    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: named ? "lines+text" : "lines", connectgaps: false,
+    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
     textfont: { size: 11, color: colour("muted") },
     line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash: "dash" },

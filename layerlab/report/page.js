@@ -89,7 +89,7 @@ function drawKey(section, column, shown) {
   for (const bound of bounds) {
     const values = extent(shown, bound.limit);
     const where = far.includes(bound) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
-    items.push(element("span", {}, element("i", { class: "dashed" }), ` bound ${bound.limit} (${bound.source})${where}`));
+    items.push(element("span", {}, element("i", { class: "dashed" }), ` ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})${where}`));
   }
   if (bounds.length && ranged) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
   key.replaceChildren(...items);
@@ -122,10 +122,11 @@ function holding(bound, i, series, broken) {
   const found = series.map((s) => s.bounds[i]);
   const readings = found.reduce((sum, f) => sum + f.readings, 0);
   const most = Math.max(...found.map((f) => f.reach));
-  const used = span([Math.min(...found.map((f) => f.least)), most].map((v) => Number((100 * v).toPrecision(3))));
+  const percent = (v) => (v < 1e-4 ? "under 0.01" : format(Number((100 * v).toPrecision(3))));
+  const ends = [...new Set([Math.min(...found.map((f) => f.least)), most].map(percent))];
   const who = broken ? ` of ${series.map((s) => data.models[s.model].name).join(", ")}` : "";
   return element("li", { class: "holds" }, claim(bound),
-    ` holds in all ${format(readings)} readings${who}; they use ${used} % of it${most < 0.1 ? ", so it says little here" : ""}`);
+    ` holds in all ${format(readings)} readings${who}; they use ${ends.join(" to ")} % of it${most < 0.1 ? ", so it says little here" : ""}`);
 }
 
 function verdict(bound, series, found) {
