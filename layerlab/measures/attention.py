@@ -95,7 +95,7 @@ def _rows(part: Attended, dtype: torch.dtype) -> Iterator[_Rows]:
         counts = allowed.sum(-1).to(dtype).expand(block.heads, -1)
         altered = block.softcap is not None or block.bias is not None
         logits = block.logits(dtype=dtype) if altered else scores
-        high = logits.masked_fill(~allowed, -torch.inf).amax(-1)
+        high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
         low = logits.masked_fill(~allowed, torch.inf).amin(-1)
         weights = block.normalised(scores)
         yield _Rows(
