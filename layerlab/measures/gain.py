@@ -41,7 +41,7 @@ def contraction(attended: Attended, *, exact: bool = False) -> HeadVector:
     0 means that all rows of A agree, so that all tokens leave alike. Under a causal mask it may
     exceed 1: the source's lambda < 1 holds for doubly stochastic A.
 
-    Source: pangu23, Lemma 1.
+    Source: pangu23, Lemma 1; kuczynski92 (how far products from a random start may fall short).
     Unit: none.
 
     Args:

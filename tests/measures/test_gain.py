@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.measures import gain
-from layerlab.measures.activation import ACTIVATIONS, Activation
 from layerlab.measures.anatomy import anatomy
 from layerlab.measures.attended import Attended
-from layerlab.measures.form import attention_fit, feedforward_fit, rounding
 from layerlab.measures.gain import (
     MEASURES,
     attention_bound,
@@ -81,7 +79,7 @@ def attended(scores: Tensor, **options: Any) -> Attended:
 # On real models
 
 
-@settings(max_examples=24)
+@settings(max_examples=24, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "openai-gpt", "llama"]),
     exponent=st.floats(-2, 2),
@@ -214,14 +212,24 @@ def test_equal_tokens_have_no_gain_and_violate_nothing(
         assert isnan(row["measured"]) and not row["violated"]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 2**20))
 def test_rounding_of_nearly_equal_tokens_is_no_violation(digits: int, seed: int) -> None:
     """Tokens a distance 10^-digits apart: below float32 the output is nothing but rounding."""
-    block = Plain(nn.ReLU(), seed)
+    block = Plain(nn.GELU(), seed)
     entered = gaussian(1, 8, seed=seed) + 10.0**-digits * gaussian(6, 8, seed=seed + 1)
     layer = made(block, sublayers={"ffn": sublayer(entered, block(entered).detach())})
     (row,) = rows([layer])
     assert not isnan(row["bound"]) and not row["violated"]
+
+
+def test_an_activation_without_a_constant_is_refused_by_name(
+    tiny: Callable[..., PreTrainedModel],
+) -> None:
+    session = run()
+    layers = traced(tiny("gpt2", activation_function="relu2", initializer_range=0.5), range(20))
+    assert all(isnan(row["bound"]) for row in rows(layers, session) if row["sublayer"] == "ffn")
+    assert "relu-squared is not globally Lipschitz" in session.notes["bound (ffn)"]
 
 
 # Where the bounds are attained
@@ -299,6 +307,7 @@ causal_scores = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(causal_scores, st.booleans())
 def test_contraction_is_the_norm_of_the_centred_attention(scores: Tensor, causal: bool) -> None:
     record = replace(attended(scores), causal=causal)
@@ -337,6 +346,7 @@ def test_contraction_is_zero_for_equal_rows_and_one_for_the_identity() -> None:
     assert float(identity) == pytest.approx(1, rel=64 * SINGLE)
 
 
+@settings(deadline=None)
 @given(causal_scores, st.integers(0, 2**20))
 def test_theorem_2_holds_for_any_heads(scores: Tensor, seed: int) -> None:
     heads, tokens, _ = scores.shape
@@ -354,6 +364,7 @@ def test_theorem_2_holds_for_any_heads(scores: Tensor, seed: int) -> None:
     assert measured <= sharp * slack + 64 * DOUBLE and sharp <= plain * slack
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-6, 6), st.integers(0, 2**20))
 def test_spectral_bound_is_never_below_the_norm_and_hardly_above(
     rows: int, columns: int, exponent: int, seed: int
@@ -363,60 +374,3 @@ def test_spectral_bound_is_never_below_the_norm_and_hardly_above(
     bound = spectral_bound(matrix)
     slack = 64 * DOUBLE * rows * columns
     assert (bound >= truth * (1 - 8 * DOUBLE)).all() and (bound <= truth * (1 + slack)).all()
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: activation.name)
-def test_constant_is_the_largest_slope_rounded_up(activation: Activation) -> None:
-    grid = torch.linspace(-30, 30, 600_001, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(activation.function(grid).sum(), grid)
-    largest = float(slope.abs().max())
-    if activation.name == "relu-squared":
-        assert largest == pytest.approx(60)
-        return
-    # The slope is flat where it is largest: a grid of step h misses h^2 of it.
-    assert largest <= activation.lipschitz + 4 * DOUBLE <= largest + 1.1e-5
-
-
-def named(name: str) -> Activation:
-    return next(activation for activation in ACTIVATIONS if activation.name == name)
-
-
-@pytest.mark.parametrize(
-    ("hugging_face", "name"),
-    [
-        ("gelu_new", "gelu-tanh"),
-        ("gelu", "gelu"),
-        ("relu", "relu"),
-        ("silu", "silu"),
-        ("quick_gelu", "quick-gelu"),
-        ("tanh", "tanh"),
-        ("relu2", "relu-squared"),
-    ],
-)
-def test_activation_is_found_from_what_the_layer_gives(
-    hugging_face: str, name: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
-    model = tiny("gpt2", activation_function=hugging_face, initializer_range=0.5)
-    layer = traced(model, range(20))[0]
-    assert layer.block is not None
-    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
-    assert found is not None and found.activation == named(name)
-
-
-def test_an_activation_without_a_constant_is_refused_by_name(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
-    session = run()
-    layers = traced(tiny("gpt2", activation_function="relu2", initializer_range=0.5), range(20))
-    assert all(isnan(row["bound"]) for row in rows(layers, session) if row["sublayer"] == "ffn")
-    assert "relu-squared is not globally Lipschitz" in session.notes["bound (ffn)"]
-
-
-@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
-def test_attention_is_computed_again_up_to_rounding(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
-    for layer in traced(tiny(family), range(20)):
-        assert layer.attention is not None and layer.weights is not None
-        fit = attention_fit(layer.attention, layer.weights, layer.sublayers["attention"])
-        assert fit.holds and fit.gap <= rounding(torch.float32, 64) < 1e-4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -66,6 +66,7 @@ matrices = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(matrices, st.integers(1, 12))
 def test_value_is_a_lower_bound_and_never_falls_with_more_steps(matrix: Tensor, steps: int) -> None:
     truth = float(torch.linalg.matrix_norm(matrix, 2))
@@ -75,6 +76,7 @@ def test_value_is_a_lower_bound_and_never_falls_with_more_steps(matrix: Tensor, 
     assert fewer.value <= more.value + slack
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_value_is_exact_once_the_krylov_space_is_exhausted(matrix: Tensor) -> None:
     truth = float(torch.linalg.matrix_norm(matrix, 2))
@@ -83,6 +85,7 @@ def test_value_is_exact_once_the_krylov_space_is_exhausted(matrix: Tensor) -> No
     assert found.value == pytest.approx(truth, rel=1e-6)
 
 
+@settings(deadline=None)
 @given(matrices, st.integers(1, 6))
 def test_a_singular_value_lies_within_the_residual(matrix: Tensor, steps: int) -> None:
     found = golub_kahan(matrix, steps)
@@ -241,6 +244,7 @@ def test_the_embedding_output_has_a_gradient_and_no_constant(
     assert isnan(row["local"]) and isnan(row["weights"])
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_spectral_norm_equals_the_svd(matrix: Tensor) -> None:
     truth = float(torch.linalg.matrix_norm(matrix, 2))
