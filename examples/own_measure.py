@@ -66,4 +66,5 @@ if __name__ == "__main__":
         context=64,
         progress=False,
     )
-    print(report.frame("focus").groupby("layer")["focus"].mean().round(3).to_string())
+    shares = report.frame("focus").groupby("layer")["focus"].mean()
+    print("focus on the loudest channel, per layer:", shares.round(3).tolist())

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PROMISED = {
     "findings.py": "mean attention norm per layer",
     "pair.py": "relative residual",
-    "own_measure.py": "focus",
+    "own_measure.py": "focus on the loudest channel, per layer",
 }
 
 
