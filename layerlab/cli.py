@@ -1,6 +1,5 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
 
-import os
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from layerlab import UserError, __version__
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
+INTERRUPTED = 130
 
 app = typer.Typer(
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
@@ -38,13 +38,12 @@ def plainly(command: Callable[[], Any]) -> int:
     except UserError as error:
         sys.stderr.write(f"layerlab: {error}\n")
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # typer turns Ctrl-C into this exit code without a word.
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
         sys.stderr.write("layerlab: interrupted; nothing was written\n")
-        return 130
-    except BrokenPipeError:
-        # Whoever read standard output has gone; nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return INTERRUPTED
     return 0
 
 

@@ -1,0 +1,139 @@
+"""The command as a user types it: a real process, its exit code, its files, its words."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from layerlab import load_report
+
+QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
+
+
+def layerlab(*words, cwd, text=None, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "layerlab", *map(str, words)],
+        cwd=cwd,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+def test_the_first_command_leaves_a_report(tmp_path):
+    done = layerlab("inspect", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layerlab-report"]
+    report = load_report(tmp_path / "layerlab-report")
+    assert [card["name"] for card in report.models] == ["pre-norm"]
+    assert (tmp_path / "layerlab-report" / "tables" / "diversity.parquet").stat().st_size > 0
+    assert "layerlab-report/report.html" in done.stdout.replace("\n", "")
+    assert "100%" in done.stderr
+
+
+def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
+    done = layerlab("inspect", "llama", *QUICK, "--json", cwd=tmp_path)
+    content = json.loads(done.stdout)
+    assert content["schema"] == 1 and content["models"][0]["name"] == "llama"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_input_is_read(tmp_path):
+    done = layerlab(
+        "inspect", *QUICK, "--text", "-", "--json", "-q", cwd=tmp_path, text="Friends, Romans!"
+    )
+    content = json.loads(done.stdout)
+    assert content["text"]["source"] == "standard input" and done.stderr == ""
+
+
+def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
+    import torch
+    from transformers import AutoTokenizer
+
+    from layerlab import builtin
+
+    model = tiny("gpt2", vocab_size=512)
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(builtin.path("llama")).save_pretrained(tmp_path / "broken")
+    words = ("inspect", "broken", *QUICK, "--fail-on")
+    assert layerlab(*words, "error", "-q", cwd=tmp_path).returncode == 1
+    healthy = ("inspect", "llama", *QUICK, "--fail-on", "error", "-q")
+    assert layerlab(*healthy, cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nobody/nothing",), "'nobody/nothing' is neither a folder, nor a built-in model"),
+        (("--measures", "diversty"), "no measure is called 'diversty'; did you mean 'diversity'?"),
+        (("--measures", "dimension(eps=1)"), "measure 'dimension' has no option 'eps'"),
+        (("--text", "missing.txt"), "--text missing.txt: no such file or directory"),
+        (("--context", "4000"), "--context 4000 is longer than the 256 positions of pre-norm"),
+        (("--out", "taken"), "cannot write a report to taken: it is a file; name a folder"),
+        (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
+        (("--load", "missing.py"), "no Python file at missing.py"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(tmp_path, words, message):
+    (tmp_path / "taken").touch()
+    done = layerlab("inspect", "-q", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr and done.stderr.count("\n") == 1
+    assert done.stdout == "" and [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("hard work")
+    done = layerlab("inspect", *QUICK, "--out", "thesis", cwd=tmp_path)
+    assert done.returncode == 2 and "holds something other than a report" in done.stderr
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "hard work"
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
+    seen, deadline = b"", time.monotonic() + 120
+    with subprocess.Popen(
+        [sys.executable, "-m", "layerlab", "inspect", "--out", "out"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"},
+    ) as process:
+        os.set_blocking(process.stderr.fileno(), False)
+        while b"layer" not in seen and time.monotonic() < deadline and process.poll() is None:
+            seen += process.stderr.read() or b""
+            time.sleep(0.05)
+        process.send_signal(kill)
+        code = process.wait(timeout=60)
+        seen += process.stderr.read() or b""
+    assert b"layer" in seen, "the bar never named a layer"
+    assert list(tmp_path.iterdir()) == []
+    if kill is signal.SIGINT:
+        assert code == 130 and b"interrupted; nothing was written" in seen
+
+
+def test_a_model_name_is_never_read_as_markup(tiny, tmp_path):
+    from transformers import AutoTokenizer
+
+    from layerlab import builtin
+
+    name = "[bold]\x1b[31mhostile[red]"
+    tiny("gpt2", vocab_size=512).save_pretrained(tmp_path / name)
+    AutoTokenizer.from_pretrained(builtin.path("llama")).save_pretrained(tmp_path / name)
+    done = layerlab("inspect", name, *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[bold]" in done.stdout and "\x1b[31m" not in done.stdout + done.stderr
+
+
+def test_help_is_quick_and_names_the_command(tmp_path):
+    done = layerlab("--help", cwd=tmp_path)
+    assert done.returncode == 0 and "inspect" in done.stdout
+    assert layerlab("--version", cwd=tmp_path).stdout.startswith("layerlab ")

@@ -1,0 +1,94 @@
+import pytest
+import torch
+
+import layerlab
+from layerlab import UserError, load_report
+from layerlab.registry import resolve
+
+QUICK = ["diversity", "spectrum"]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return layerlab.inspect(["pre-norm", "llama"], context=24, measures=QUICK, progress=False)
+
+
+def test_every_default_frame_has_the_columns_it_declares():
+    report = layerlab.inspect(texts="To be, or not to be.", progress=False)
+    for measure in resolve():
+        frame = report.frame(measure.name)
+        assert list(frame.columns) == ["model", *measure.per, *measure.columns]
+        assert len(frame) > 0 and (frame["model"] == "pre-norm").all()
+
+
+def test_several_models_stand_side_by_side(report):
+    assert [card["name"] for card in report.models] == ["pre-norm", "llama"]
+    counts = report.frame("spectrum").groupby("model").size()
+    expected = {card["name"]: 4 * card["layers"] * card["heads"] for card in report.models}
+    assert counts.to_dict() == expected
+
+
+def test_a_report_tells_how_to_repeat_it(report):
+    content = report.to_dict()
+    options = content["options"]
+    assert options["models"] == ["pre-norm", "llama"] and options["context"] == 24
+    again = layerlab.inspect(
+        options["models"], context=options["context"], measures=options["measures"], progress=False
+    )
+    assert again.frame("diversity").equals(report.frame("diversity"))
+    for name in ("text", "models"):
+        assert again.to_dict()[name] == content[name]
+    assert content["versions"]["torch"] == torch.__version__
+    assert all(card["weights_hash"].startswith("sha256:files:") for card in report.models)
+
+
+def test_a_saved_report_is_the_report(report, tmp_path):
+    report.save(tmp_path / "out")
+    assert load_report(tmp_path / "out") == report
+
+
+def test_a_loaded_model_and_ids_are_enough(tiny):
+    ids = torch.tensor([[9, 9, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6]])
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    both = layerlab.inspect(
+        tiny("gpt2"), input_ids=ids, attention_mask=mask, measures=QUICK, progress=False
+    )
+    alone = layerlab.inspect(tiny("gpt2"), input_ids=ids[:1, 2:], measures=QUICK, progress=False)
+    frame = both.frame("spectrum")
+    first = frame[frame["sequence"] == 0].reset_index(drop=True)
+    assert first.equals(alone.frame("spectrum"))
+
+
+def test_the_same_folder_name_twice_gives_two_labels(tiny, tmp_path):
+    for parent in ("a", "b"):
+        tiny("gpt2").save_pretrained(tmp_path / parent / "model")
+    names = [str(tmp_path / parent / "model") for parent in ("a", "b")]
+    report = layerlab.inspect(
+        [*names, names[0]], input_ids=[[1, 2, 3]], measures=["stream"], progress=False
+    )
+    labels = [card["name"] for card in report.models]
+    assert len(set(labels)) == 3 and labels[0] == names[0]
+
+
+def test_a_series_of_checkpoints_knows_its_steps(tiny, tmp_path):
+    for step in (200, 1000, 30):
+        tiny("gpt2").save_pretrained(tmp_path / f"checkpoint-{step}")
+    report = layerlab.inspect(
+        str(tmp_path), input_ids=[[1, 2, 3]], measures=["stream"], progress=False
+    )
+    assert [card["step"] for card in report.models] == [30, 200, 1000]
+
+
+def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
+    report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
+    worst = report.findings[0]
+    assert worst.severity == "error" and "transformer.h.1.mlp.c_fc.weight" in worst.sentence
+
+
+@pytest.mark.parametrize("model", [[], 7, {"a": 1}])
+def test_something_that_is_no_model_is_one_clear_line(model):
+    with pytest.raises(UserError, match=r"model is .*; expected a Hub id, a folder"):
+        layerlab.inspect(model, progress=False)
