@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 class NotApplicable(Exception):
-    """Why a quantity does not exist for this model: a result, printed as 'not applicable, because ...'."""
+    """Why a quantity does not exist for this model: a result, printed after 'because'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Sublayer:
     """What attention or feed-forward saw and gave in one block.
 
     `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
-    output, `branch` what joins the residual stream (after a norm on the branch, where there is one).
+    output, `branch` what joins the residual stream (after a norm on the branch, if there is one).
     """
 
     entered: Hidden
