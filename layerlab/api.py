@@ -27,6 +27,7 @@ from layerlab.report.findings import find
 from layerlab.report.notes import notes
 from layerlab.report.progress import Bar
 from layerlab.report.report import SCHEMA, Report
+from layerlab.report.table import plain
 
 Model = str | PathLike[str] | PreTrainedModel
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
@@ -153,8 +154,14 @@ def _labels(models: Sequence[Model]) -> list[str | None]:
 
 def _measured(job: Job, model: Model, label: str | None, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
-    patient = subject(named, job.tokenizer, device=job.device, dtype=job.dtype)
-    patient.name = label or patient.name
+    patient = subject(
+        named,
+        job.tokenizer,
+        device=job.device,
+        dtype=job.dtype,
+        weights_only=all(measure.needs == {"weights"} for measure in job.measures),
+    )
+    patient.name = plain(label or patient.name)
     pieces = sequences(job.passage, patient)
     with threads(patient):
         found = readings(patient, pieces, job.measures, progress)

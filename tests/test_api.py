@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import layerlab
+import layerlab.measures.subject
 from layerlab import UserError, load_report
 from layerlab.registry import resolve
 
@@ -92,3 +93,13 @@ def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
 def test_something_that_is_no_model_is_one_clear_line(model):
     with pytest.raises(UserError, match=r"model is .*; expected a Hub id, a folder"):
         layerlab.inspect(model, progress=False)
+
+
+def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path, monkeypatch):
+    tiny("llama").save_pretrained(tmp_path)
+    options = {"input_ids": [[1, 2, 3]], "measures": ["querykey"], "progress": False}
+    whole = layerlab.inspect(str(tmp_path), **options)
+    monkeypatch.setattr(layerlab.measures.subject, "MEMORY_SHARE", 0.0)
+    disk = layerlab.inspect(str(tmp_path), **options)
+    assert (whole.models[0]["device"], disk.models[0]["device"]) == ("cpu", "disk")
+    assert disk.frame("querykey").equals(whole.frame("querykey"))

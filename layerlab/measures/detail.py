@@ -31,7 +31,7 @@ def details(
     """
     places = [place for place in wanted if place[1] == subject.name]
     found: dict[Wanted, dict[str, Any]] = {}
-    if not places or isinstance(subject.stack, str):
+    if not places or subject.stored or isinstance(subject.stack, str):
         return found
     numbers = sorted({place[2] for place in places})
 
@@ -122,6 +122,13 @@ def spelled(subject: Subject, tokens: Tensor) -> list[str]:
 
     Source: Own.
     """
-    if subject.tokenizer is None:
+    words = subject.tokenizer
+    if words is None:
         return [str(token) for token in tokens.tolist()]
-    return [str(subject.tokenizer.decode([token])) for token in tokens.tolist()]
+    texts = [str(words.decode([token])) for token in tokens.tolist()]
+    # SentencePiece drops the space in front of a text, and each token is a text of its own here.
+    marked = words.convert_ids_to_tokens(tokens.tolist())
+    return [
+        f" {text}" if str(mark).startswith("\u2581") and not text.startswith(" ") else text
+        for mark, text in zip(marked, texts, strict=True)
+    ]

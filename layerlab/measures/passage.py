@@ -141,7 +141,7 @@ def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
                 f"text {index} holds token {int(ids.max())}, the vocabulary of {subject.name} "
                 f"has {vocab} entries; is it the right tokenizer?"
             )
-    return [ids.to(subject.model.device) for ids in pieces]
+    return [ids.to("cpu" if subject.stored else subject.model.device) for ids in pieces]
 
 
 def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:

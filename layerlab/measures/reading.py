@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from layerlab.measures.agreement import checked
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
 from layerlab.measures.projection import LayerWeights, project
+from layerlab.measures.storage import stored_layers
 from layerlab.measures.subject import Subject
 from layerlab.measures.trace import Trace, trace
 
@@ -105,7 +106,9 @@ class _Reader:
     def run(self) -> Readings:
         for measure in self.measures:
             self.found.rows[measure.name] = []
-        if self.measures and not isinstance(self.subject.stack, str):
+        if self.subject.stored:
+            self._read_stored()
+        elif self.measures and not isinstance(self.subject.stack, str):
             self.progress.start(self.subject.name, self._steps())
             gradient = self._needs("gradient") and not self.subject.offloaded
             try:
@@ -123,6 +126,21 @@ class _Reader:
                 for measure in self.measures:
                     self.refuse(measure, str(reason))
         return self.found
+
+    def _read_stored(self) -> None:
+        """Measures of weights, one layer at a time from the files."""
+        stack = self.subject.stack
+        assert self.subject.folder is not None and not isinstance(stack, str)
+        self.progress.start(self.subject.name, len(self.measures) * len(stack.attentions))
+        try:
+            for weights in stored_layers(self.subject.folder):
+                for measure in self.measures:
+                    self.progress.step(weights.layer, measure.name)
+                    self.take(measure, measure.read, weights)
+        except NotApplicable as reason:
+            for measure in self.measures:
+                self.refuse(measure, str(reason))
+        self._finish(Trace())
 
     def _read_sequences(self) -> Sequence[Tensor]:
         """All of them; one short look is enough when only weights are read."""
@@ -198,6 +216,8 @@ class _Reader:
                 run.notes.setdefault("gradient", found.no_gradient)
             if found.silent and measure.needs & {"attention", "weights"}:
                 run.notes.setdefault("silent", "; ".join(found.silent.values()))
+            if measure.name in self.found.refused:
+                continue
             if not self.found.rows[measure.name]:
                 self.refuse(measure, self._why(measure, found))
             elif run.notes:

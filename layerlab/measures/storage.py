@@ -55,7 +55,7 @@ def stored_layers(folder: str | PathLike[str]) -> Iterator[LayerWeights]:
         NotApplicable: the model has no stack of blocks, or its stored names are not its own.
     """
     inventory = _inventory(Path(folder))
-    model = _skeleton(Path(folder))
+    model = skeleton(Path(folder))
     stack = anatomy(model)
     names = {name for stored in inventory.values() for name in stored}
     for part in stack.attentions:
@@ -73,8 +73,14 @@ def stored_layers(folder: str | PathLike[str]) -> Iterator[LayerWeights]:
         block.to("meta")
 
 
-def _skeleton(folder: Path) -> Any:
-    """The model without weights."""
+def skeleton(folder: Path) -> Any:
+    """The model without weights, on the meta device.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no config.json.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():

@@ -32,6 +32,7 @@ from layerlab import UserError, builtin
 from layerlab.measures.anatomy import Anatomy, anatomy, text_config
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.series import step
+from layerlab.measures.storage import skeleton
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,6 +51,7 @@ class Subject:
     Attributes:
         name: how the report calls it.
         source: where it came from: a folder, a Hub id, or "memory".
+        stored: the weights are left on disk, and only measures of weights can be read.
         stack: the parts that a trace listens to, or the reason why there are none.
     """
 
@@ -60,6 +62,7 @@ class Subject:
     folder: Path | None = None
     revision: str | None = None
     card: str | None = None
+    stored: bool = False
     stack: Anatomy | str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +82,13 @@ class Subject:
             if isinstance(length := getattr(self.config, name, None), int) and length > 0:
                 return length
         return None
+
+    @property
+    def place(self) -> str:
+        """Where the weights are."""
+        if self.stored:
+            return "disk"
+        return "offloaded" if self.offloaded else str(self.model.device)
 
     @property
     def entries(self) -> int:
@@ -116,7 +126,7 @@ class Subject:
             "vocab": getattr(config, "vocab_size", None),
             "context": self.context,
             "dtype": str(model.dtype).removeprefix("torch."),
-            "device": "offloaded" if self.offloaded else str(model.device),
+            "device": self.place,
             "attention": model.config._attn_implementation,
             "step": step(self.source),
             "card": self.card,
@@ -129,8 +139,12 @@ def subject(
     *,
     device: str | None = None,
     dtype: str | None = None,
+    weights_only: bool = False,
 ) -> Subject:
     """Load what the user named.
+
+    Args:
+        weights_only: a model that does not fit into memory may stay on disk.
 
     Source: Own.
 
@@ -146,7 +160,7 @@ def subject(
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
             f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel"
         )
-    return _named(str(model), tokenizer, device, dtype)
+    return _named(str(model), tokenizer, device, dtype, weights_only)
 
 
 def _loaded(
@@ -169,6 +183,7 @@ def _named(
     tokenizer: PreTrainedTokenizerBase | None,
     device: str | None,
     dtype: str | None,
+    weights_only: bool,
 ) -> Subject:
     built_in = name in builtin.NAMES and not Path(name).is_dir()
     place = str(builtin.path(name)) if built_in else name
@@ -180,9 +195,11 @@ def _named(
     with _quiet():
         config = _config(place, folder)
         _check_causal(config, name)
-        model = _weights(place, config, device, dtype)
+        kind = _dtype(config, dtype)
+        stored = weights_only and folder is not None and not _fits(config, kind)
+        model = skeleton(folder) if folder and stored else _weights(place, config, device, kind)
         words = tokenizer if tokenizer is not None else _tokenizer(place)
-    card = (folder / "README.md").read_text("utf-8") if built_in and folder else None
+    card = _summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
     return Subject(
         name=name if folder is None or built_in else folder.resolve().name,
         source=name if built_in else place,
@@ -191,7 +208,15 @@ def _named(
         folder=folder,
         revision=getattr(model.config, "_commit_hash", None),
         card=card,
+        stored=stored,
     )
+
+
+def _summary(card: str) -> str:
+    """The first paragraph of a model card, without its front matter and title."""
+    body = card.split("---\n", 2)[-1]
+    paragraphs = [part for part in body.split("\n\n") if part.strip() and part.strip()[0] != "#"]
+    return " ".join(paragraphs[0].split()) if paragraphs else ""
 
 
 def _check_weights(folder: Path) -> None:
@@ -239,10 +264,18 @@ def _check_causal(config: Any, name: str) -> None:
     )
 
 
-def _weights(place: str, config: Any, device: str | None, dtype: str | None) -> PreTrainedModel:
-    options: dict[str, Any] = {"use_safetensors": True, "dtype": DTYPES[dtype] if dtype else None}
-    options["dtype"] = options["dtype"] or ("float32" if config.dtype == torch.float16 else "auto")
-    if device == "auto" or (device is None and not _fits(config, options["dtype"])):
+def _dtype(config: Any, asked: str | None) -> torch.dtype | str:
+    """As asked, else as stored; no CPU computes well in float16."""
+    if asked is not None:
+        return DTYPES[asked]
+    return torch.float32 if config.dtype == torch.float16 else "auto"
+
+
+def _weights(
+    place: str, config: Any, device: str | None, dtype: torch.dtype | str
+) -> PreTrainedModel:
+    options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    if device == "auto" or (device is None and not _fits(config, dtype)):
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
     try:

@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 
 from layerlab.report import text
+from layerlab.report.bound import finite, violations
 
 DIGITS = 4
-# A bound is called violated only beyond what float32 rounding of either side can explain.
-SLACK = 1e-5
 DETAIL_BYTES = 350_000
 _AXES = ("model", "sequence", "layer", "head")
 
@@ -61,7 +60,8 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
             if name is not None:
                 chosen = chosen[chosen[category] == name]
             if len(chosen):
-                series.append({"model": index, "kind": kind, **_series(chosen, columns, bounds)})
+                view = _series(chosen, columns, bounds, model.get("dtype"))
+                series.append({"model": index, "kind": kind, **view})
     return {
         "name": measure["name"],
         "title": text.prose(measure["title"]),
@@ -91,24 +91,11 @@ def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]
     ]
 
 
-def violations(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
-    """Which readings lie beyond their bound; a missing reading or bound violates nothing."""
-    value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
-    slack = SLACK * limit.abs()
-    return value > limit + slack if bound["side"] == "upper" else value < limit - slack
-
-
 def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
     """How much of the bound a reading uses: 1 is attained, 0 is vacuous, above 1 is violated."""
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     ratio = value / limit if bound["side"] == "upper" else limit / value
     return finite(ratio)
-
-
-def finite(column: pd.Series) -> pd.Series:
-    """The column as floats, with NaN for whatever is not a finite number."""
-    values = pd.to_numeric(column, errors="coerce").astype(float)
-    return values.where(np.isfinite(values))
 
 
 def details(
@@ -130,7 +117,10 @@ def details(
 
 
 def _series(
-    rows: pd.DataFrame, columns: Sequence[str], bounds: Iterable[Mapping[str, Any]]
+    rows: pd.DataFrame,
+    columns: Sequence[str],
+    bounds: Iterable[Mapping[str, Any]],
+    dtype: str | None,
 ) -> Json:
     table = rows.assign(**{c: finite(rows[c]) for c in columns})
     layers = sorted(int(n) for n in table["layer"].unique())
@@ -138,7 +128,7 @@ def _series(
         "layers": layers,
         "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
         "values": _summaries(table, ["layer"], columns),
-        "bounds": [_verdict(table, bound) for bound in bounds],
+        "bounds": [_verdict(table, bound, dtype) for bound in bounds],
     }
     if "head" in table:
         heads = sorted(int(n) for n in table["head"].unique())
@@ -172,8 +162,8 @@ def _summaries(
     }
 
 
-def _verdict(table: pd.DataFrame, bound: Mapping[str, Any]) -> Json:
-    broken, used, layer = violations(table, bound), reach(table, bound), table["layer"]
+def _verdict(table: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -> Json:
+    broken, used, layer = violations(table, bound, dtype), reach(table, bound), table["layer"]
     return {
         "readings": int(used.notna().sum()),
         "violated": int(broken.sum()),

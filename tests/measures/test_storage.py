@@ -71,13 +71,13 @@ def test_only_one_block_is_in_memory(
 
     tiny("llama").save_pretrained(tmp_path)
     skeletons: list[Any] = []
-    build = storage._skeleton
+    build = storage.skeleton
 
     def kept(folder: Path) -> Any:
         skeletons.append(build(folder))
         return skeletons[0]
 
-    monkeypatch.setattr(storage, "_skeleton", kept)
+    monkeypatch.setattr(storage, "skeleton", kept)
     for weights in stored_layers(tmp_path):
         live = {n for n, p in skeletons[0].named_parameters() if p.device.type != "meta"}
         assert live and all(f".{weights.layer}." in name for name in live)

@@ -2,14 +2,10 @@
 
 import base64
 import json
-import math
 import zlib
 
 import numpy as np
-import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from layerlab.report import plots
 from tests.report.sample import attention_detail, sample
@@ -101,31 +97,6 @@ def test_a_model_that_is_not_applicable_is_named_by_its_number():
     report = sample(["a", "b"])
     report["measures"][0]["not_applicable"] = [{"model": "b", "reason": "it has no attention"}]
     assert view(report, "diversity")["missing"] == [{"model": 1, "reason": "it has no attention"}]
-
-
-@pytest.mark.parametrize(("side", "sign"), [("upper", 1), ("lower", -1)])
-@given(
-    limits=st.lists(st.floats(0.01, 1e6), min_size=1, max_size=8),
-    excess=st.floats(2 * plots.SLACK, 10),
-)
-@settings(max_examples=40, deadline=None)
-def test_a_bound_is_violated_beyond_rounding_and_only_then(side, sign, limits, excess):
-    bound = {"column": "value", "limit": "limit", "side": side}
-    limit = pd.Series(limits)
-    beyond = limit * (1 + excess) if sign > 0 else limit / (1 + excess)
-    rows = pd.DataFrame({"limit": limit, "value": beyond})
-    assert plots.violations(rows, bound).all()
-    # Half the slack lies within it whatever the rounding of the product.
-    at = pd.DataFrame({"limit": limit, "value": limit * (1 + sign * plots.SLACK / 2)})
-    assert not plots.violations(at, bound).any()
-    assert (plots.reach(rows, bound) > 1).all()
-
-
-def test_a_missing_bound_is_not_violated_and_not_counted():
-    rows = pd.DataFrame({"value": [1.0, 2.0], "limit": [math.nan, math.inf]})
-    bound = {"column": "value", "limit": "limit", "side": "upper"}
-    assert not plots.violations(rows, bound).any()
-    assert plots.reach(rows, bound).isna().all()
 
 
 def test_a_violation_names_its_layers():

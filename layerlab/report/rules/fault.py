@@ -4,18 +4,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from layerlab.report.bound import excess, violations
 from layerlab.report.rules.peak import figure, peak
 from layerlab.report.rules.rule import Place, Readings, Rule, Verdict
-
-# A reading is a sum of up to about 8192 rounded terms: 8192 u, with a factor of two to spare.
-TERMS = 2 * 8192
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
-# What a 16-bit model computes agrees with its own weights to a few units of bfloat16 (u = 2^-8).
-COARSE_SLACK = 8 * 2.0**-8
-FINE_SLACK = TERMS * 2.0**-24
 
 
 def _nonfinite(readings: Readings) -> Iterator[Verdict]:
@@ -102,17 +95,8 @@ def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataF
     """Rows on the wrong side of a bound, with `excess`: how far, relative to the bound."""
     column, limit = bound["column"], bound["limit"]
     rows = readings.rows(name, column, limit)
-    # A measure that knows the rounding of its own numbers says so itself.
-    rows = rows[rows["violated"] > 0] if "violated" in rows.columns else rows
-    rows = rows[np.isfinite(rows[column]) & np.isfinite(rows[limit])]
-    sign = 1.0 if bound["side"] == "upper" else -1.0
-    size = np.maximum(rows[limit].abs(), FINE_SLACK)
-    excess = sign * (rows[column] - rows[limit]) / size
-    return rows.assign(excess=excess)[excess > _slack(readings)]
-
-
-def _slack(readings: Readings) -> float:
-    return FINE_SLACK if readings.card.get("dtype") in ROUNDOFF else COARSE_SLACK
+    rows = rows.assign(excess=excess(rows, bound))
+    return rows[violations(rows, bound, readings.card.get("dtype"))]
 
 
 RULES = (

@@ -1,0 +1,36 @@
+"""When a reading lies beyond a theorem's bound: one rule for the page and for the findings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# A reading is a sum of up to about 8192 rounded terms: 8192 u, with a factor of two to spare.
+TERMS = 2 * 8192
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
+# What a 16-bit model computes agrees with its own weights to a few units of bfloat16 (u = 2^-8).
+COARSE_SLACK = 8 * 2.0**-8
+FINE_SLACK = TERMS * 2.0**-24
+
+
+def excess(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
+    """How far each reading lies beyond its bound, relative to it; NaN where one is missing."""
+    value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
+    sign = 1.0 if bound["side"] == "upper" else -1.0
+    return sign * (value - limit) / np.maximum(limit.abs(), FINE_SLACK)
+
+
+def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -> pd.Series:
+    """Which readings are beyond their bound by more than rounding in the model's dtype explains.
+
+    A measure that knows the rounding of its own numbers says so in a column `violated`.
+    """
+    broken = excess(rows, bound) > (FINE_SLACK if dtype in ROUNDOFF else COARSE_SLACK)
+    return broken & (rows["violated"] > 0) if "violated" in rows.columns else broken
+
+
+def finite(column: pd.Series) -> pd.Series:
+    """The column as floats, with NaN for whatever is not a finite number."""
+    values = pd.to_numeric(column, errors="coerce").astype(float)
+    return values.where(np.isfinite(values))
