@@ -26,8 +26,8 @@ from layerlab.shapes import Hidden, Matrix
 Vector = Float[Tensor, " size"]
 Map = Callable[[Tensor], Tensor]
 
-COPIES = 12
-"""Score-sized matrices that the graph of one block keeps: scores, weights, their derivatives."""
+COPIES = 8
+"""Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
 
 WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-3
 """For weight matrices, whose products are cheap: the error of the value is the residual squared."""
