@@ -80,7 +80,7 @@ class Attended:
     ) -> Attentions:
         """Scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
         if self.scores is not None:
-            return self.scores[heads, rows].to(dtype)
+            return self.scores[heads, rows].to(dtype, copy=True)
         assert self.query is not None and self.key is not None
         index = [self.kv_head(head) for head in range(self.heads)[heads]]
         query = self.query[heads, rows].to(dtype) * self.scaling

@@ -82,3 +82,10 @@ def test_scores_of_a_family_that_hides_its_factors_give_the_same_weights():
     seen = Attended(layer=0, name="attention", scores=scores)
     assert torch.equal(seen.weights(), record.weights())
     assert (seen.heads, seen.tokens, seen.keys) == (4, 12, 12)
+
+
+def test_asking_for_weights_leaves_the_record_as_it_was():
+    scores = random().logits()
+    seen = Attended(layer=0, name="attention", scores=scores.clone())
+    seen.weights()
+    assert torch.equal(seen.logits(), scores)
