@@ -122,7 +122,9 @@ def _spy(
 ) -> Any:
     """Call the model's own attention, then report what it was given and gave."""
     own = owners.get(id(module), default)
-    assert own is not None, "the overlaid entry had no function and the module is not ours"
+    if own is None:  # a part of the model outside of the stack, such as an encoder of patches
+        own = interface_of(module)[1]
+    assert own is not None, "a module that asks for an entry without a function brings its own"
     result = own(module, query, key, value, attention_mask, *args, **options)
     if id(module) in parts:
         causal = options.get("is_causal")
@@ -206,7 +208,9 @@ class _Listener(TorchFunctionMode):
         if self.current is not None:
             name = getattr(func, "__name__", "")
             if name in ("softmax", "_softmax") and _is_score(args[0], result):
-                self.receive(Heard(part=self.current, scores=_four(args[0])))
+                self.receive(
+                    Heard(part=self.current, scores=_four(args[0]), causal=_is_causal(result))
+                )
             elif name == "scaled_dot_product_attention":
                 self.receive(self._fused(*args, output=result, **kwargs))
         return result
@@ -239,6 +243,12 @@ class _Listener(TorchFunctionMode):
 
 def _is_score(scores: Tensor, weights: Tensor) -> bool:
     return scores.dim() in (3, 4) and scores.shape[-1] >= scores.shape[-2] > 1
+
+
+def _is_causal(weights: Tensor) -> bool:
+    """Whether no token drew on a later one, by whatever number its scores were masked with."""
+    later = weights.shape[-1] - weights.shape[-2] + 1
+    return not bool(weights.triu(later).any())
 
 
 def _four(scores: Tensor) -> Tensor:

@@ -223,7 +223,7 @@ def _scaling(attention: nn.Module, config: Any, width: int) -> float:
         or getattr(attention, "scale", None) is False
     ):
         return 1.0
-    return 1 / math.sqrt(width)
+    return 1 / math.sqrt(width) if width else 1.0  # no width: the cut was refused
 
 
 def _softcap(attention: nn.Module, config: Any) -> float | None:
