@@ -130,7 +130,10 @@ def norms(tokens: int) -> None:
     peer = analysis.cpu * LAYERS / timed
     print(f"  peer: forward {forward.cpu:.1f} s, svdvals {peer:.1f} s (extrapolated: {timed} of")
     print(f"  {LAYERS} layers took {analysis.cpu:.1f} s); layerlab: {whole.cpu:.1f} s, of which")
-    print(f"  spectrum {ours.cpu:.1f} s, with enclosure and contraction")
+    print(
+        f"  spectrum {ours.cpu:.1f} s, with enclosure and contraction; the rest is the forward with"
+    )
+    print("  its vocabulary head and loss, which the peer leaves out, and the report")
     wanted = {512: 6, 1024: 12}[tokens]
     ratio = peer / ours.cpu
     line("  analysis", f"{ratio:.1f} x", f">= {wanted} x", ratio >= wanted)
