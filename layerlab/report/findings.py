@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from layerlab.report.rules import attention, collapse, fault, precision, stability
+from layerlab.report.rules import attention, collapse, fault, nearest, precision, stability
 from layerlab.report.rules.rule import SEVERITIES, Finding, Readings, Rule, Severity, Verdict
 from layerlab.report.table import plain, tidy
 
@@ -38,6 +38,13 @@ def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[
         for rule in RULES
         for number, readings in enumerate(patients)
         for verdict in rule.judge(readings)
+    ]
+    spoken = {finding.model for finding in found}
+    found += [
+        _finding(nearest.RULE, verdict, number, readings.card)
+        for number, readings in enumerate(patients)
+        if str(readings.card["name"]) not in spoken
+        for verdict in nearest.RULE.judge(readings)
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 

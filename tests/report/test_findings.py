@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.report.findings import RULES, Finding, exceeds, find, worst
+from layerlab.report import findings as all_findings
+from layerlab.report.findings import RULES, Finding, exceeds, worst
 from layerlab.report.notes import notes
 from layerlab.report.rules.attention import SCORE, SCORE_DIVERGED
 from layerlab.report.rules.peak import figure, peak, runs
@@ -58,6 +59,12 @@ def names(findings: list[Finding]) -> set[str]:
     return {finding.id.split("-")[0] for finding in findings}
 
 
+def find(report: Any, tables: Any) -> list[Finding]:
+    """The findings that a rule crossed a threshold for."""
+    found = all_findings.find(report, tables)
+    return [one for one in found if not one.id.startswith("nearest")]
+
+
 def only(findings: list[Finding]) -> Finding:
     assert len(findings) == 1, [finding.sentence for finding in findings]
     return findings[0]
@@ -71,6 +78,21 @@ def sick(name: str) -> Finding:
 
 def test_a_healthy_model_gives_no_finding():
     assert find(content(), frames()) == []
+
+
+def test_a_healthy_model_is_told_what_came_nearest():
+    tables = change(frames(), "attention", SPOT, logit_max=90.0)
+    finding = only(all_findings.find(content(), tables))
+    assert finding.severity == "info" and finding.value == 90.0
+    assert "90 % of the limit 100" in finding.sentence
+    assert finding.wanted == ("attention", "healthy", 1, 3, 2)
+
+
+def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
+    tables = change(frames("a", "b"), "attention", {"model": "a", "layer": 1}, logit_max=500.0)
+    found = all_findings.find(content(card("a"), card("b")), tables)
+    assert [one.id.startswith("nearest") for one in found] == [False, True]
+    assert [one.model for one in found] == ["a", "b"]
 
 
 def test_every_rule_has_a_case_here():
