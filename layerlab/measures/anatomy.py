@@ -8,7 +8,7 @@ by themselves, what calls itself attention and holds weight matrices).
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -53,11 +53,6 @@ class Anatomy:
     def path(self, block: int) -> str:
         return f"{self.name}.{block}"
 
-    def attention_of(self, block: int) -> AttentionPart | None:
-        """The attention of a block; None where it has none, or more than one."""
-        found = [part for part in self.attentions if part.block == block]
-        return found[0] if len(found) == 1 else None
-
 
 def anatomy(model: PreTrainedModel) -> Anatomy:
     """Find the stack of blocks and its attention layers.
@@ -83,6 +78,9 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
                         interface=uses_interface(module),
                     )
                 )
+    if any(part.interface for part in parts):  # then nothing else is attention over tokens
+        asking = [part for part in parts if part.interface]
+        parts = [replace(part, number=number) for number, part in enumerate(asking)]
     return Anatomy(name=name, blocks=tuple(blocks), attentions=tuple(parts))
 
 
@@ -96,8 +94,8 @@ def text_config(model: PreTrainedModel) -> Any:
 
 def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The blocks: the outermost module list as long as the configuration says."""
-    root = model.get_decoder() if hasattr(model, "get_decoder") else model
-    if root is None:
+    root = model.get_decoder() if hasattr(model, "get_decoder") else None
+    if root is None or not any(isinstance(module, nn.ModuleList) for module in root.modules()):
         root = model
     prefix = next(name for name, module in model.named_modules() if module is root)
     lists = [
@@ -110,7 +108,10 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     layers = getattr(text_config(model), "num_hidden_layers", None)
     fitting = [pair for pair in lists if len(pair[1]) == layers] or lists
     outermost = min(pair[0].count(".") for pair in fitting)
-    return max((p for p in fitting if p[0].count(".") == outermost), key=lambda p: len(p[1]))
+    found = max((p for p in fitting if p[0].count(".") == outermost), key=lambda p: len(p[1]))
+    if all(uses_interface(module) or _looks_like_attention(module) for module in found[1]):
+        raise NotApplicable(f"the layers of {type(model).__name__} are not modules of their own")
+    return found
 
 
 def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

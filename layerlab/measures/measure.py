@@ -56,7 +56,7 @@ class Layer:
     """One block of the stack, on one sequence, as the model computed it.
 
     `layer` 0 is the embedding output: it has a `stream` and nothing else. Attention layers are
-    counted from 0 in `attention.layer`.
+    counted from 0 in `attention.layer`. A stream of width 0 means that only the attention is known.
     """
 
     sequence: int

@@ -87,6 +87,7 @@ class _Reader:
         self.measures = [one for one in measures if self.accepts(one)]
         self.weights: dict[int, LayerWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
+        self.exposed = False
 
     def accepts(self, measure: Measure) -> bool:
         """Whether the model has what the measure needs; keeps the reason where it has not."""
@@ -161,9 +162,17 @@ class _Reader:
 
     def read(self, layer: Layer) -> None:
         """Give one layer to every measure."""
-        if layer.attention is not None and self._needs("weights"):
+        bare = not layer.stream.numel()
+        known = bool(layer.sublayers) or not bare  # otherwise nothing to check the cut against
+        if layer.attention is not None and known and self._needs("weights"):
             layer = replace(layer, weights=self._weights(layer))
+        self.exposed = self.exposed or bool(layer.sublayers)
         for measure in self.measures:
+            if bare and not measure.needs <= {"attention", "weights"}:
+                continue
+            if layer.attention is not None and not known and "weights" in measure.needs:
+                reason = "what its attention reads is not seen, so its weights cannot be checked"
+                self.runs[measure.name].notes.setdefault("unchecked", reason)
             if measure.needs == {"weights"}:
                 if layer.sequence == 0 and layer.weights is not None:
                     self.progress.step(layer.layer, measure.name)
@@ -210,6 +219,9 @@ class _Reader:
     def _finish(self, found: Trace) -> None:
         for measure in self.measures:
             run = self.runs[measure.name]
+            if found.no_stream and measure.needs & {"stream", "rerun", "gradient"}:
+                self.refuse(measure, found.no_stream)
+                continue
             if measure.close is not None:
                 self.take(measure, measure.close)
             if found.no_gradient and "gradient" in measure.needs:
@@ -235,6 +247,8 @@ class _Reader:
         if found.faults:
             layer, what = min(found.faults.items())
             return f"layer {layer}: {what}"
+        if "weights" in measure.needs and not self.exposed:
+            return "its blocks expose neither attention nor feed-forward as modules of their own"
         return "it gave no reading on this model"
 
     def refuse(self, measure: Measure, reason: str) -> None:

@@ -28,12 +28,14 @@ class Trace:
 
     Attributes:
         silent: attention layers without a record, and why.
+        no_stream: why only attention was handed out, in layers whose stream has no width.
         no_gradient: why there is no gradient, where one was wanted.
         faults: blocks whose output is not finite: (layer, what).
         loss_nats: mean next-token loss per sequence, where the model gives logits.
     """
 
     silent: dict[int, str] = field(default_factory=dict)
+    no_stream: str | None = None
     no_gradient: str | None = None
     faults: dict[int, str] = field(default_factory=dict)
     loss_nats: list[float] = field(default_factory=list)
@@ -59,7 +61,7 @@ def trace(
             (post-norm), by the number of the block that reads it.
 
     Raises:
-        NotApplicable: the blocks do not pass a batch x token x width stream.
+        NotApplicable: the blocks are not called with features, or more than once in one forward.
     """
     found = Trace()
     with _observing(model):
@@ -115,6 +117,7 @@ class _Watcher:
         self.gradients = gradients
         self.found = found
         self.visit: Visit | None = None
+        self.visited: set[int] = set()
         self.quiet = False
         self.answered: dict[int, int] = {}
         self.fronts: dict[int, nn.Module] = {}
@@ -144,26 +147,39 @@ class _Watcher:
     def enter(self, index: int, module: nn.Module, args: Any, options: Any) -> None:
         if self.quiet:
             return
+        if index in self.visited:
+            raise NotApplicable("it runs its blocks more than once in one forward")
+        self.visited.add(index)
         entered = hidden(args, options)
-        if entered.dim() != 3:
-            raise NotApplicable(
-                f"its blocks pass a tensor of shape {tuple(entered.shape)}, "
-                "not batch x token x width"
-            )
+        self.fit(entered, entered)
         self.visit = Visit(index=index, args=args, options=options, entered=entered)
-        if index == 0 and self.sound(0, entered):
+        if index == 0 and self.found.no_stream is None and self.sound(0, entered):
             self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
+
+    def fit(self, stream: Tensor, entered: Tensor) -> None:
+        """Say why what a block passes on is not the stream of this sequence's tokens."""
+        if self.found.no_stream is not None:
+            return
+        if stream.dim() != 3 or len(stream) != 1:
+            fault = f"a tensor of shape {tuple(stream.shape)}, not batch x token x width"
+        elif stream.shape[1] != len(self.tokens):
+            fault = f"{stream.shape[1]} positions for {len(self.tokens)} tokens"
+        elif stream.shape != entered.shape:
+            fault = f"{entered.shape[2]} channels on as {stream.shape[2]}"
+        else:
+            return
+        self.found.no_stream = f"its blocks pass {fault}"
 
     def hear_child(
         self, name: str, module: nn.Module, args: Any, options: Any, output: Any
     ) -> None:
         if not self.quiet and self.visit is not None:
-            call = called(name, module, args, options, output, len(self.tokens))
+            call = called(name, module, args, options, output, self.visit.positions)
             self.visit.calls += [] if call is None else [call]
 
     def hear_inner(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
         if not self.quiet and self.visit is not None:
-            call = called("", module, args, options, output, len(self.tokens))
+            call = called("", module, args, options, output, self.visit.positions)
             self.visit.inner |= {} if call is None else {module: call}
 
     def hear_attention(self, heard: Heard) -> None:
@@ -179,12 +195,24 @@ class _Watcher:
         self.visit = None
         if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
             stream = stream[None]
+        self.fit(stream, visit.entered)
         if not self.sound(visit.index + 1, stream):
             return
         last = visit.calls[-1] if visit.calls else None
         if last is not None and last.left is first_tensor(output) and not last.heavy:
             self.fronts[visit.index + 1] = last.module
-        part = self.anatomy.attention_of(visit.index)
+        parts = [part for part in self.anatomy.attentions if part.block == visit.index]
+        part = parts[0] if len(parts) == 1 else None
+        if self.found.no_stream is None:
+            self.give_whole(module, visit, part, stream)
+        if self.found.no_stream is not None or part is None:
+            for one in parts:
+                self.give_attention(module, visit, one, len(parts) == 1)
+
+    def give_whole(
+        self, module: nn.Module, visit: Visit, part: AttentionPart | None, stream: Tensor
+    ) -> None:
+        """A block with its stream, and its attention where it has one."""
         self.give(
             Layer(
                 sequence=self.sequence,
@@ -198,6 +226,24 @@ class _Watcher:
                 rerun=partial(self.rerun, module, visit),
             )
         )
+
+    def give_attention(
+        self, module: nn.Module, visit: Visit, part: AttentionPart, alone: bool
+    ) -> None:
+        """An attention whose block has no stream, or more attentions than this one."""
+        attention = self.attended(visit, part)
+        if attention is not None:
+            self.give(
+                Layer(
+                    sequence=self.sequence,
+                    layer=visit.index + 1,
+                    tokens=self.tokens,
+                    stream=visit.entered.new_empty(len(self.tokens), 0),
+                    sublayers=sublayers(module, visit, part) if alone else {},
+                    attention=attention,
+                    block=module if alone else None,
+                )
+            )
 
     def give(self, layer: Layer) -> None:
         gradient = self.gradients.pop(layer.layer, None)

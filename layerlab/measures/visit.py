@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from layerlab.measures.anatomy import AttentionPart, first_tensor
@@ -44,6 +45,15 @@ class Visit:
     calls: list[Call] = field(default_factory=list)
     inner: dict[nn.Module, Call] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
+
+    @property
+    def positions(self) -> int:
+        return self.entered.shape[-2]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what a sublayer adds to."""
+        return self.entered.shape[-2:]
 
 
 def called(
@@ -112,7 +122,7 @@ def sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dic
     linear = all(isinstance(call.module, nn.Linear) for call in heavy)
     if len(heavy) == 1 or (len(heavy) == 2 and linear):
         found["ffn"] = _sublayer(block, visit, heavy[0], heavy[-1])
-    return found
+    return {name: part for name, part in found.items() if part.branch.shape == visit.shape}
 
 
 def _sublayer(block: nn.Module, visit: Visit, begin: Call, end: Call) -> Sublayer:

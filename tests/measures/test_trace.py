@@ -176,11 +176,23 @@ def test_a_stream_that_is_not_finite_is_reported_with_its_layer(tiny):
     assert [layer.layer for layer in layers] == [0, 1]
 
 
-def test_a_stream_of_another_shape_is_refused(tiny):
+def test_where_positions_are_not_tokens_only_attention_is_handed_out(tiny):
     model = tiny("gpt2")
-    block = model.transformer.h[0]
-    with pytest.raises(NotApplicable, match=r"shape \(1, 2, 28, 16\), not batch x token x width"):
-        block.register_forward_pre_hook(
-            lambda module, args: (torch.stack([args[0], args[0]], 1), *args[1:]), prepend=True
-        )
+    model.transformer.h[0].register_forward_pre_hook(
+        lambda module, args: (torch.cat([args[0][:, :1], args[0]], 1), *args[1:]), prepend=True
+    )
+    layers, found = traced(model)
+    assert found.no_stream == "its blocks pass 29 positions for 28 tokens"
+    assert [layer.attention.layer for layer in layers] == [0, 1]
+    assert not any(layer.stream.numel() for layer in layers)
+
+
+def test_blocks_that_run_twice_are_refused(tiny):
+    model = tiny("gpt2")
+    model.transformer.h.append(model.transformer.h[0])
+    model.config.n_layer = 3
+    model.transformer.h[0].forward = partial(
+        type(model.transformer.h[0]).forward, model.transformer.h[0]
+    )
+    with pytest.raises(NotApplicable, match="more than once in one forward"):
         traced(model)

@@ -1,4 +1,4 @@
-"""What comes nearest to a threshold where none is crossed: a healthy model too has a first place."""
+"""What comes nearest to a threshold where none is crossed: a healthy model has a first place too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
