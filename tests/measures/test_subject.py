@@ -2,7 +2,13 @@ import shutil
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from layerlab import UserError
 from layerlab.measures.subject import Subject, subject, weights_hash
@@ -55,6 +61,21 @@ def test_a_loaded_model_is_taken_as_it_is(tiny):
     assert found.model is model and found.source == "memory"
     with pytest.raises(UserError, match=r"this one is loaded: call model.to\(...\) before"):
         subject(model, dtype="float64")
+
+
+def test_an_encoder_decoder_is_one_clear_line():
+    shape = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8}
+    with pytest.raises(UserError, match="T5ForConditionalGeneration is an encoder-decoder"):
+        subject(T5ForConditionalGeneration(T5Config(vocab_size=9, **shape)))
+
+
+def test_weights_that_cannot_be_fetched_are_one_clear_line(saved, monkeypatch):
+    def gone(*args, **options):
+        raise OSError("no such object")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", gone)
+    with pytest.raises(UserError, match="no safetensors weights for .* could be read: no such"):
+        subject(str(saved))
 
 
 def broken(folder, kind, tiny):
