@@ -176,8 +176,8 @@ def _loaded(
         )
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(
-            f"{type(model).__name__} is an encoder-decoder, which needs two texts; give its decoder "
-            "as a causal language model, or a decoder such as GPT-2, Llama or Qwen"
+            f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
+            "its decoder as a causal language model, or another decoder"
         )
     name = model.config._name_or_path or type(model).__name__
     return Subject(name=Path(name).name, source="memory", model=model, tokenizer=tokenizer)

@@ -74,7 +74,7 @@ def test_weights_that_cannot_be_fetched_are_one_clear_line(saved, monkeypatch):
         raise OSError("no such object")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", gone)
-    with pytest.raises(UserError, match="no safetensors weights for .* could be read: no such"):
+    with pytest.raises(UserError, match=r"no safetensors weights for .* could be read: no such"):
         subject(str(saved))
 
 
