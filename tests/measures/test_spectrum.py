@@ -228,3 +228,17 @@ def test_columns_that_no_row_may_use_are_left_out():
 
 def test_a_block_without_attention_gives_no_rows():
     assert read(None) == []
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5, 64, 128])
+def test_contraction_does_not_rest_on_a_smaller_singular_value(tokens):
+    for seed in range(6):
+        draw = torch.Generator().manual_seed(seed)
+        query = 10 * torch.randn(2, tokens, 16, generator=draw)
+        key = torch.randn(2, tokens, 16, generator=draw)
+        record = Attended(layer=0, name="attention", query=query, key=key, scaling=0.25)
+        matrix = record.weights().double()
+        exact = torch.linalg.svdvals(matrix - matrix.mean(-2, keepdim=True))[:, 0]
+        floor = tokens**0.5 * torch.finfo(torch.float32).eps * torch.linalg.matrix_norm(matrix, 2)
+        error = (spectrum(record).contraction - exact).abs()
+        assert (error <= 1e-4 * exact + 8 * floor).all(), (seed, error / exact)
