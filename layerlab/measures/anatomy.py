@@ -109,7 +109,7 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     fitting = [pair for pair in lists if len(pair[1]) == layers] or lists
     outermost = min(pair[0].count(".") for pair in fitting)
     found = max((p for p in fitting if p[0].count(".") == outermost), key=lambda p: len(p[1]))
-    if all(uses_interface(module) or _looks_like_attention(module) for module in found[1]):
+    if all(module in dict(_attentions("", module)).values() for module in found[1]):
         raise NotApplicable(f"the layers of {type(model).__name__} are not modules of their own")
     return found
 
