@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab.measures.attended import Attended
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
-from layerlab.measures.tile import blocks, cut, groups, height, triangular
+from layerlab.measures.tile import blocks, cut, groups, height, one_thread, triangular
 from layerlab.shapes import HeadVector
 
 HeadRows = Float[Tensor, "head row"]
@@ -40,6 +40,7 @@ class _Rows:
     ranges: HeadRows
 
 
+@one_thread()
 def focus(attended: Attended, *, dtype: torch.dtype = torch.float32) -> Focus:
     """Entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.measures.attended import Attended
 from layerlab.measures.lanczos import Krylov, Perron, Ritz, profile, settle
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
-from layerlab.measures.tile import DENSE_TOKENS, cut, groups, tile, triangular
+from layerlab.measures.tile import DENSE_TOKENS, cut, groups, one_thread, tile, triangular
 from layerlab.shapes import HeadVector
 
 
@@ -28,6 +28,7 @@ class Spectrum:
     contraction: HeadVector
 
 
+@one_thread()
 def spectrum(
     attended: Attended, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
 ) -> Spectrum:

@@ -242,3 +242,12 @@ def test_contraction_does_not_rest_on_a_smaller_singular_value(tokens):
         floor = tokens**0.5 * torch.finfo(torch.float32).eps * torch.linalg.matrix_norm(matrix, 2)
         error = (spectrum(record).contraction - exact).abs()
         assert (error <= 1e-4 * exact + 8 * floor).all(), (seed, error / exact)
+
+
+def test_the_number_of_threads_is_what_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    spectrum(record("init", 10))
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == 2
