@@ -174,8 +174,9 @@ def _reading(h: Hidden) -> dict[str, float]:
 def _places(layer: Layer) -> Iterator[tuple[str, Hidden]]:
     yield "stream", layer.stream
     for place in ("attention", "ffn"):
-        if place in layer.sublayers:
-            yield place, layer.sublayers[place].branch
+        branch = layer.sublayers[place].branch if place in layer.sublayers else None
+        if branch is not None:
+            yield place, branch
 
 
 def read(layer: Layer, run: Run) -> Iterator[Row]:

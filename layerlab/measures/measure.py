@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.measures.attended import Attended
@@ -43,12 +44,13 @@ class Sublayer:
     """What attention or feed-forward saw and gave in one block.
 
     `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
-    output, `branch` what joins the residual stream (after a norm on the branch, if there is one).
+    output, `branch` what joins the residual stream (after a norm on the branch, if there is one);
+    None where no sum in the block shows that it does.
     """
 
-    entered: Hidden
+    entered: Float[Tensor, "token read"]
     left: Hidden
-    branch: Hidden
+    branch: Hidden | None
 
 
 @dataclass(frozen=True, kw_only=True)

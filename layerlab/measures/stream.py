@@ -166,8 +166,8 @@ def _directions(wide: Hidden) -> Hidden:
 
 def _branch(layer: Layer, name: str) -> Row:
     row = {f"{name}_share": NAN, f"{name}_cosine": NAN}
-    if layer.entered is not None and name in layer.sublayers:
-        branch = layer.sublayers[name].branch
+    branch = layer.sublayers[name].branch if name in layer.sublayers else None
+    if layer.entered is not None and branch is not None:
         row[f"{name}_share"] = share(branch, layer.entered).item()
         row[f"{name}_cosine"] = alignment(branch, layer.entered).item()
     return row

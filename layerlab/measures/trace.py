@@ -220,7 +220,7 @@ class _Watcher:
                 tokens=self.tokens,
                 stream=stream[0],
                 entered=visit.entered[0],
-                sublayers=sublayers(module, visit, part),
+                sublayers=sublayers(visit, part, stream),
                 attention=self.attended(visit, part),
                 block=module,
                 rerun=partial(self.rerun, module, visit),
@@ -239,14 +239,14 @@ class _Watcher:
                     layer=visit.index + 1,
                     tokens=self.tokens,
                     stream=visit.entered.new_empty(len(self.tokens), 0),
-                    sublayers=sublayers(module, visit, part) if alone else {},
+                    sublayers=sublayers(visit, part) if alone else {},
                     attention=attention,
                     block=module if alone else None,
                 )
             )
 
     def give(self, layer: Layer) -> None:
-        gradient = self.gradients.pop(layer.layer, None)
+        gradient = self.gradients.pop(layer.layer, None) if layer.stream.numel() else None
         self.quiet = True  # measures may run the block again
         try:
             self.read(layer if gradient is None else _with_gradient(layer, gradient))

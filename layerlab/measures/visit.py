@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from layerlab.measures.anatomy import AttentionPart, first_tensor
+from layerlab.measures.junction import factor
 from layerlab.measures.measure import NotApplicable, Sublayer
 from layerlab.measures.probe import Heard
 
@@ -49,11 +49,6 @@ class Visit:
     @property
     def positions(self) -> int:
         return self.entered.shape[-2]
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of what a sublayer adds to."""
-        return self.entered.shape[-2:]
 
 
 def called(
@@ -101,10 +96,15 @@ def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor |
     return signature.bind_partial(module, *args, **options).arguments.get(name)
 
 
-def sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dict[str, Sublayer]:
+def sublayers(
+    visit: Visit, part: AttentionPart | None, stream: Tensor | None = None
+) -> dict[str, Sublayer]:
     """What attention and feed-forward saw and gave, where the block exposes them.
 
     Source: Own.
+
+    Args:
+        stream: what the block gave; without it no branch is seen to join.
     """
     found: dict[str, Sublayer] = {}
     outer = None if part is None else part.outer
@@ -113,7 +113,7 @@ def sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dic
         call = visit.calls[first]
         # Where a norm lies between a child and its attention, theorems speak of the inner one.
         inner = visit.inner.get(part.module, call)
-        found["attention"] = _sublayer(block, visit, inner, call)
+        found["attention"] = _sublayer(visit, inner, call, stream)
     heavy = [
         call
         for call in visit.calls
@@ -121,26 +121,44 @@ def sublayers(block: nn.Module, visit: Visit, part: AttentionPart | None) -> dic
     ]
     linear = all(isinstance(call.module, nn.Linear) for call in heavy)
     if len(heavy) == 1 or (len(heavy) == 2 and linear):
-        found["ffn"] = _sublayer(block, visit, heavy[0], heavy[-1])
-    return {name: part for name, part in found.items() if part.branch.shape == visit.shape}
+        found["ffn"] = _sublayer(visit, heavy[0], heavy[-1], stream)
+    return found
 
 
-def _sublayer(block: nn.Module, visit: Visit, begin: Call, end: Call) -> Sublayer:
+def _sublayer(visit: Visit, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
     """A sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
     sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
-    taken off again. Granite scales the branch by a constant of the block.
+    taken off again. Some scale the branch by a constant.
     """
     branch, current = _net(end), end.left
     for call in visit.calls:
         reads = call.entered is current and call.module is not end.module
         if reads and end.residual is None:
             branch, current = call.kept, call.left
-    branch = branch * getattr(block, "residual_multiplier", 1.0)
+    branch = _flat(branch)
+    scale = None if stream is None else _factor(visit, branch, stream)
     nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())
     left = _net(begin if nested else end)
-    return Sublayer(entered=_flat(begin.entered), left=_flat(left), branch=_flat(branch))
+    return Sublayer(
+        entered=_flat(begin.entered),
+        left=_flat(left),
+        branch=None if scale is None else branch if scale == 1 else branch * scale,
+    )
+
+
+def _factor(visit: Visit, branch: Tensor, stream: Tensor) -> float | None:
+    """By what constant a branch joins; norms read the stream, and in a post-norm block give it."""
+    entered = [visit.entered, *(call.entered for call in visit.calls)]
+    normed = [call.kept for call in visit.calls if not call.heavy]
+    heavy = [_net(call) for call in visit.calls if call.heavy]
+    return factor(
+        branch,
+        sums=[_flat(one) for one in (stream, *entered)],
+        bases=[_flat(one) for one in (*entered, *normed)],
+        beside=[_flat(one) for one in heavy],
+    )
 
 
 def _net(call: Call) -> Tensor:

@@ -77,6 +77,8 @@ _HASHED = {
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    # Block-sparse attention replaces itself by this one where a text is short.
+    "big_bird": {"attention_type": "original_full"},
     "blt": {"global_config": {"num_hidden_layers": 3}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
@@ -107,6 +109,15 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "zamba": _ZAMBA,
     "zamba2": _ZAMBA,
     "zaya": {"num_experts_per_tok": 1},
+}
+
+# What no configuration alone can bring to life, and why; a test says that it is still so.
+UNBUILT = {
+    "gemma3n": "its image tower needs the package timm (the text model `gemma3n_text` is built)",
+    **dict.fromkeys(
+        ("gemma4_assistant", "gemma4_unified_assistant"),
+        "it drafts for another model and reads that model's keys and values",
+    ),
 }
 
 

@@ -1,0 +1,187 @@
+"""What one family shows: norms against the SVD, logits, restoration, and a reading of everything.
+
+Models run in float32. Norms are measured in float64 on the factors that the probe recorded; the
+oracle is a float64 SVD of the attention of a plain eager forward, whose entries carry the float32
+rounding of one softmax: relatively (3 + 2 max |score|) 2^-24, some 1e-7 at the scores seen here.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from layerlab.measures.anatomy import Anatomy
+from layerlab.measures.attended import Attended
+from layerlab.measures.measure import Layer, NotApplicable
+from layerlab.measures.reading import Readings, readings
+from layerlab.measures.spectrum import spectrum
+from layerlab.measures.subject import Subject
+from layerlab.measures.trace import trace
+from layerlab.registry import resolve
+from tests.families.oracle import oracle
+from tests.families.recipe import TOKENS, build
+
+TOLERANCE = 1e-6
+
+
+@dataclass(kw_only=True)
+class Passage:
+    """One forward under the trace, with one implementation of attention.
+
+    Attributes:
+        identical: whether logits with the trace, before it and after it agree in every bit.
+        records: the attention layers that were heard.
+        silent: the attention layers that were not, and why.
+        places: the sublayers that are seen to join the stream in some block.
+        refused: why the model cannot be traced.
+    """
+
+    identical: bool = True
+    records: list[Attended] = field(default_factory=list)
+    silent: dict[int, str] = field(default_factory=dict)
+    places: set[str] = field(default_factory=set)
+    refused: str | None = None
+
+
+@dataclass(kw_only=True)
+class Examination:
+    """Everything that is claimed about one family.
+
+    Attributes:
+        attentions: how many attention layers the anatomy finds.
+        error: largest relative error of a norm, over layers, heads and implementations.
+        source: where the matrices of the oracle came from.
+    """
+
+    family: str
+    owner: str
+    stack: Anatomy | str
+    passages: dict[str, Passage]
+    readings: Readings
+    restored: bool
+    error: float | None
+    source: str
+
+    @property
+    def attentions(self) -> int:
+        return 0 if isinstance(self.stack, str) else len(self.stack.attentions)
+
+
+def examine(family: str) -> Examination:
+    """Trace a family in each of its implementations, then read every default measure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = build(family)
+        names = ("eager", "sdpa") if model._supports_sdpa else ("eager",)
+        models = {name: build(family, name) for name in names}
+        passages = {name: passage(one) for name, one in models.items()}
+        error, source = agreement(models["eager"], passages)
+        found, restored = read(model)
+    return Examination(
+        family=family,
+        owner=type(model).__name__,
+        stack=subject(model).stack,
+        passages=passages,
+        readings=found,
+        restored=restored,
+        error=error,
+        source=source,
+    )
+
+
+def subject(model: PreTrainedModel) -> Subject:
+    return Subject(name="family", source="memory", model=model, tokenizer=None)
+
+
+def tokens() -> Tensor:
+    """Distinct tokens, none of them special."""
+    return 10 + torch.randperm(200, generator=torch.Generator().manual_seed(1))[:TOKENS]
+
+
+def logits(model: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=tokens()[None], use_cache=False).logits
+
+
+def passage(model: PreTrainedModel) -> Passage:
+    """One forward under the trace, beside plain ones before and after it."""
+    stack, found, before = subject(model).stack, Passage(), logits(model)
+    if isinstance(stack, str):
+        return Passage(refused=stack)
+
+    def keep(layer: Layer) -> None:
+        found.places |= {name for name, one in layer.sublayers.items() if one.branch is not None}
+        found.records += [layer.attention] if layer.attention is not None else []
+
+    with seen(model) as given:
+        try:
+            found.silent = trace(model, stack, [tokens()], keep).silent
+        except NotApplicable as reason:
+            found = Passage(refused=str(reason))
+    found.records.sort(key=lambda record: record.layer)
+    whole = bool(given) or found.refused is not None
+    found.identical = whole and all(torch.equal(one, before) for one in (*given, logits(model)))
+    return found
+
+
+@contextmanager
+def seen(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """The logits of every forward without gradients, until the context ends."""
+    given: list[Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            given.append(output.logits)
+
+    hook = model.register_forward_hook(keep)
+    try:
+        yield given
+    finally:
+        hook.remove()
+
+
+def agreement(eager: PreTrainedModel, passages: dict[str, Passage]) -> tuple[float | None, str]:
+    """The worst relative error of a norm over all implementations; None where nothing was heard."""
+    records = passages["eager"].records
+    if not records:
+        return None, "none"
+    matrices, source = oracle(eager, tokens(), records)
+    worst = 0.0
+    for one in passages.values():
+        for record in one.records:
+            place = [eager_record.layer for eager_record in records].index(record.layer)
+            exact = torch.linalg.svdvals(matrices[place].double())[:, 0]
+            norm = spectrum(record, dtype=torch.float64).norm
+            worst = max(worst, float(((norm - exact).abs() / exact).max()))
+    return worst, source
+
+
+def read(model: PreTrainedModel) -> tuple[Readings, bool]:
+    """Every default measure, and whether the model is afterwards what it was before."""
+    before, plain = state(model), logits(model)
+    with seen(model) as given:
+        found = readings(subject(model), [tokens()], resolve(None))
+    same = all(torch.equal(one, plain) for one in (*given, logits(model)))
+    return found, same and equal(state(model), before)
+
+
+def state(model: PreTrainedModel) -> tuple[Any, ...]:
+    """All that a trace could leave behind."""
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    flags = [(p.requires_grad, p.grad is None) for p in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    entries = {name: id(entry) for name, entry in AttentionInterface().items()}
+    masks = {name: id(entry) for name, entry in AttentionMaskInterface().items()}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return hooks, flags, modes, entries, masks, copy.deepcopy(model.config.to_dict()), weights
+
+
+def equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    weights = all(torch.equal(tensor, other[-1][name]) for name, tensor in one[-1].items())
+    return weights and one[:-1] == other[:-1]
