@@ -47,11 +47,9 @@ def factor(
     size = float(part.square().sum())
     if not size or not math.isfinite(size):
         return None
-    added = [one[rows].float() for one in bases if one.shape == branch.shape]
-    others = [one[rows].float() for one in beside if one.shape == branch.shape]
+    added = [one[rows].float() for one in bases]
+    others = [one[rows].float() for one in beside]
     for given in sums:
-        if given.shape != branch.shape:
-            continue
         total = given[rows].float()
         slack = SLACK * torch.finfo(branch.dtype).eps * float(total.abs().max())
         for base in added:

@@ -155,10 +155,15 @@ def _factor(visit: Visit, branch: Tensor, stream: Tensor) -> float | None:
     heavy = [_net(call) for call in visit.calls if call.heavy]
     return factor(
         branch,
-        sums=[_flat(one) for one in (stream, *entered)],
-        bases=[_flat(one) for one in (*entered, *normed)],
-        beside=[_flat(one) for one in heavy],
+        sums=_like(branch, [stream, *entered]),
+        bases=_like(branch, [*entered, *normed]),
+        beside=_like(branch, heavy),
     )
+
+
+def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """The features that could be added to a branch."""
+    return [flat for one in given if (flat := _flat(one)).shape == branch.shape]
 
 
 def _net(call: Call) -> Tensor:
