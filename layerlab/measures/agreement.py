@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.measures.attended import Attended
@@ -32,7 +33,7 @@ def checked(
     weights: LayerWeights,
     attended: Attended,
     entered: Hidden,
-    left: Hidden | None = None,
+    left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> LayerWeights:
     """The weights without what the trace contradicts, with the window and softcap that it showed.
@@ -61,7 +62,7 @@ def verify(
     weights: LayerWeights,
     attended: Attended,
     entered: Hidden,
-    left: Hidden | None = None,
+    left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> str | None:
     """Why the weights do not give what the trace showed, or None where they do.
@@ -76,7 +77,7 @@ def faults(
     weights: LayerWeights,
     attended: Attended,
     entered: Hidden,
-    left: Hidden | None = None,
+    left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> dict[str, str]:
     """What the trace contradicts, and how.

@@ -49,11 +49,11 @@ class LayerWeights:
     query: Float[Tensor, "head head_width width"] | None = None
     key: Float[Tensor, "kv_head head_width width"] | None = None
     value: Float[Tensor, "kv_head value_width width"] | None = None
-    output: Float[Tensor, "head width value_width"] | None = None
+    output: Float[Tensor, "head written value_width"] | None = None
     query_bias: Float[Tensor, "head head_width"] | None = None
     key_bias: Float[Tensor, "kv_head head_width"] | None = None
     value_bias: Float[Tensor, "kv_head value_width"] | None = None
-    output_bias: Float[Tensor, " width"] | None = None
+    output_bias: Float[Tensor, " written"] | None = None
     gain: Float[Tensor, " width"] | None = None
     shift: Float[Tensor, " width"] | None = None
     norm: str | None = None
