@@ -133,14 +133,14 @@ def _check_transposed(product: Tensor, length: Tensor, size: Tensor) -> None:
 
 
 def local_lipschitz(
-    rerun: Map, stream: Hidden, *, steps: int = 5, tolerance: float = 0.01, seed: int = 0
+    rerun: Map, stream: Hidden, *, steps: int = 4, tolerance: float = 0.01, seed: int = 0
 ) -> Ritz:
     """Largest singular value of a block's Jacobian at one input, all tokens together.
 
     local = max_D ||J D||_F / ||D||_F,   J D = d/dt f(X + t D) at t = 0
 
     1 is what the identity has: above it some change of the stream is amplified, below it every
-    change shrinks. It is a lower bound after `steps` steps: at five, 0.88 to 0.99 of the converged
+    change shrinks. It is a lower bound after `steps` steps: at four, 0.86 to 0.97 of the converged
     value on the trained and untrained models it was tried on.
 
     Source: kim21, section 2; castin24; golub13, section 10.4.
@@ -357,6 +357,6 @@ MEASURES = (
         better=None,
         needs=frozenset({"stream", "rerun", "gradient", "weights"}),
         read=read,
-        options={"steps": 5, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
+        options={"steps": 4, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
     ),
 )
