@@ -44,6 +44,7 @@ house: $(READY)
 
 docs: $(READY)
 	$(BIN) docs/generate.py
+	$(BIN) -m tests.families.page
 
 clean:
 	rm -rf report build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

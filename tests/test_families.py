@@ -33,6 +33,7 @@ def norms_are_those_of_the_svd(found: Examination) -> None:
     heard = any(passage.records for passage in found.passages.values())
     assert (found.error is not None) == heard
     assert found.error is None or found.error <= TOLERANCE
+    assert found.reading <= TOLERANCE
 
 
 def logits_are_bit_identical_and_the_model_is_restored(found: Examination) -> None:

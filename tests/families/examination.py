@@ -7,7 +7,7 @@ rounding of one softmax: relatively (3 + 2 max |score|) 2^-24, some 1e-7 at the 
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from layerlab.measures.anatomy import Anatomy
 from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, NotApplicable
+from layerlab.measures.measure import Layer, NotApplicable, Row
 from layerlab.measures.reading import Readings, readings
 from layerlab.measures.spectrum import spectrum
 from layerlab.measures.subject import Subject
@@ -56,6 +56,7 @@ class Examination:
     Attributes:
         attentions: how many attention layers the anatomy finds.
         error: largest relative error of a norm, over layers, heads and implementations.
+        reading: the same of the readings in float32, beyond what their rounded scores explain.
         source: where the matrices of the oracle came from.
     """
 
@@ -66,6 +67,7 @@ class Examination:
     readings: Readings
     restored: bool
     error: float | None
+    reading: float
     source: str
 
     @property
@@ -81,7 +83,7 @@ def examine(family: str) -> Examination:
         names = ("eager", "sdpa") if model._supports_sdpa else ("eager",)
         models = {name: build(family, name) for name in names}
         passages = {name: passage(one) for name, one in models.items()}
-        error, source = agreement(models["eager"], passages)
+        exact, source = norms(models["eager"], passages["eager"].records)
         found, restored = read(model)
     return Examination(
         family=family,
@@ -90,7 +92,8 @@ def examine(family: str) -> Examination:
         passages=passages,
         readings=found,
         restored=restored,
-        error=error,
+        error=agreement(exact, passages.values()) if exact else None,
+        reading=excess(exact, passages["eager"].records, found.rows.get("spectrum", [])),
         source=source,
     )
 
@@ -146,20 +149,38 @@ def seen(model: PreTrainedModel) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def agreement(eager: PreTrainedModel, passages: dict[str, Passage]) -> tuple[float | None, str]:
-    """The worst relative error of a norm over all implementations; None where nothing was heard."""
-    records = passages["eager"].records
+def norms(eager: PreTrainedModel, records: Sequence[Attended]) -> tuple[dict[int, Tensor], str]:
+    """The largest singular value of every head of every attention layer, and of which matrices."""
     if not records:
-        return None, "none"
+        return {}, "none"
     matrices, source = oracle(eager, tokens(), records)
-    worst = 0.0
-    for one in passages.values():
-        for record in one.records:
-            place = [eager_record.layer for eager_record in records].index(record.layer)
-            exact = torch.linalg.svdvals(matrices[place].double())[:, 0]
-            norm = spectrum(record, dtype=torch.float64).norm
-            worst = max(worst, float(((norm - exact).abs() / exact).max()))
-    return worst, source
+    pairs = zip(records, matrices, strict=True)
+    return {r.layer: torch.linalg.svdvals(m.double())[:, 0] for r, m in pairs}, source
+
+
+def agreement(exact: dict[int, Tensor], passages: Iterable[Passage]) -> float:
+    """The worst relative error of a norm, measured in float64, over all implementations."""
+    return max(
+        float((spectrum(record, dtype=torch.float64).norm / exact[record.layer] - 1).abs().max())
+        for one in passages
+        for record in one.records
+    )
+
+
+def excess(exact: dict[int, Tensor], records: Sequence[Attended], rows: Sequence[Row]) -> float:
+    """The worst relative error of a float32 reading, less the rounding of its largest score."""
+    scores = {
+        r.layer: float(r.logits()[r.allowed().expand(r.heads, -1, -1)].abs().max()) for r in records
+    }
+    unit = torch.finfo(torch.float32).eps
+    return max(
+        (
+            abs(row["norm"] / float(exact[row["layer"]][row["head"]]) - 1)
+            - 2 * unit * scores[row["layer"]]
+            for row in rows
+        ),
+        default=0.0,
+    )
 
 
 def read(model: PreTrainedModel) -> tuple[Readings, bool]:

@@ -82,9 +82,9 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
                 "the matrix that they multiply with, the SVD is of what their softmax gave.",
                 f"- **Not applicable**: {len(silent)} families: {', '.join(silent)}.",
                 "- **Logits**: bit-identical with the trace, before it and after it, in every "
-                "family and implementation, also while every default measure is read; hooks, "
-                "flags, configuration, weights and the registered attention functions are "
-                "afterwards what they were.",
+                "implementation of every family that can be traced, also while every default "
+                "measure is read; hooks, flags, configuration, weights and the registered "
+                "attention functions are afterwards what they were.",
                 f"- **Stream**: {len(streams)} families pass batch x token x width from block to "
                 "block, so that diversity, dimension, stream and lipschitz have readings.",
                 f"- **Sublayers**: in {places['attention, ffn']} families both attention and "
@@ -95,9 +95,10 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
                 "scores exist, since a norm on query and key makes the plain form meaningless.",
             ]
         ),
-        "Models run in float32, norms are measured in float64 on the factors that were recorded; "
-        "the SVD is of float32 attention, so agreement can be no better than the rounding of one "
-        "softmax.",
+        "Models run in float32. The error in the table is that of norms measured in float64 on the "
+        "factors that were recorded; the SVD is of float32 attention, so agreement can be no "
+        "better than the rounding of one softmax. The default reading, in float32, is held to 1e-6 "
+        "as well, plus the rounding of its largest score.",
         "Not tested here: trained weights, other implementations than eager and sdpa (flash, flex "
         "and paged attention are replaced by one of these while a model is traced), half "
         "precision, texts longer than a sliding window's or a chunk's few multiples, images and "
