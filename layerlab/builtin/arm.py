@@ -17,7 +17,6 @@ class Recipe:
 
     Attributes:
         deviation: standard deviation of every initial matrix; biases start at 0, norms at 1.
-        horizon: steps over which the cosine would fall to the last rate, if the run were as long.
         cooldown: steps at the end over which the rate falls to the last rate in a straight line.
         validation: the last part of the text, held out.
         interval: steps between two lines of the log, each with a checkpoint.
@@ -31,8 +30,7 @@ class Recipe:
     context: int = 256
     deviation: float = 0.02
     batch: int = 8
-    steps: int = 1500
-    horizon: int = 2700
+    steps: int = 3600
     cooldown: int = 300
     warmup: int = 300
     rate: float = 2e-3

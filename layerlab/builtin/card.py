@@ -126,13 +126,12 @@ Validation loss during training, nats per token:
 ## Recipe
 
 AdamW (no decay on biases and norms), gradients clipped by their norm, no dropout, float32
-throughout, tied embeddings. The learning rate warms up linearly, follows a cosine that would reach
-the last rate at the horizon, and over the cool-down falls to the last rate in a straight line.
+throughout, tied embeddings. The learning rate warms up linearly, follows a cosine that
+reaches the last rate at the last step, and over the cool-down is also drawn there in a straight line.
 Every matrix starts normal with the same deviation; GPT-2's extra division of the output projections
 by sqrt(2 layers) is left out, in all arms. Windows start anywhere in the text; in every other row
 the first token is replaced by the separator `<|endoftext|>`, so that it can serve as a prefix. The
-program is `layerlab/builtin/train.py`. A horizon beyond the steps means that the run was cooled
-down early, for want of machine time: the losses were still falling.
+program is `layerlab/builtin/train.py`.
 
 {settings}
 

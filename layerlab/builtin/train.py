@@ -82,7 +82,7 @@ def rate_at(step: int, recipe: Recipe) -> float:
     """Give the learning rate: linear warm-up, half a cosine, and a linear cool-down at the end."""
     if step < recipe.warmup:
         return recipe.rate * (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / max(1, max(recipe.horizon, recipe.steps) - recipe.warmup)
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
     cosine = (1 + math.cos(math.pi * done)) / 2
     left = min(1.0, (recipe.steps - step) / max(1, recipe.cooldown))
     return recipe.last_rate + (recipe.rate - recipe.last_rate) * left * cosine

@@ -132,8 +132,8 @@ def test_model_has_learned_english(name):
     model = load(name)
     ids = torch.tensor(tokenizer_of(name)(sample())["input_ids"][: model.config.vocab_size])
     loss = train.nats(model, ids, model.config.max_position_embeddings) / (len(ids) - 1)
-    # The sample is modern prose, the training text is not: two bits below uniform is far.
-    assert loss < math.log(model.config.vocab_size) - 2 * math.log(2)
+    # The sample is modern prose, the training text is not: one nat below uniform is far.
+    assert loss < math.log(model.config.vocab_size) - 1
 
 
 def column_of_card(name, row):
@@ -260,7 +260,7 @@ def test_batches_hold_the_next_token_as_target():
 
 
 def test_rate_rises_then_falls_to_the_last_rate():
-    recipe = train.Recipe(steps=100, warmup=10, horizon=150, cooldown=20)
+    recipe = train.Recipe(steps=100, warmup=10, cooldown=20)
     rates = [train.rate_at(step, recipe) for step in range(101)]
     assert max(rates) == rates[9] == recipe.rate
     assert rates[:10] == sorted(rates[:10])

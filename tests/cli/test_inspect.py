@@ -102,7 +102,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
 def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
     seen, deadline = b"", time.monotonic() + 120
     with subprocess.Popen(
-        [sys.executable, "-m", "layerlab", "inspect", "--out", "out"],
+        [sys.executable, "-m", "layerlab", "inspect", "--samples", "30", "--out", "out"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         env={**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"},
