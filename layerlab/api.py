@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from layerlab import UserError, __version__, builtin
 from layerlab.measures.detail import Wanted, details
 from layerlab.measures.measure import Measure
-from layerlab.measures.passage import Passage, passage, sequences
+from layerlab.measures.passage import Passage, passage, placeholder, sequences
 from layerlab.measures.reading import Progress, Readings, Silence, readings
 from layerlab.measures.series import expanded
-from layerlab.measures.subject import Subject, subject
+from layerlab.measures.subject import Subject, label, subject
 from layerlab.measures.thread import threads
 from layerlab.registry import resolve
 from layerlab.report.findings import find
@@ -111,8 +110,8 @@ def run(job: Job, *, progress: bool = True) -> Report:
     with ExitStack() as stack:
         watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
         parts = [
-            _measured(job, model, label, watcher)
-            for model, label in zip(models, _labels(models), strict=True)
+            _measured(job, model, name, watcher)
+            for model, name in zip(models, _labels(models), strict=True)
         ]
     return _report(parts, job)
 
@@ -137,35 +136,44 @@ def _listed(model: Any) -> list[Model]:
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
             f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
         )
+    strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
+    if strange:
+        raise UserError(
+            f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
+            "or transformers PreTrainedModels"
+        )
     return list(model)
 
 
-def _labels(models: Sequence[Model]) -> list[str | None]:
-    """Names that tell the models apart where their own do not."""
-    names = [str(one) if not isinstance(one, PreTrainedModel) else None for one in models]
-    short = [None if name is None else Path(name).name for name in names]
-    labels: list[str | None] = []
-    for index, name in enumerate(names):
-        same = short.count(short[index]) > 1
-        label = name if same else None
-        labels.append(f"{label or 'model'} ({index + 1})" if same and label in labels else label)
-    return labels
+def _labels(models: Sequence[Model]) -> list[str]:
+    """A name for each model that no other has: its own, else its whole path, else with a number."""
+    own = [plain(label(model)) for model in models]
+    found: list[str] = []
+    for model, name in zip(models, own, strict=True):
+        path = name if isinstance(model, PreTrainedModel) else plain(str(model))
+        candidates = [path if own.count(name) > 1 else name]
+        candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
+        found.append(next(one for one in candidates if one not in found))
+    return found
 
 
-def _measured(job: Job, model: Model, label: str | None, progress: Progress) -> _Part:
+def _measured(job: Job, model: Model, name: str, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
+    weights_only = all(measure.needs == {"weights"} for measure in job.measures)
     patient = subject(
-        named,
-        job.tokenizer,
-        device=job.device,
-        dtype=job.dtype,
-        weights_only=all(measure.needs == {"weights"} for measure in job.measures),
+        named, job.tokenizer, device=job.device, dtype=job.dtype, weights_only=weights_only
     )
-    patient.name = plain(label or patient.name)
-    pieces = sequences(job.passage, patient)
+    patient.name = name
+    unread = weights_only and patient.tokenizer is None and not job.passage.ids
+    pieces = (placeholder if unread else sequences)(job.passage, patient)
     with threads(patient):
         found = readings(patient, pieces, job.measures, progress)
-        card = {**patient.facts(), "faults": found.faults, "loss_nats": _mean(found.loss_nats)}
+        card = {
+            **patient.facts(),
+            "faults": found.faults,
+            "loss_nats": _mean(found.loss_nats),
+            "tokens": [len(ids) for ids in pieces],
+        }
         part = _Part(card, found, _excerpts(patient, pieces))
         head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]

@@ -1,5 +1,6 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
 
+import os
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -31,20 +32,26 @@ class Limit(StrEnum):
     error = "error"
 
 
-def plainly(command: Callable[[], Any]) -> int:
+def plainly(command: Callable[..., Any]) -> int:
     """Run a command; what a user can mend becomes one line on standard error."""
     try:
-        command()
+        code = command(standalone_mode=False)
     except UserError as error:
         sys.stderr.write(f"layerlab: {error}\n")
         return 2
-    except (KeyboardInterrupt, SystemExit) as stop:
-        # typer turns Ctrl-C into this exit code without a word.
-        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
-            raise
+    except typer.TyperException as error:
+        message = " ".join(error.format_message().split())
+        sys.stderr.write(f"layerlab: {message}; type layerlab inspect --help\n")
+        return 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read standard output has gone; nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
         sys.stderr.write("layerlab: interrupted; nothing was written\n")
-        return INTERRUPTED
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _version(wanted: bool) -> None:
@@ -76,10 +83,10 @@ def inspect(
         str | None,
         typer.Option(metavar="FILE", help="Text to read, - for standard input."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Samples cut from the text.")] = SAMPLES,
+    samples: Annotated[int, typer.Option(help="Samples cut from the text.")] = SAMPLES,
     context: Annotated[
         int | None,
-        typer.Option(min=2, help="Tokens per sample.  [default: 512, or all the model can]"),
+        typer.Option(help="Tokens per sample.  [default: 512, or all the model can]"),
     ] = None,
     measures: Annotated[
         str | None,

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from transformers import GPT2LMHeadModel
 
 import layerlab
-import layerlab.measures.subject
 from layerlab import UserError, load_report
+from layerlab.measures import checkpoint
 from layerlab.registry import resolve
 
 QUICK = ["diversity", "spectrum"]
@@ -71,6 +72,49 @@ def test_the_same_folder_name_twice_gives_two_labels(tiny, tmp_path):
     assert len(set(labels)) == 3 and labels[0] == names[0]
 
 
+def test_a_loaded_model_beside_a_saved_one_has_its_own_name(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "one")
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "one")
+    models = [str(tmp_path / "one"), loaded, loaded, tiny("llama")]
+    report = layerlab.inspect(models, input_ids=[[1, 2, 3]], measures=["stream"], progress=False)
+    labels = [card["name"] for card in report.models]
+    assert len(set(labels)) == 4 and labels[3] == "LlamaForCausalLM"
+    assert report.frame("stream").groupby("model").size().to_dict() == dict.fromkeys(labels, 3)
+
+
+def test_each_model_says_how_many_tokens_it_read(tiny):
+    report = layerlab.inspect(
+        ["llama", "pre-norm"], texts="Word for word.", measures=["stream"], progress=False
+    )
+    assert all(len(card["tokens"]) == 1 for card in report.models)
+
+
+def test_weights_are_read_without_a_tokenizer(tiny, tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    report = layerlab.inspect(str(tmp_path), measures=["querykey"], progress=False)
+    assert len(report.frame("querykey")) == 8
+
+
+def test_a_float64_model_has_every_reading(tiny):
+    model = tiny("llama").to(torch.float64)
+    report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
+    for measure in resolve():
+        assert len(report.frame(measure.name)) > 0, measure.name
+
+
+def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypatch):
+    tiny("llama").save_pretrained(tmp_path)
+    options = {"input_ids": [[1, 2, 3]], "measures": ["stream", "spectrum"], "progress": False}
+    whole = layerlab.inspect(str(tmp_path), **options)
+    # As accelerate does where no memory is free for a single block.
+    monkeypatch.setattr(checkpoint, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("accelerate.utils.modeling.get_max_memory", lambda *_: {"cpu": 0})
+    disk = layerlab.inspect(str(tmp_path), **options)
+    assert disk.models[0]["device"] == "offloaded"
+    for name in ("stream", "spectrum"):
+        assert disk.frame(name).equals(whole.frame(name))
+
+
 def test_a_series_of_checkpoints_knows_its_steps(tiny, tmp_path):
     for step in (200, 1000, 30):
         tiny("gpt2").save_pretrained(tmp_path / f"checkpoint-{step}")
@@ -89,9 +133,9 @@ def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
     assert worst.severity == "error" and "transformer.h.1.mlp.c_fc.weight" in worst.sentence
 
 
-@pytest.mark.parametrize("model", [[], 7, {"a": 1}])
+@pytest.mark.parametrize("model", [[], 7, {"a": 1}, [5]])
 def test_something_that_is_no_model_is_one_clear_line(model):
-    with pytest.raises(UserError, match=r"model is .*; expected a Hub id, a folder"):
+    with pytest.raises(UserError, match=r"model (is|holds) .*; expected (a )?Hub id"):
         layerlab.inspect(model, progress=False)
 
 
@@ -99,7 +143,7 @@ def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path
     tiny("llama").save_pretrained(tmp_path)
     options = {"input_ids": [[1, 2, 3]], "measures": ["querykey"], "progress": False}
     whole = layerlab.inspect(str(tmp_path), **options)
-    monkeypatch.setattr(layerlab.measures.subject, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(checkpoint, "MEMORY_SHARE", 0.0)
     disk = layerlab.inspect(str(tmp_path), **options)
     assert (whole.models[0]["device"], disk.models[0]["device"]) == ("cpu", "disk")
     assert disk.frame("querykey").equals(whole.frame("querykey"))

@@ -126,8 +126,8 @@ Validation loss during training, nats per token:
 ## Recipe
 
 AdamW (no decay on biases and norms), gradients clipped by their norm, no dropout, float32
-throughout, tied embeddings. The learning rate warms up linearly, follows a cosine that
-reaches the last rate at the last step, and over the cool-down is also drawn there in a straight line.
+throughout, tied embeddings. The learning rate warms up linearly, follows a cosine to
+the last rate at the last step, and is drawn there in a straight line too over the cool-down.
 Every matrix starts normal with the same deviation; GPT-2's extra division of the output projections
 by sqrt(2 layers) is left out, in all arms. Windows start anywhere in the text; in every other row
 the first token is replaced by the separator `<|endoftext|>`, so that it can serve as a prefix. The

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,14 @@ class Passage:
     source: str
     texts: tuple[str, ...] = ()
     ids: tuple[Tensor, ...] = ()
-    samples: int | None = None
-    context: int | None = None
+    samples: Any = None
+    context: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that cannot be."""
+        for name, value, least in (("samples", self.samples, 1), ("context", self.context, 2)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
 
     @property
     def hash(self) -> str:
@@ -47,7 +54,7 @@ def passage(
     *,
     input_ids: Any = None,
     attention_mask: Any = None,
-    context: int | None = None,
+    context: Any = None,
 ) -> Passage:
     """What the caller of the Python function gave, checked.
 
@@ -56,16 +63,17 @@ def passage(
     Raises:
         UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
     """
-    if context is not None and context < 2:
-        raise UserError(f"context is {context}; expected at least 2 tokens")
     if input_ids is not None:
         if texts is not None:
             raise UserError("both texts and input_ids were given; give one of them")
-        return Passage(source="input_ids", ids=_unpadded(input_ids, attention_mask))
+        ids = _unpadded(input_ids, attention_mask)
+        return Passage(source="input_ids", ids=ids, context=context)
     if attention_mask is not None:
         raise UserError("attention_mask was given without input_ids; give both, or texts")
     if texts is None:
         return sample(context=context)
+    if not isinstance(texts, (str, Sequence)):
+        raise UserError(f"texts is a {type(texts).__name__}; expected a string or a list of them")
     given = (texts,) if isinstance(texts, str) else tuple(texts)
     for index, text in enumerate(given):
         if not isinstance(text, str):
@@ -77,7 +85,7 @@ def passage(
     return Passage(source="texts", texts=given, context=context)
 
 
-def sample(*, samples: int = SAMPLES, context: int | None = None) -> Passage:
+def sample(*, samples: Any = SAMPLES, context: Any = None) -> Passage:
     """The built-in text, cut into samples.
 
     Source: Own.
@@ -86,7 +94,7 @@ def sample(*, samples: int = SAMPLES, context: int | None = None) -> Passage:
     return Passage(source="built-in sample", texts=(text,), samples=samples, context=context)
 
 
-def read_file(name: str, *, samples: int = SAMPLES, context: int | None = None) -> Passage:
+def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Passage:
     """A file (or - for standard input) cut into samples.
 
     Source: Own.
@@ -95,6 +103,8 @@ def read_file(name: str, *, samples: int = SAMPLES, context: int | None = None) 
         UserError: no such file, not UTF-8 text, or nothing in it.
     """
     try:
+        if name == "-" and sys.stdin is None:
+            raise UserError("--text -: standard input is closed; give a file")
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -123,7 +133,8 @@ def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
             f"--context {passage.context} is longer than the {limit} positions of "
             f"{subject.name}; give at most {limit}"
         )
-    pieces = [ids.to(torch.int64) for ids in passage.ids] or _tokenized(passage, subject)
+    given = [ids.to(torch.int64) for ids in passage.ids]
+    pieces = _pieces(passage, subject, given or _tokenized(passage, subject))
     vocab = subject.entries
     for index, ids in enumerate(pieces):
         if len(ids) < 2:
@@ -136,12 +147,13 @@ def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
                 f"text {index} has {len(ids)} tokens, the context of {subject.name} is {limit}; "
                 f"give context={limit} to cut it into samples"
             )
-        if int(ids.max()) >= vocab or int(ids.min()) < 0:
+        strange = ids[(ids < 0) | (ids >= vocab)]
+        if len(strange):
             raise UserError(
-                f"text {index} holds token {int(ids.max())}, the vocabulary of {subject.name} "
-                f"has {vocab} entries; is it the right tokenizer?"
+                f"text {index} holds token {int(strange[0])}, the vocabulary of {subject.name} "
+                f"has {vocab} entries from 0; is it the right tokenizer?"
             )
-    return [ids.to("cpu" if subject.stored else subject.model.device) for ids in pieces]
+    return [ids.to(subject.device) for ids in pieces]
 
 
 def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
@@ -150,11 +162,33 @@ def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
             f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "
             "tokenizer= (or input_ids=) to layerlab.inspect"
         )
-    pieces = [_ids(subject, text) for text in passage.texts]
+    return [_ids(subject, text) for text in passage.texts]
+
+
+def _pieces(passage: Passage, subject: Subject, whole: list[Tensor]) -> list[Tensor]:
+    """The token vectors, cut into samples where that was asked for."""
     if passage.samples is None and passage.context is None:
-        return pieces
-    length = passage.context or min(CONTEXT, subject.context or CONTEXT)
-    return [part for piece in pieces for part in _cut(piece, length)][: passage.samples]
+        return whole
+    length = passage.context or reading_length(subject)
+    return [part for ids in whole for part in _cut(ids, length)][: passage.samples]
+
+
+def reading_length(subject: Subject) -> int:
+    """Tokens of a sample where nobody said how many.
+
+    Source: Own.
+    Unit: tokens.
+    """
+    return min(CONTEXT, subject.context or CONTEXT)
+
+
+def placeholder(passage: Passage, subject: Subject) -> list[Tensor]:
+    """Tokens of the right number for measures that read weights and no text.
+
+    Source: Own.
+    """
+    length = passage.context or reading_length(subject)
+    return [(torch.arange(length) % subject.entries).to(subject.device)]
 
 
 def _cut(ids: Tensor, length: int) -> list[Tensor]:

@@ -77,15 +77,18 @@ class Heard:
             return None
         record, output = self.attended(0), self.output[0]
         rows = slice(max(0, record.tokens - CHECKED_ROWS), record.tokens)
-        weights = record.weights(rows=rows)
+        exact = torch.promote_types(output.dtype, torch.float32)
+        weights = record.weights(rows=rows, dtype=exact)
         index = [record.kv_head(head) for head in range(record.heads)]
-        mine = (weights @ self.value[0][index].float()).transpose(0, 1)
+        mine = (weights @ self.value[0][index].to(exact)).transpose(0, 1)
         if output.shape[:2] != (record.tokens, record.heads):
             return "its output is not one row per token and head"
-        theirs = output[rows].float()
-        # Scores rounded to the model's dtype move a probability by u * |score|, relatively.
+        theirs = output[rows].to(exact)
+        # A rounded score moves a probability by u * |score|, relatively; families take the softmax
+        # in float32 also where the model is float64.
         largest = record.logits(rows=rows).abs().max()
-        slack = (64 + 8 * largest) * torch.finfo(output.dtype).eps * self.value[0].abs().max()
+        coarsest = max(torch.finfo(kind).eps for kind in (output.dtype, torch.float32))
+        slack = (64 + 8 * largest) * coarsest * self.value[0].abs().max()
         gap = (mine - theirs).abs().max()
         if bool(gap <= slack) or not bool(torch.isfinite(theirs).all()):
             return None

@@ -4,44 +4,34 @@ A name is a built-in model, a folder, or a Hub id. Weights are read from safeten
 that does not fit into memory is spread by accelerate over what there is, disk included.
 """
 
-import atexit
 import hashlib
-import logging
-import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from accelerate import init_empty_weights
-from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from layerlab import UserError, builtin
 from layerlab.measures.anatomy import Anatomy, anatomy, text_config
+from layerlab.measures.checkpoint import (
+    DTYPES,
+    check_causal,
+    check_weights,
+    configuration,
+    fits,
+    precision,
+    quiet,
+    summary,
+    tokenizer_of,
+    weights,
+)
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.series import step
 from layerlab.measures.storage import skeleton
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-MEMORY_SHARE = 0.8
 
 
 @dataclass(kw_only=True)
@@ -98,9 +88,19 @@ class Subject:
 
     @property
     def offloaded(self) -> bool:
-        """Whether some weights lie outside the device that computes."""
-        places = getattr(self.model, "hf_device_map", {}).values()
-        return any(str(place) in ("cpu", "disk") for place in places) and len(set(places)) > 1
+        """Whether some weights come to the device that computes only when they are needed."""
+        return not self.stored and any(p.is_meta for p in self.model.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go."""
+        if self.stored:
+            return torch.device("cpu")
+        for module in self.model.modules():
+            place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+            if place is not None:
+                return torch.device(place)
+        return self.model.device
 
     def facts(self) -> dict[str, Any]:
         """What the report's card says."""
@@ -163,6 +163,17 @@ def subject(
     return _named(str(model), tokenizer, device, dtype, weights_only)
 
 
+def label(model: Any) -> str:
+    """What a report calls a model: its name, the last part of its path, or its class.
+
+    Source: Own.
+    """
+    if isinstance(model, PreTrainedModel):
+        return Path(model.config._name_or_path or type(model).__name__).name
+    folder = Path(str(model))
+    return folder.resolve().name if folder.is_dir() else str(model)
+
+
 def _loaded(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -179,8 +190,7 @@ def _loaded(
             f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
             "its decoder as a causal language model, or another decoder"
         )
-    name = model.config._name_or_path or type(model).__name__
-    return Subject(name=Path(name).name, source="memory", model=model, tokenizer=tokenizer)
+    return Subject(name=label(model), source="memory", model=model, tokenizer=tokenizer)
 
 
 def _named(
@@ -190,23 +200,25 @@ def _named(
     dtype: str | None,
     weights_only: bool,
 ) -> Subject:
+    if not name.strip():
+        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
     built_in = name in builtin.NAMES and not Path(name).is_dir()
     place = str(builtin.path(name)) if built_in else name
     folder = Path(place) if Path(place).is_dir() else None
     if folder is None and Path(place).exists():
         raise UserError(f"{place!r} is a file; expected the folder that holds config.json")
     if folder is not None:
-        _check_weights(folder)
-    with _quiet():
-        config = _config(place, folder)
-        _check_causal(config, name)
-        kind = _dtype(config, dtype)
-        stored = weights_only and folder is not None and not _fits(config, kind)
-        model = skeleton(folder) if folder and stored else _weights(place, config, device, kind)
-        words = tokenizer if tokenizer is not None else _tokenizer(place)
-    card = _summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
+        check_weights(folder)
+    with quiet():
+        config = configuration(place, folder)
+        check_causal(config, name)
+        kind = precision(config, dtype)
+        stored = weights_only and folder is not None and not fits(config, kind)
+        model = skeleton(folder) if folder and stored else weights(place, config, device, kind)
+        words = tokenizer if tokenizer is not None else tokenizer_of(place)
+    card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
     return Subject(
-        name=name if folder is None or built_in else folder.resolve().name,
+        name=label(name),
         source=name if built_in else place,
         model=model,
         tokenizer=words,
@@ -215,147 +227,6 @@ def _named(
         card=card,
         stored=stored,
     )
-
-
-def _summary(card: str) -> str:
-    """The first paragraph of a model card, without its front matter and title."""
-    body = card.split("---\n", 2)[-1]
-    paragraphs = [part for part in body.split("\n\n") if part.strip() and part.strip()[0] != "#"]
-    return " ".join(paragraphs[0].split()) if paragraphs else ""
-
-
-def _check_weights(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise UserError(
-            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
-            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
-        )
-    raise UserError(
-        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
-    )
-
-
-def _config(place: str, folder: Path | None) -> Any:
-    try:
-        return AutoConfig.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        if folder is not None:
-            line = " ".join(str(error).split())[:200]
-            raise UserError(f"config.json in {place!r} cannot be read: {line}") from error
-        raise UserError(
-            f"{place!r} is neither a folder, nor a built-in model "
-            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
-            "check the spelling and the network, or give a local folder"
-        ) from error
-
-
-def _check_causal(config: Any, name: str) -> None:
-    kinds = config.architectures or []
-    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
-        getattr(config, "auto_map", None) or {}
-    )
-    other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
-    if causal and not (kinds and len(other) == len(kinds)):
-        return
-    what = kinds[0] if kinds else config.model_type
-    raise UserError(
-        f"{name!r} is a {what}, not a causal language model; expected a decoder "
-        "such as GPT-2, Llama or Qwen"
-    )
-
-
-def _dtype(config: Any, asked: str | None) -> torch.dtype | str:
-    """As asked, else as stored; no CPU computes well in float16."""
-    if asked is not None:
-        return DTYPES[asked]
-    return torch.float32 if config.dtype == torch.float16 else "auto"
-
-
-def _weights(
-    place: str, config: Any, device: str | None, dtype: torch.dtype | str
-) -> PreTrainedModel:
-    options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
-    if device == "auto" or (device is None and not _fits(config, dtype)):
-        options["device_map"] = "auto"
-        options["offload_folder"] = _scratch()
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, config=config, output_loading_info=True, **options
-        )
-        model, loading = loaded
-    except OSError as error:
-        line = " ".join(str(error).split())[:200]
-        raise UserError(f"no safetensors weights for {place!r} could be read: {line}") from error
-    except SafetensorError as error:
-        raise UserError(
-            f"the weights of {place!r} are damaged ({error}); copy them anew"
-        ) from error
-    except (RuntimeError, ValueError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise UserError(f"the weights of {place!r} do not fit its config.json: {line}") from error
-    if missing := sorted(loading["missing_keys"]):
-        raise UserError(
-            f"the weights of {place!r} lack {len(missing)} tensors of {type(model).__name__} "
-            f"(first: {missing[0]}); they would be random"
-        )
-    if device not in (None, "auto"):
-        model.to(_device(device))
-    return model.eval()
-
-
-def _scratch() -> str:
-    """A folder for weights that do not fit, gone when the program ends."""
-    folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
-    atexit.register(folder.cleanup)
-    return folder.name
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {name!r} is not here; expected cpu, cuda, cuda:N, mps or auto"
-        ) from error
-    return device
-
-
-def _fits(config: Any, dtype: torch.dtype | str) -> bool:
-    """Whether the weights take less than most of the free memory."""
-    with init_empty_weights():
-        empty = AutoModelForCausalLM.from_config(config)
-    kind = dtype if isinstance(dtype, torch.dtype) else (config.dtype or torch.float32)
-    needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
-    return needed < MEMORY_SHARE * psutil.virtual_memory().available
-
-
-def _tokenizer(place: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside the model; a missing one matters only when text has to be read."""
-    try:
-        return AutoTokenizer.from_pretrained(place)
-    except Exception:  # every tokenizer library raises its own kind
-        return None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading without transformers' own bars and warnings: ours say what matters."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def weights_hash(subject: Subject) -> str | None:

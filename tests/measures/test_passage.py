@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerlab import UserError, builtin
-from layerlab.measures.passage import passage, read_file, sample, sequences
+from layerlab.measures.passage import Passage, passage, read_file, sample, sequences
 from layerlab.measures.subject import Subject, subject
 
 
@@ -41,6 +41,23 @@ def test_padding_is_cut_from_either_end(bare):
     assert [piece.tolist() for piece in pieces] == [[1, 2, 3], [4, 5, 6]]
 
 
+def test_ids_are_cut_into_samples_too(bare):
+    pieces = sequences(passage(input_ids=[list(range(9))], context=4), bare)
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_closed_standard_input_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="standard input is closed; give a file"):
+        read_file("-")
+
+
+@pytest.mark.parametrize("samples", [0, -1, "many"])
+def test_samples_that_cannot_be_are_one_clear_line(samples):
+    with pytest.raises(UserError, match=r"samples is .*; expected a whole number, at least 1"):
+        Passage(source="texts", samples=samples)
+
+
 def test_the_hash_tells_texts_apart():
     assert passage("one").hash == passage(["one"]).hash != passage(["one", ""[:0] or "two"]).hash
     assert passage(["ab", "c"]).hash != passage(["a", "bc"]).hash
@@ -59,7 +76,9 @@ def test_the_hash_tells_texts_apart():
         ({"input_ids": [[1.0, 2.0]]}, "expected integers, batch x token"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask has shape"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 .* has a hole"),
-        ({"context": 1}, "context is 1; expected at least 2 tokens"),
+        ({"context": 1}, "context is 1; expected a whole number, at least 2"),
+        ({"context": "8"}, "context is '8'; expected a whole number"),
+        ({"texts": 5}, "texts is a int; expected a string or a list"),
     ],
 )
 def test_bad_input_is_one_clear_line(given, message):
@@ -74,6 +93,7 @@ def test_bad_input_is_one_clear_line(given, message):
         ({"input_ids": [[5]]}, "text 0 has 1 token for bare; two are the least"),
         ({"input_ids": [list(range(64)) * 2]}, "text 0 has 128 tokens, the context of bare is 64"),
         ({"input_ids": [[1, 64]]}, "text 0 holds token 64, the vocabulary of bare has 64"),
+        ({"input_ids": [[-1, 1]]}, "text 0 holds token -1, the vocabulary of bare has 64"),
         ({"texts": "words"}, "bare has no tokenizer; put its tokenizer files into the folder"),
         ({"texts": "words", "context": 65}, "--context 65 is longer than the 64 positions of bare"),
     ],

@@ -54,6 +54,14 @@ def test_attention_is_the_matrix_that_eager_attention_reports(tiny, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_is_heard_in_other_dtypes_too(tiny, family, dtype):
+    model = tiny(family).to(dtype)
+    layers, found = traced(model)
+    assert not found.silent and all(layer.attention is not None for layer in layers[1:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_bit_identical_under_the_trace(tiny, family):
     model, seen = tiny(family), []
     with torch.no_grad():

@@ -1,0 +1,241 @@
+"""A saved model found, checked and read: from a folder or the Hub, and from safetensors only."""
+
+import atexit
+import logging
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+import psutil
+import torch
+from accelerate import init_empty_weights
+from huggingface_hub.constants import ENDPOINT
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from layerlab import UserError, builtin
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+MEMORY_SHARE = 0.8
+
+
+def summary(card: str) -> str:
+    """The first paragraph of a model card, without its front matter and title.
+
+    Source: Own.
+    """
+    body = card.split("---\n", 2)[-1]
+    paragraphs = [part for part in body.split("\n\n") if part.strip() and part.strip()[0] != "#"]
+    return " ".join(paragraphs[0].split()) if paragraphs else ""
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder without weights that are safe to read.
+
+    Source: Own.
+
+    Raises:
+        UserError: no config.json, no weights, or only pickled ones.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
+            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
+        )
+    raise UserError(
+        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
+    )
+
+
+def configuration(place: str, folder: Path | None) -> Any:
+    """The configuration in a folder or on the Hub.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    try:
+        # Without a network the Hub's client tries again for half a minute before it says so.
+        local = folder is not None or not _reachable(ENDPOINT)
+        return AutoConfig.from_pretrained(place, local_files_only=local)
+    except (OSError, ValueError) as error:
+        if folder is not None:
+            line = " ".join(str(error).split())[:200]
+            raise UserError(f"config.json in {place!r} cannot be read: {line}") from error
+        raise UserError(
+            f"{place!r} is neither a folder, nor a built-in model "
+            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
+            "check the spelling and the network, or give a local folder"
+        ) from error
+
+
+def _reachable(address: str) -> bool:
+    """Whether the name of a server can be looked up; a proxy does that for itself."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlparse(address).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def check_causal(config: Any, name: str) -> None:
+    """Refuse what is not a causal language model.
+
+    Source: Own.
+
+    Raises:
+        UserError: it is an encoder, or another kind of model.
+    """
+    kinds = config.architectures or []
+    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
+        getattr(config, "auto_map", None) or {}
+    )
+    other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
+    if causal and not (kinds and len(other) == len(kinds)):
+        return
+    what = kinds[0] if kinds else config.model_type
+    raise UserError(
+        f"{name!r} is a {what}, not a causal language model; expected a decoder "
+        "such as GPT-2, Llama or Qwen"
+    )
+
+
+def precision(config: Any, asked: str | None) -> torch.dtype | str:
+    """As asked, else as stored; no CPU computes well in float16.
+
+    Source: Own.
+    """
+    if asked is not None:
+        return DTYPES[asked]
+    return torch.float32 if config.dtype == torch.float16 else "auto"
+
+
+def weights(
+    place: str, config: Any, device: str | None, dtype: torch.dtype | str
+) -> PreTrainedModel:
+    """The model with its weights; spread over memory and disk where it does not fit.
+
+    Source: Own.
+
+    Raises:
+        UserError: they are damaged, incomplete, or of another model; no such device.
+    """
+    options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    if device == "auto" or (device is None and not fits(config, dtype)):
+        options["device_map"] = "auto"
+        options["offload_folder"] = _scratch()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place, config=config, output_loading_info=True, **options
+        )
+        model, loading = loaded
+    except OSError as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"no safetensors weights for {place!r} could be read: {line}") from error
+    except SafetensorError as error:
+        raise UserError(
+            f"the weights of {place!r} are damaged ({error}); copy them anew"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"the weights of {place!r} do not fit its config.json: {line}") from error
+    if missing := sorted(loading["missing_keys"]):
+        raise UserError(
+            f"the weights of {place!r} lack {len(missing)} tensors of {type(model).__name__} "
+            f"(first: {missing[0]}); they would be random"
+        )
+    if device not in (None, "auto"):
+        model.to(_device(device))
+    return model.eval()
+
+
+def _scratch() -> str:
+    """A folder for weights that do not fit, gone when the program ends."""
+    folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # meta devices hold no numbers
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {name!r} is not here; expected cpu, cuda, cuda:N, mps or auto"
+        ) from error
+    return device
+
+
+def fits(config: Any, dtype: torch.dtype | str) -> bool:
+    """Whether the weights take less than most of the free memory.
+
+    Source: Own.
+    """
+    with init_empty_weights():
+        empty = AutoModelForCausalLM.from_config(config)
+    kind = dtype if isinstance(dtype, torch.dtype) else (config.dtype or torch.float32)
+    needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
+    return needed < MEMORY_SHARE * psutil.virtual_memory().available
+
+
+def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside the model; a missing one matters only when text has to be read.
+
+    Source: Own.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except Exception:  # every tokenizer library raises its own kind
+        return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Loading without the libraries' own bars and warnings: ours say what matters.
+
+    Source: Own.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    others = [logging.getLogger(name) for name in ("accelerate", "huggingface_hub", "httpx")]
+    levels = [other.level for other in others]
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    for other in others:
+        other.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for other, level in zip(others, levels, strict=True):
+            other.setLevel(level)
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
