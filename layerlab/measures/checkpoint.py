@@ -148,6 +148,8 @@ def weights(
         UserError: they are damaged, incomplete, or of another model; no such device.
     """
     options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    if dtype == torch.float64:  # the fused kernel of mixtures of experts knows no float64
+        options["experts_implementation"] = "eager"
     if device == "auto" or (device is None and not fits(config, dtype)):
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()

@@ -6,6 +6,8 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -47,6 +49,14 @@ def test_the_hash_of_the_weights_follows_the_weights(saved, tiny):
 def test_a_dtype_is_what_was_asked_for(saved):
     assert subject(str(saved)).model.dtype == torch.float32
     assert subject(str(saved), dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_a_mixture_of_experts_runs_in_float64(tmp_path):
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
+    MixtralForCausalLM(MixtralConfig(**shape, **heads)).save_pretrained(tmp_path)
+    model = subject(str(tmp_path), dtype="float64").model
+    assert model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float64
 
 
 def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
