@@ -66,7 +66,7 @@ const average = (values) => {
 function place(series, layer) {
   if (!data.aligned) return layer;
   const last = series.layers[series.layers.length - 1];
-  return last ? layer / last : 0;
+  return last ? layer / last : 0.5;
 }
 
 function axisStyle() {
@@ -93,7 +93,8 @@ function layout(height, x, y) {
 }
 
 const layerAxis = (shown) => {
-  if (data.aligned) return { title: "relative depth", range: [-0.03, 1.03] };
+  const single = shown.some((s) => s.layers.length === 1) ? " (a single layer stands in the middle)" : "";
+  if (data.aligned) return { title: `relative depth${single}`, range: [-0.03, 1.03] };
   const layers = [...new Set(shown.flatMap((s) => s.layers))];
   return { title: "layer", range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) };
 };
@@ -103,7 +104,7 @@ function lines(measure, shown, column, options) {
   const traces = [];
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
   for (const bound of options.bounds.filter((b) => !touches(shown, b))) {
-    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, shown.length));
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), models: shown.length }));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
   const scale = options.log ? powersOfTen(extent(shown, column)) : near(shown, column, options);
@@ -173,15 +174,23 @@ function limitSeries(shown, bound) {
   });
 }
 
-/* Named at its end where there is one model; of several, the colours say enough. */
-function limit(series, bound, models) {
+/* One dash per bound of a quantity, by plotly's names and as lengths for the key. */
+const DASHES = { dash: "9 9", dot: "3 3", dashdot: "9 3 3 3", longdash: "15 15", longdashdot: "15 6 3 6", "3px,12px": "3 12" };
+
+function dashOf(measure, bound) {
+  const own = measure.bounds.filter((b) => b.column === bound.column).findIndex((b) => b.limit === bound.limit);
+  return Object.keys(DASHES)[own % Object.keys(DASHES).length];
+}
+
+/* Named at its end where there is one model; of several, the key names the dashes. */
+function limit(series, bound, { dash, models }) {
   const { mean } = series.values[bound.limit];
   const last = mean.findLastIndex((v) => v !== null);
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
     textfont: { size: 11, color: colour("muted") },
-    line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash: "dash" },
+    line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash },
     hovertext: series.layers.map((layer, i) => `bound <b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };

@@ -59,14 +59,6 @@ function clear(node) {
   node.removeAttribute("aria-label");
 }
 
-/* The bounds to draw, and those of them that lie off the scale. */
-function boundsOf(section, column, shown) {
-  const bounds = section.control("bounds")?.checked
-    ? section.measure.bounds.filter((b) => b.column === column && shown.some((s) => hasReading(s, b.limit))) : [];
-  const log = section.control("log").checked;
-  return { bounds, far: log ? [] : farBounds(section.measure, shown, column).filter((b) => bounds.includes(b)) };
-}
-
 function drawLines(section, column, shown) {
   const node = section.part("lines");
   node.hidden = !shown.length;
@@ -75,70 +67,6 @@ function drawLines(section, column, shown) {
   const options = { log: section.control("log").checked, bounds, far };
   const means = shown.map((s) => `${data.models[s.model].name} from ${format(present(s.values[column].mean)[0])} to ${format(present(s.values[column].mean).at(-1))}`);
   figureInto(node, lines(section.measure, shown, column, options), `${section.measure.title}, ${column} per layer: ${means.join("; ")}. The values are in the table below.`);
-}
-
-function drawKey(section, column, shown) {
-  const key = section.part("key");
-  const items = shown.length > 1 ? shown.map((s) => element("span", {}, swatch(s.model), ` ${data.models[s.model].name}`)) : [];
-  const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
-  if (ranged) {
-    const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences"].filter(Boolean).join(" and ");
-    items.push(element("span", {}, element("i", { class: "band" }), ` smallest to largest over ${over}`));
-  }
-  const { bounds, far } = boundsOf(section, column, shown);
-  for (const bound of bounds) {
-    const values = extent(shown, bound.limit);
-    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
-    items.push(element("span", {}, element("i", { class: "dashed" }), ` ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})${where}`));
-  }
-  if (bounds.length && ranged) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
-  key.replaceChildren(...items);
-}
-
-function drawVerdicts(section, shown) {
-  section.part("verdicts").replaceChildren(...section.measure.bounds.flatMap((bound, i) => {
-    const read = shown.filter((s) => s.bounds[i].readings);
-    const broken = read.filter((s) => s.bounds[i].violated);
-    return [...broken.map((s) => violation(bound, s, s.bounds[i])), holding(bound, i, read.filter((s) => !broken.includes(s)), broken.length)];
-  }).filter(Boolean));
-}
-
-const claim = (bound) => element("code", {}, `${bound.column} ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit}`);
-const span = (values) => {
-  const [low, high] = [Math.min(...values), Math.max(...values)].map(format);
-  return low === high ? low : `${low} to ${high}`;
-};
-
-function violation(bound, series, found) {
-  const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
-  const excess = found.reach > 1 ? `, by up to ${format(Number((100 * (found.reach - 1)).toPrecision(3)))} %` : "";
-  const where = found.layers.slice(0, 8).join(", ") + (found.layers.length > 8 ? ", …" : "");
-  const text = `violated in ${format(found.violated)} of ${format(found.readings)} readings (layer ${where})${excess}`;
-  return element("li", { class: "violated" }, claim(bound), " ", ...who, text);
-}
-
-function holding(bound, i, series, broken) {
-  if (!series.length) return null;
-  const found = series.map((s) => s.bounds[i]);
-  const readings = found.reduce((sum, f) => sum + f.readings, 0);
-  const most = Math.max(...found.map((f) => f.reach));
-  const percent = (v) => (v < 1e-4 ? "under 0.01" : format(Number((100 * v).toPrecision(3))));
-  const ends = [...new Set([Math.min(...found.map((f) => f.least)), most].map(percent))];
-  const who = broken ? ` of ${series.map((s) => data.models[s.model].name).join(", ")}` : "";
-  return element("li", { class: "holds" }, claim(bound),
-    ` holds in all ${format(readings)} readings${who}; they use ${ends.join(" to ")} % of it${most < 0.1 ? ", so it says little here" : ""}`);
-}
-
-function verdict(bound, series, found) {
-  if (!found.readings) return null;
-  const claim = `${bound.column} ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit}`;
-  const parts = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
-  const percent = (value) => (value === null ? "–" : value > 1.0001 ? `${format(value)} times` : `${format(Number((100 * value).toPrecision(3)))} %`);
-  const use = `the readings use ${percent(found.least)} to ${percent(found.reach)} of it`;
-  const text = found.violated
-    ? `violated in ${found.violated} of ${found.readings} readings (layer ${found.layers.join(", ")}), by up to ${format(100 * (found.reach - 1))} %`
-    : `holds in all ${found.readings} readings; ${use}${found.reach < 0.1 ? ", so it says little here" : ""}`;
-  return element("li", { class: found.violated ? "violated" : "holds" }, element("code", {}, claim), " ", ...parts, text);
 }
 
 function drawMaps(section, column, shown) {
@@ -185,111 +113,6 @@ function drawSteps(section, column) {
   figureInto(plot, figure, `${column} against training step`);
 }
 
-function drawTable(section) {
-  const column = columnOf(section);
-  const shown = seriesOf(section);
-  const { columns, better, per_head: perHead } = section.measure;
-  const heads = [];
-  if (data.models.length > 1) heads.push({ key: "model", of: (s) => data.models[s.model].name, text: true });
-  heads.push({ key: "layer", of: (s, i) => s.layers[i] });
-  for (const name of columns) heads.push({ key: name, of: (s, i) => s.values[name].mean[i] });
-  if (perHead && column) {
-    const label = better ? "worst" : "largest";
-    heads.push({ key: `${label} head`, of: (s, i) => extreme(s, i, column, better)?.head ?? null });
-    heads.push({ key: `its ${column}`, of: (s, i) => extreme(s, i, column, better)?.value ?? null });
-  }
-  const rows = shown.flatMap((s) => s.layers.map((_, i) => heads.map((h) => h.of(s, i))));
-  section.part("table").replaceChildren(table(section, heads, sorted(rows, heads, section.sort)));
-}
-
-function extreme(series, i, column, better) {
-  const { mean } = series.maps[column];
-  const values = series.heads.map((head, j) => ({ head, value: mean[i * series.heads.length + j] })).filter((v) => v.value !== null);
-  const sign = better === "higher" ? -1 : 1;
-  return values.sort((a, b) => sign * (b.value - a.value))[0];
-}
-
-function sorted(rows, heads, { key, down }) {
-  const at = heads.findIndex((h) => h.key === key);
-  if (at < 0) return rows;
-  const order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
-  return [...rows].sort(({ [at]: a }, { [at]: b }) =>
-    a === null || b === null ? (a === null) - (b === null) : down ? order(b, a) : order(a, b));
-}
-
-function table(section, heads, rows) {
-  const title = ({ key }) => {
-    const active = section.sort.key === key;
-    const button = element("button", { type: "button" }, key);
-    button.addEventListener("click", () => {
-      section.sort = { key, down: active && !section.sort.down };
-      drawTable(section);
-      [...section.part("table").querySelectorAll("th button")].find((b) => b.textContent === key)?.focus();
-    });
-    return element("th", { scope: "col", "aria-sort": active ? (section.sort.down ? "descending" : "ascending") : "none" }, button);
-  };
-  const cell = (value, i) => (heads[i].text
-    ? element("th", { scope: "row" }, value)
-    : element("td", { class: "number" }, format(value)));
-  return element("table", { class: "sortable" },
-    element("caption", {}, "Mean per layer over sequences", section.measure.per_head ? " and heads" : ""),
-    element("thead", {}, element("tr", {}, ...heads.map(title))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell)))));
-}
-
-function swatch(index) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ class: "swatch", viewBox: "-8 -8 16 16", "aria-hidden": "true", "data-swatch": index })) node.setAttribute(name, value);
-  return paint(node);
-}
-
-function paint(node) {
-  const index = Number(node.dataset.swatch);
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  const tone = modelColour(index);
-  path.setAttribute("d", SHAPES[SYMBOLS[index % SYMBOLS.length]]);
-  path.style.fill = index >= 7 ? "none" : tone;
-  path.style.stroke = tone;
-  path.style.strokeWidth = 1.5;
-  node.replaceChildren(path);
-  return node;
-}
-
-/* Small lines, first quantity of every measure; drawn without plotly, so they are there at once. */
-function drawGlance() {
-  document.getElementById("glance").replaceChildren(...sections.map((section) => {
-    const { measure } = section;
-    const column = measure.plot[0];
-    const shown = column ? measure.series.filter((s) => s.kind === 0 && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
-    const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
-    const figure = shown.length ? spark(shown, column) : element("span", { class: "none" }, measure.missing.length ? "not applicable" : "no reading");
-    const caption = last.length ? `${format(last[0])} → ${format(last.at(-1))}` : `${column ?? ""}`;
-    return element("a", { href: `#${measure.name}` }, element("b", {}, measure.title), figure, element("small", {}, caption));
-  }));
-}
-
-function spark(shown, column) {
-  const values = shown.flatMap((s) => present(s.values[column].mean));
-  const low = Math.min(...values);
-  const reach = Math.max(...values) - low || 1;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 160 48");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  for (const series of shown) {
-    const last = Math.max(1, series.layers.length - 1);
-    const point = (v, x) => `${x.toFixed(1)},${(44 - (40 * (v - low)) / reach).toFixed(1)}`;
-    const mean = series.values[column].mean;
-    const points = mean.length === 1 ? [point(mean[0], 3), point(mean[0], 157)]
-      : mean.map((v, i) => (v === null ? "" : point(v, 3 + (154 * i) / last)));
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-    line.setAttribute("points", points.filter(Boolean).join(" "));
-    line.style.stroke = modelColour(series.model);
-    svg.append(line);
-  }
-  return svg;
-}
-
 const SHOWN_FINDINGS = 10;
 let allFindings = false;
 
@@ -312,8 +135,9 @@ function setDefaults(section) {
   const of = (name) => seriesOf(section, true).flatMap((s) => present(s.values[name].mean));
   const values = of(column);
   const top = Math.max(...values.map(Math.abs));
-  section.control("log").checked = Math.min(...values) > 0 && top / Math.min(...values) > 100;
   const bounds = section.measure.bounds.filter((b) => b.column === column);
+  const high = bounds.some((b) => b.side === "upper" && Math.max(...of(b.limit)) > 10 * top);
+  section.control("log").checked = Math.min(...values) > 0 && (high || top / Math.min(...values) > 100);
   const tick = section.control("bounds");
   if (!tick) return;
   section.part("bound-tick").hidden = !bounds.length;

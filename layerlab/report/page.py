@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from layerlab.report import plots, text
+from layerlab.report import card, plots, text
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("figure.js", "detail.js", "page.js")
+_SCRIPTS = ("figure.js", "detail.js", "bound.js", "table.js", "glance.js", "jump.js", "page.js")
 _RANK = {"error": 0, "warning": 1, "info": 2}
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -36,6 +36,8 @@ def render(report: Mapping[str, Any]) -> str:
         view=view,
         findings=ranked(report["findings"], view),
         counts=severities(report["findings"]),
+        lengths=card.lengths(report),
+        cards=card.cards([model["card"] for model in report["models"]]),
         policy=policy(scripts),
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         data=Markup(embedded(view)),
@@ -115,6 +117,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "prose": lambda value: text.prose(str(value)),
+        "marked": card.marked,
         "name": _name,
         "number": number,
         "moment": moment,

@@ -19,6 +19,8 @@ from layerlab.report.bound import finite, violations
 
 DIGITS = 4
 DETAIL_BYTES = 350_000
+# A reading whose column `residual` is above this has not converged: it is a lower bound.
+UNCONVERGED = 0.1
 _AXES = ("model", "sequence", "layer", "head")
 
 Json = dict[str, Any]
@@ -92,10 +94,20 @@ def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]
 
 
 def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
-    """How much of the bound a reading uses: 1 is attained, 0 is vacuous, above 1 is violated."""
+    """A reading as a share of its bound: 1 is attained, 0 is vacuous, above 1 is violated."""
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     ratio = value / limit if bound["side"] == "upper" else limit / value
     return finite(ratio)
+
+
+def convergence(residual: pd.Series) -> Json:
+    """How many readings there are, and how many of them were still open when they were taken."""
+    known = finite(residual).dropna()
+    return {
+        "readings": len(known),
+        "open": int((known > UNCONVERGED).sum()),
+        "limit": UNCONVERGED,
+    }
 
 
 def details(
@@ -130,6 +142,8 @@ def _series(
         "values": _summaries(table, ["layer"], columns),
         "bounds": [_verdict(table, bound, dtype) for bound in bounds],
     }
+    if "residual" in columns:
+        view["convergence"] = convergence(table["residual"])
     if "head" in table:
         heads = sorted(int(n) for n in table["head"].unique())
         full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])

@@ -72,6 +72,7 @@ DECLARED: dict[str, dict[str, Any]] = {
             "column_bound": "square root of the largest column sum",
             "token_bound": "square root of the number of tokens",
             "row_sum_min": "smallest row sum",
+            "row_lower": "from the row sums",
             "uniform_ratio": "norm over that of uniform causal attention",
             "contraction": "||(I - e e^T) A||_2, below 1 where the head must contract",
         },
@@ -80,6 +81,9 @@ DECLARED: dict[str, dict[str, Any]] = {
         "bounds": [
             {"column": "norm", "limit": "column_bound", "side": "upper", "source": "spectral25"},
             {"column": "norm", "limit": "token_bound", "side": "upper", "source": "spectral25"},
+            {"column": "norm", "limit": "upper", "side": "upper", "source": "wielandt50"},
+            {"column": "norm", "limit": "lower", "side": "lower", "source": "golub13"},
+            {"column": "norm", "limit": "row_lower", "side": "lower", "source": "spectral25"},
         ],
     },
     "attention": {
@@ -127,6 +131,7 @@ DECLARED: dict[str, dict[str, Any]] = {
         "per": ["sequence", "layer"],
         "columns": {
             "local": "largest singular value of the Jacobian",
+            "residual": "how far `local` is from being a singular value",
             "weights": "product of the spectral norms",
             "gradient": "norm of d loss / d stream",
         },
@@ -145,13 +150,15 @@ DECLARED: dict[str, dict[str, Any]] = {
             "measured": "diversity out over diversity in",
             "bound": "Theorem 2 with measured constants",
             "factor": "sqrt(lambda H) s v_1",
-            "tightness": "measured over bound",
+            "sharp": "the same with the constants of this very input",
+            "tightness": "bound over measured; far above 1 the bound says little",
             "violated": "1 where measured is above bound",
         },
         "plot": ["measured", "factor", "tightness"],
         "better": None,
         "bounds": [
-            {"column": "measured", "limit": "bound", "side": "upper", "source": "pangu23, Thm 2"}
+            {"column": "measured", "limit": "bound", "side": "upper", "source": "pangu23, Thm 2"},
+            {"column": "measured", "limit": "sharp", "side": "upper", "source": "pangu23"},
         ],
     },
 }

@@ -196,12 +196,14 @@ def _column(
 ) -> np.ndarray:
     noise = np.exp(0.06 * generator.normal(size=layer.shape))
     grown = 1 + 0.25 * layer * (1 + 0.4 * model)
-    if column in {"entropy", "sink_mass", "cosine", "relative_residual", "tightness"}:
+    if column in {"entropy", "sink_mass", "cosine", "relative_residual"}:
         return np.clip((0.25 + 0.5 * place) * noise + 0.02 * layer, 0.01, 0.99)
     if column in {"massive", "violated"}:
         return (place > 0.97).astype(float)
     if column in {"condition", "weights"}:
         return 10 ** (1 + 2 * place) * noise * grown
+    if column == "residual":
+        return 0.05 * place * noise
     if measure == "dimension":
         return (24 - 1.6 * layer + 3 * model).clip(2) * noise
     return (0.8 + 0.9 * place) * grown * noise
@@ -214,9 +216,11 @@ def _relate(name: str, values: dict[str, np.ndarray]) -> None:
         values["column_bound"] = values["norm"] * 1.2
         values["token_bound"] = np.full_like(values["norm"], np.sqrt(256.0))
         values["row_sum_min"] = np.ones_like(values["norm"])
+        values["row_lower"] = values["norm"] * 0.8
     if name == "gain":
         values["bound"] = values["measured"] * 3
-        values["tightness"] = values["measured"] / values["bound"]
+        values["sharp"] = values["measured"] * 1.5
+        values["tightness"] = values["bound"] / values["measured"]
 
 
 def _find(report: dict[str, Any], tokens: int, generator: np.random.Generator) -> None:

@@ -39,7 +39,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Open a report from disk; at the end no error was logged and nothing was asked for."""
     contexts, problems, requests = [], [], []
 
-    def open_page(report: dict[str, Any], **options: Any) -> Any:
+    def open_page(report: dict[str, Any], fragment: str = "", **options: Any) -> Any:
         file = tmp_path / "report.html"
         file.write_text(render(report), encoding="utf-8")
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
@@ -49,7 +49,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri())
+        page.goto(file.as_uri() + (f"#{fragment}" if fragment else ""))
         return page
 
     yield open_page
@@ -120,7 +120,7 @@ def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Ope
     assert verdict.count() == 1
     assert "layer 4" in verdict.inner_text()
     assert "by up to 100 %" in verdict.inner_text()
-    assert "token_bound" in section.locator(".verdicts .holds").inner_text()
+    assert "token_bound" in " ".join(section.locator(".verdicts .holds").all_inner_texts())
     section.get_by_label("bounds").uncheck()
     assert "token_bound" not in section.locator("[data-part=key]").inner_text()
 
@@ -257,7 +257,7 @@ def test_a_phone_never_scrolls_sideways(opened: Open):
     for measure in report["measures"]:
         section = show(page, measure["name"])
         section.get_by_text("Values as a table").click()
-        section.get_by_text("How it is defined").click()
+        section.get_by_text("Definition:").click()
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= PHONE["width"]
     page.get_by_role("button", name="Show its attention map").click()

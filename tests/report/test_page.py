@@ -137,9 +137,62 @@ def test_every_measure_says_what_it_is_and_how_it_is_defined():
     for measure in report["measures"]:
         assert f'id="{measure["name"]}"' in page
         assert f'id="docs-{measure["name"]}"' in page
-        assert f"docs/measures/{measure['name']}.md" in page
+        assert f'href="#docs-{measure["name"]}"' in page
         for column in measure["columns"]:
             assert f"<dt>{column}</dt>" in page
+
+
+def test_no_path_of_another_file_stands_on_the_page_as_if_it_could_be_opened():
+    assert "docs/measures" not in render(sample())
+
+
+def test_what_all_cards_say_is_said_once_and_backticks_become_code():
+    report = sample(["a", "b"])
+    report["models"][0]["card"] = "It is `GPT2LMHeadModel`. Trained in lockstep on <one> text."
+    report["models"][1]["card"] = "It is `LlamaForCausalLM`. Trained in lockstep on <one> text."
+    page = render(report)
+    assert page.count("Trained in lockstep on &lt;one&gt; text.") == 1
+    assert page.count("It is <code>GPT2LMHeadModel</code>.") == 1
+    assert "`" not in page[page.index("<body>") : page.index('id="data"')]
+
+
+def test_a_single_card_and_no_card_at_all_are_no_row():
+    one, none = sample(["a"]), sample(["a", "b"])
+    for model in none["models"]:
+        model["card"] = None
+    assert render(one).count("Trained by this project") == 1
+    assert "card" not in re.findall(r'<th scope="row">(\w+)', render(none).lower())
+
+
+def read_by(tokens):
+    report = sample(["a", "b"])
+    for model, counts in zip(report["models"], tokens, strict=True):
+        model["tokens"] = counts
+    return render(report)
+
+
+def test_models_that_read_different_lengths_are_said_to():
+    page = read_by([[256] * 4, [256, 256, 200, 31]])
+    assert "<td>4 × 256</td><td>2 × 256, 1 × 200, 1 × 31</td>" in page
+    assert "743 to 1,024 tokens of" in page
+    assert "attention norms follow length" in page
+
+
+def test_models_that_read_the_same_get_no_remark():
+    page = read_by([[256] * 4, [256] * 4])
+    assert page.count("<td>4 × 256</td>") == 2
+    assert " 1,024 tokens of" in page
+    assert "attention norms follow length" not in page
+
+
+def test_the_same_total_in_other_lengths_is_a_difference():
+    assert "attention norms follow length" in read_by([[100, 300], [200, 200]])
+
+
+def test_a_report_without_counts_per_model_names_those_of_the_text():
+    page = render(sample(["a", "b"]))
+    assert " 160 tokens of" in page
+    assert "Tokens read" not in page
 
 
 def test_what_is_not_applicable_says_why():

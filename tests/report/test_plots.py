@@ -110,6 +110,23 @@ def test_a_violation_names_its_layers():
     assert verdict["reach"] == pytest.approx(2, rel=ROUNDING)
 
 
+def test_readings_whose_residual_is_large_are_counted_in_whatever_measure_has_one():
+    report = sample(["a"], layers=3, sequences=2)
+    for name in ("lipschitz", "stream"):
+        rows = len(report["frames"][name]["data"]["layer"])
+        residual = [0.5, 0.1, None] + [0.0] * (rows - 3)
+        report["frames"][name]["columns"] = list(
+            dict.fromkeys([*report["frames"][name]["columns"], "residual"])
+        )
+        report["frames"][name]["data"]["residual"] = residual
+        measure = next(m for m in report["measures"] if m["name"] == name)
+        measure["columns"]["residual"] = "relative"
+        (series,) = view(report, name)["series"]
+        found = series["convergence"]
+        assert (found["open"], found["readings"], found["limit"]) == (1, rows - 1, 0.1)
+    assert "convergence" not in view(report, "spectrum")["series"][0]
+
+
 def test_an_attention_map_is_packed_without_loss():
     stored = attention_detail("a", [f"w{i}" for i in range(17)])
     packed = plots.details([{"detail": "k"}], {"k": stored})["k"]

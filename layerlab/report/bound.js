@@ -1,0 +1,81 @@
+/* The bounds of a measure: which are drawn, the key that names them, and whether they hold. */
+
+/* The bounds to draw, and those of them that lie off the scale. */
+function boundsOf(section, column, shown) {
+  const bounds = section.control("bounds")?.checked
+    ? section.measure.bounds.filter((b) => b.column === column && shown.some((s) => hasReading(s, b.limit))) : [];
+  const log = section.control("log").checked;
+  return { bounds, far: log ? [] : farBounds(section.measure, shown, column).filter((b) => bounds.includes(b)) };
+}
+
+function drawKey(section, column, shown) {
+  const key = section.part("key");
+  const items = shown.length > 1 ? shown.map((s) => element("span", {}, swatch(s.model), ` ${data.models[s.model].name}`)) : [];
+  const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
+  if (ranged) {
+    const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences"].filter(Boolean).join(" and ");
+    items.push(element("span", {}, element("i", { class: "band" }), ` smallest to largest over ${over}`));
+  }
+  const { bounds, far } = boundsOf(section, column, shown);
+  for (const bound of bounds) {
+    const values = extent(shown, bound.limit);
+    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
+    const mark = touches(shown, bound) ? [] : [dashMark(dashOf(section.measure, bound))];
+    items.push(element("span", {}, ...mark, ` ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})${where}`));
+  }
+  if (bounds.length && ranged) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
+  key.replaceChildren(...items);
+}
+
+function dashMark(dash) {
+  const [svg, line] = ["svg", "line"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+  for (const [name, value] of Object.entries({ class: "dash", viewBox: "0 0 48 8", "aria-hidden": "true", "data-dash": dash })) svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ x1: 0, x2: 48, y1: 4, y2: 4, "stroke-dasharray": DASHES[dash] })) line.setAttribute(name, value);
+  svg.append(line);
+  return svg;
+}
+
+function drawVerdicts(section, shown) {
+  section.part("verdicts").replaceChildren(...convergence(section.measure, shown), ...section.measure.bounds.flatMap((bound, i) => {
+    const read = shown.filter((s) => s.bounds[i].readings);
+    const broken = read.filter((s) => s.bounds[i].violated);
+    return [...broken.map((s) => violation(bound, s, s.bounds[i])), holding(bound, i, read.filter((s) => !broken.includes(s)), broken.length)];
+  }).filter(Boolean));
+}
+
+/* A column `residual` says how far the first quantity of its measure is from having converged. */
+function convergence({ plot }, shown) {
+  const found = shown.map((s) => s.convergence).filter(Boolean);
+  const sum = (name) => found.reduce((total, f) => total + f[name], 0);
+  if (!sum("open")) return [];
+  const text = `${format(sum("open"))} of ${format(sum("readings"))} readings had not converged (residual above ${found[0].limit}): `;
+  return [element("li", { class: "loose" }, text, element("code", {}, plot[0]), " is a lower bound")];
+}
+
+const claim = (bound) => element("code", {}, `${bound.column} ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit}`);
+const span = (values) => {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(format);
+  return low === high ? low : `${low} to ${high}`;
+};
+
+function violation(bound, series, found) {
+  const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
+  const excess = found.reach > 1 ? `, by up to ${format(Number((100 * (found.reach - 1)).toPrecision(3)))} %` : "";
+  const where = found.layers.slice(0, 8).join(", ") + (found.layers.length > 8 ? ", …" : "");
+  const text = `violated in ${format(found.violated)} of ${format(found.readings)} readings (layer ${where})${excess}`;
+  return element("li", { class: "violated" }, claim(bound), " ", ...who, text);
+}
+
+const used = ({ side }) => (side === "upper" ? "readings are" : "the bound is");
+
+function holding(bound, i, series, broken) {
+  if (!series.length) return null;
+  const found = series.map((s) => s.bounds[i]);
+  const readings = found.reduce((sum, f) => sum + f.readings, 0);
+  const most = Math.max(...found.map((f) => f.reach));
+  const percent = (v) => (v < 1e-4 ? "under 0.01" : format(Number((100 * v).toPrecision(3))));
+  const ends = [...new Set([Math.min(...found.map((f) => f.least)), most].map(percent))];
+  const who = broken ? ` of ${series.map((s) => data.models[s.model].name).join(", ")}` : "";
+  return element("li", { class: "holds" }, claim(bound),
+    ` holds in all ${format(readings)} readings${who}; ${used(bound)} ${ends.join(" to ")} % of ${bound.side === "upper" ? "the bound" : "the readings"}${most < 0.1 ? ", so it says little here" : ""}`);
+}

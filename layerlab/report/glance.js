@@ -1,0 +1,54 @@
+/* The mark of each model, and small lines of every measure at the head of the page. */
+
+function swatch(index) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [name, value] of Object.entries({ class: "swatch", viewBox: "-8 -8 16 16", "aria-hidden": "true", "data-swatch": index })) node.setAttribute(name, value);
+  return paint(node);
+}
+
+function paint(node) {
+  const index = Number(node.dataset.swatch);
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  const tone = modelColour(index);
+  path.setAttribute("d", SHAPES[SYMBOLS[index % SYMBOLS.length]]);
+  path.style.fill = index >= 7 ? "none" : tone;
+  path.style.stroke = tone;
+  path.style.strokeWidth = 1.5;
+  node.replaceChildren(path);
+  return node;
+}
+
+/* Small lines, first quantity of every measure; drawn without plotly, so they are there at once. */
+function drawGlance() {
+  document.getElementById("glance").replaceChildren(...sections.map((section) => {
+    const { measure } = section;
+    const column = measure.plot[0];
+    const shown = column ? measure.series.filter((s) => s.kind === 0 && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
+    const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
+    const figure = shown.length ? spark(shown, column) : element("span", { class: "none" }, measure.missing.length ? "not applicable" : "no reading");
+    const caption = last.length ? `${format(last[0])} → ${format(last.at(-1))}` : `${column ?? ""}`;
+    return element("a", { href: `#${measure.name}` }, element("b", {}, measure.title), figure, element("small", {}, caption));
+  }));
+}
+
+function spark(shown, column) {
+  const values = shown.flatMap((s) => present(s.values[column].mean));
+  const low = Math.min(...values);
+  const reach = Math.max(...values) - low || 1;
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 160 48");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  for (const series of shown) {
+    const last = Math.max(1, series.layers.length - 1);
+    const point = (v, x) => `${x.toFixed(1)},${(44 - (40 * (v - low)) / reach).toFixed(1)}`;
+    const mean = series.values[column].mean;
+    const points = mean.length === 1 ? [point(mean[0], 3), point(mean[0], 157)]
+      : mean.map((v, i) => (v === null ? "" : point(v, 3 + (154 * i) / last)));
+    const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+    line.setAttribute("points", points.filter(Boolean).join(" "));
+    line.style.stroke = modelColour(series.model);
+    svg.append(line);
+  }
+  return svg;
+}
