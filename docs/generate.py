@@ -3,7 +3,7 @@
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from layerlab.measures.measure import Bound, Measure
@@ -65,8 +65,11 @@ def page(measure: Measure) -> str:
         ),
     ]
     if measure.options:
-        defaults = {name: f"`{value!r}`" for name, value in measure.options.items()}
-        parts += ["## Options", _table(("option", "default"), _named(defaults))]
+        options = [
+            (f"`{name}`", f"`{value!r}`", str(measure.domain(name) or "anything"))
+            for name, value in measure.options.items()
+        ]
+        parts += ["## Options", _table(("option", "default", "takes"), options)]
     if measure.bound:
         parts += ["## Bounds", _table(("what holds", "source"), map(_bound, measure.bound))]
     return "\n\n".join(parts) + "\n"
@@ -93,10 +96,6 @@ def _place(name: str, measure: Measure) -> str:
     if name == "layer" and measure.name in LAYERS:
         return LAYERS[measure.name]
     return PLACES.get(name, name)
-
-
-def _named(meanings: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(f"`{name}`", meaning) for name, meaning in meanings.items()]
 
 
 def _bound(bound: Bound) -> tuple[str, str]:

@@ -73,18 +73,18 @@ def load(path: str | PathLike[str]) -> tuple[Measure, ...]:
     return found
 
 
-def resolve(
-    names: Iterable[str | Measure] | None = None, loaded: Sequence[Measure] = ()
-) -> list[Measure]:
+def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
     """Turn what a user asked for into measures with their options set.
 
     Args:
         names: names, with options as in `dimension(epsilon=0.9)`, also several in one string with
-            commas; measures pass as they are; None is every default measure and all of `loaded`.
+            commas, or such a string alone; measures pass as they are; None is every default
+            measure and all of `loaded`.
         loaded: measures from outside files, which may be asked for by name.
 
     Raises:
-        UserError: an unknown name or option, a value of another kind, or one name asked for twice.
+        UserError: an unknown name or option, a value that it does not take, one name asked for
+            twice, or something that is neither a name nor a measure.
 
     Example:
         >>> [measure.options for measure in resolve(["dimension(epsilon=0.9)"])]
@@ -94,6 +94,10 @@ def resolve(
     if names is None:
         extra = {measure.name for measure in loaded}
         return [one for one in known.values() if one.default or one.name in extra]
+    if isinstance(names, str | Measure):
+        names = [names]
+    elif not isinstance(names, Iterable):
+        raise _unreadable(names)
     chosen = [one for name in names for one in _read(name, known)]
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
@@ -121,19 +125,25 @@ def _home(measure: Measure) -> str:
     return f"that of {measure.read.__module__}"
 
 
-def _read(entry: str | Measure, known: dict[str, Measure]) -> list[Measure]:
+def _read(entry: Any, known: dict[str, Measure]) -> list[Measure]:
     if isinstance(entry, Measure):
         return [entry]
+    if not isinstance(entry, str):
+        raise _unreadable(entry)
     text = entry.strip().strip(",")
     try:
         parsed = ast.parse(f"({text},)" if text else "()", mode="eval").body
         assert isinstance(parsed, ast.Tuple)
         return [_one(node, known) for node in parsed.elts]
-    except (SyntaxError, ValueError) as error:
-        raise UserError(
-            f"cannot read the measures {entry!r}; expected names with commas, options in brackets: "
-            f"type {EXAMPLE}"
-        ) from error
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise _unreadable(entry) from error
+
+
+def _unreadable(entry: Any) -> UserError:
+    return UserError(
+        f"cannot read the measures {entry!r}; expected names with commas, options in brackets: "
+        f"type {EXAMPLE}"
+    )
 
 
 def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
@@ -147,21 +157,10 @@ def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(f"no measure is called {label.id!r}; {hint}known: {', '.join(known)}")
     measure = known[label.id]
-    options = (
-        {str(word.arg): ast.literal_eval(word.value) for word in call.keywords} if call else {}
-    )
-    changed = measure.given(**options)
-    for name, value in options.items():
-        _check(measure, name, value)
-    return changed
+    words = call.keywords if call else []
+    return measure.given(**{str(word.arg): _value(word.value) for word in words})
 
 
-def _check(measure: Measure, name: str, value: Any) -> None:
-    default = measure.options[name]
-    kind = type(default)
-    if default is None or type(value) is kind or (kind is float and type(value) is int):
-        return
-    raise UserError(
-        f"option {name} of measure {measure.name!r} got {value!r}; expected {kind.__name__}: "
-        f"type {measure.name}({name}={default!r})"
-    )
+def _value(node: ast.expr) -> Any:
+    """What Python would read, and a bare name as text: shells are apt to take quotes away."""
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -83,10 +84,35 @@ def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
         ("a.b", "cannot read the measures"),
         ("", r"no measure is named; type for example --measures 'diversity"),
         ("length(eps=1)", "measure 'length' has no option 'eps'; its options are: epsilon, top"),
-        ("length(top=0.5)", r"option top of measure 'length' got 0.5; expected int: type length\("),
-        ("length(top=True)", "got True; expected int"),
-        ("length(plain=1)", "got 1; expected bool"),
-        ("length(epsilon='x')", "got 'x'; expected float"),
+        (
+            "length(top=0.5)",
+            r"option top of measure 'length' got 0.5; expected a whole number: type length\(",
+        ),
+        ("length(top=True)", "got True; expected a whole number"),
+        ("length(plain=1)", "got 1; expected True or False"),
+        ("length(epsilon='x')", "got 'x'; expected a number"),
+        ("length(epsilon=nan)", "got 'nan'; expected a number"),
+        ("length(epsilon=1e999)", "got inf; expected a number"),
+        ("length(label={[]: 1})", "cannot read the measures"),
+        (
+            "spectrum(dtype='nope')",
+            r"option dtype of measure 'spectrum' got 'nope'; expected 'float32' or 'float64': "
+            r"type spectrum\(dtype='float32'\)",
+        ),
+        ("spectrum(dtype='int8')", "got 'int8'; expected 'float32' or 'float64'"),
+        ("spectrum(dtype=half)", "got 'half'; expected 'float32' or 'float64'"),
+        ("attention(dtype=5)", "got 5; expected 'float32' or 'float64'"),
+        ("querykey(tokens='x')", "got 'x'; expected None or a whole number at least 1 and at most"),
+        ("querykey(tokens=0)", "got 0; expected None or a whole number at least 1"),
+        ("lipschitz(steps=0)", "got 0; expected a whole number at least 1: type lipschitz"),
+        ("lipschitz(steps=-1)", "got -1; expected a whole number at least 1"),
+        ("lipschitz(seed=1.5)", "got 1.5; expected a whole number at least 0"),
+        ("lipschitz(seed=2**64)", "cannot read the measures"),
+        ("lipschitz(seed=18446744073709551616)", "expected a whole number at least 0 and at most"),
+        ("lipschitz(tolerance=-1)", "got -1; expected a number at least 0"),
+        ("lipschitz(memory_gib='a')", "got 'a'; expected a number at least 0"),
+        ("dimension(epsilon=0)", "got 0; expected a number above 0 and at most 1"),
+        ("dimension(epsilon=1.1)", "got 1.1; expected a number above 0 and at most 1"),
         ("length,length", "two measures are called 'length'.*or name it once"),
     ],
 )
@@ -96,6 +122,33 @@ def test_what_cannot_be_measured_is_answered_in_one_line(
     with pytest.raises(UserError, match=answer) as caught:
         resolve([asked], [length])
     assert "\n" not in str(caught.value)
+
+
+def test_a_string_alone_is_a_list_of_names_and_a_measure_alone_is_itself(length: Measure) -> None:
+    assert [one.name for one in resolve("stream,diversity")] == ["stream", "diversity"]
+    assert resolve(length) == [length]
+
+
+@pytest.mark.parametrize("asked", ["", [""], [], ()])
+def test_naming_nothing_is_answered_with_an_example(asked: Any) -> None:
+    with pytest.raises(UserError, match="no measure is named; type for example"):
+        resolve(asked)
+
+
+@pytest.mark.parametrize("asked", [5, [5], ["stream", None]])
+def test_what_is_neither_a_name_nor_a_measure_is_answered_in_one_line(asked: Any) -> None:
+    with pytest.raises(UserError, match=r"cannot read the measures .*; expected names with commas"):
+        resolve(asked)
+
+
+def test_a_choice_may_stand_without_quotes() -> None:
+    assert resolve("spectrum(dtype=float64)") == resolve("spectrum(dtype='float64')")
+
+
+def test_every_default_of_the_package_is_one_that_it_takes() -> None:
+    for measure in measures().values():
+        assert measure.given(**measure.options).options == measure.options
+        assert set(measure.domains) <= set(measure.options)
 
 
 def test_an_option_without_a_default_takes_any_value(length: Measure) -> None:

@@ -58,21 +58,6 @@ def checked(
     return replace(weights, refused={**found, **weights.refused}, **gone)
 
 
-def verify(
-    weights: LayerWeights,
-    attended: Attended,
-    entered: Hidden,
-    left: Float[Tensor, "token written"] | None = None,
-    start: int | None = 0,
-) -> str | None:
-    """Why the weights do not give what the trace showed, or None where they do.
-
-    Source: Own.
-    """
-    found = faults(weights, attended, entered, left, start)
-    return "; ".join(f"{part}: {reason}" for part, reason in found.items()) or None
-
-
 def faults(
     weights: LayerWeights,
     attended: Attended,
@@ -93,7 +78,7 @@ def faults(
         reason = f"attention read {attended.tokens} tokens, but its input has {len(entered)}"
         return {part: reason for part in FIELDS if getattr(weights, part, None) is not None}
     z = entered[rows].cpu().double()
-    if not _normed(weights, z, _roundoff(entered)):
+    if not _normed(weights, z, _precision(entered.dtype) / 2):
         found["gain"] = "attention's input did not come from the norm that was found in front of it"
     if weights.query is not None and weights.key is not None:
         seen = _seen_scores if attended.query is None else _seen_factors
@@ -110,8 +95,9 @@ def faults(
     return found
 
 
-def _roundoff(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps / 2
+def _precision(dtype: torch.dtype) -> float:
+    """Never finer than float32: norms and rotary tables stay there in a float64 model too."""
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def _normed(weights: LayerWeights, z: Tensor, roundoff: float) -> bool:
@@ -143,8 +129,8 @@ def _heads(
     if bias is not None:
         value = value + bias.to(z)[:, None]
         size = size + bias.to(z).abs()[:, None]
-    accumulator = min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / 2
-    unit = 4 * torch.finfo(dtype).eps / 2 + 2 * (weight.shape[-1] + 2) * accumulator
+    accumulator = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
+    unit = 2 * _precision(dtype) + 2 * (weight.shape[-1] + 2) * accumulator
     return (value if clip is None else value.clamp(-clip, clip)), unit * size
 
 
@@ -209,7 +195,7 @@ def _unnormed(
         seen = seen - _per_head(shift, expected).to(expected)
     size = expected.square().sum(-1, keepdim=True)
     scale = torch.where(size > 0, seen.norm(dim=-1, keepdim=True) / size.sqrt(), 0.0)
-    unit = 8 * torch.finfo(dtype).eps
+    unit = 8 * _precision(dtype)
     error = error + error.norm(dim=-1, keepdim=True) * expected.abs() / size.sqrt().clamp_min(
         1e-300
     )
@@ -255,13 +241,13 @@ def _seen_scores(
         return {"query": f"the trace shows {attended.heads} heads, the weights {len(query)}"}
     factor = weights.scaling * (weights.rotary or 1.0) ** 2
     expected = factor * query @ key.mT
-    unit = 2 * (query.shape[-1] + 4) * torch.finfo(dtype).eps
+    unit = 2 * (query.shape[-1] + 4) * _precision(dtype)
     error = (query.abs() + query_error) @ (key.abs() + key_error).mT - query.abs() @ key.abs().mT
     error = abs(factor) * (error + unit * query.abs() @ key.abs().mT)
     seen = attended.scores[:, rows][:, :, rows].to(z)
     if "bias" in weights.refused.get("scores", ""):
         gap = seen - expected
-        noise = error + 8 * torch.finfo(dtype).eps * seen.abs()
+        noise = error + 8 * _precision(dtype) * seen.abs()
         agrees = _within(gap[:, -1, 0], gap[:, 0, 0], noise[:, -1, 0] + noise[:, 0, 0])
     else:
         agrees = _within(*(x.diagonal(dim1=1, dim2=2) for x in (seen, expected, error)))

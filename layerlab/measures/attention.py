@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from layerlab.measures.attended import Attended
+from layerlab.measures.domain import Domain
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
 from layerlab.measures.tile import blocks, cut, groups, height, one_thread, triangular
 from layerlab.shapes import HeadVector
@@ -182,5 +183,6 @@ MEASURES = (
         read=_read,
         bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),
         options={"dtype": "float32"},
+        domains={"dtype": Domain(kind=str, choices=("float32", "float64"))},
     ),
 )

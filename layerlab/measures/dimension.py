@@ -22,6 +22,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.measures.diversity import NAN, centred, precise
+from layerlab.measures.domain import Domain
 from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.shapes import Hidden, Matrix, Scalar
 
@@ -258,7 +259,6 @@ def read(layer: Layer, run: Run) -> Iterator[Row]:
 
     Source: Own.
     """
-    _check_share(run.options["epsilon"])
     run.memory.setdefault(layer.layer, Pool()).add(layer.stream)
     return iter(())
 
@@ -329,5 +329,6 @@ MEASURES = (
         read=read,
         close=close,
         options={"epsilon": 0.8},
+        domains={"epsilon": Domain(kind=float, above=0, most=1)},
     ),
 )

@@ -19,6 +19,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from layerlab import UserError
+from layerlab.measures.domain import Domain
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
 from layerlab.measures.tensor import parameter
 from layerlab.shapes import Hidden, Matrix
@@ -74,7 +76,10 @@ def largest_singular(
 
     Raises:
         NotApplicable: `adjoint` is not the transpose of `forward`, or a product is not finite.
+        UserError: no step.
     """
+    if steps < 1:
+        raise UserError(f"steps={steps} finds nothing; give the number of steps, 1 or more")
     right, left = [start / start.norm()], list[Tensor]()
     diagonal, above = list[Tensor](), list[Tensor]()
     found = Ritz(value=0.0, residual=0.0, steps=0)
@@ -358,5 +363,11 @@ MEASURES = (
         needs=frozenset({"stream", "rerun", "gradient", "weights"}),
         read=read,
         options={"steps": 4, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
+        domains={
+            "steps": Domain(kind=int, least=1),
+            "tolerance": Domain(kind=float, least=0),
+            "seed": Domain(kind=int, least=0, most=2**63 - 1),
+            "memory_gib": Domain(kind=float, least=0),
+        },
     ),
 )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.measures.attended import Attended
+from layerlab.measures.domain import Domain
 from layerlab.measures.projection import LayerWeights
 from layerlab.shapes import Hidden, Tokens
 
@@ -99,6 +100,8 @@ class Measure:
         about: two sentences for the reader of a report.
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
+        options: what a user may set, with what it is when nobody does.
+        domains: which values an option takes, where it is not every one of its default's kind.
     """
 
     name: str
@@ -117,18 +120,40 @@ class Measure:
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
     default: bool = True
 
     def given(self, **options: Any) -> "Measure":
         """The same measure with other options.
 
         Raises:
-            UserError: an option that the measure does not have.
+            UserError: an option that the measure does not have, or a value that it does not take.
         """
-        for name in options:
+        read = {}
+        for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
                 raise UserError(
                     f"measure {self.name!r} has no option {name!r}; its options are: {known}"
                 )
-        return replace(self, options={**self.options, **options})
+            read[name] = self._read(name, value)
+        return replace(self, options={**self.options, **read})
+
+    def domain(self, name: str) -> Domain | None:
+        """Which values an option takes; None where neither a domain nor a default says it."""
+        default = self.options[name]
+        if name in self.domains or default is None:
+            return self.domains.get(name)
+        return Domain(kind=type(default))
+
+    def _read(self, name: str, value: Any) -> Any:
+        domain = self.domain(name)
+        if domain is None:
+            return value
+        if value not in domain:
+            given = " ".join(repr(value).split())  # a tensor shows itself in several lines
+            raise UserError(
+                f"option {name} of measure {self.name!r} got {given}; expected {domain}: "
+                f"type {self.name}({name}={self.options[name]!r})"
+            )
+        return float(value) if domain.kind is float else value

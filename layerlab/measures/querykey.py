@@ -9,13 +9,13 @@ heads are ranked by the measured norm, not by it.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from layerlab import UserError
+from layerlab.measures.domain import Domain
 from layerlab.measures.measure import Measure, NotApplicable, Row, Run
 from layerlab.measures.projection import STRETCHED, LayerWeights
 from layerlab.shapes import HeadVector
@@ -275,8 +275,6 @@ COLUMNS: Mapping[str, str] = {
     "prenorm_printed": "that bound as printed in its source, refuted under a causal mask",
 }
 
-OPTIONS: Mapping[str, Any] = {"tokens": None}
-
 MEASURES = (
     Measure(
         name="querykey",
@@ -294,6 +292,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"weights"}),
         read=read,
-        options=OPTIONS,
+        options={"tokens": None},
+        domains={"tokens": Domain(kind=int | None, least=1, most=2**24)},
     ),
 )

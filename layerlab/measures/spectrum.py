@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.attended import Attended
+from layerlab.measures.domain import Domain
 from layerlab.measures.lanczos import Krylov, Perron, Ritz, profile, settle
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
 from layerlab.measures.tile import DENSE_TOKENS, cut, groups, one_thread, tile, triangular
@@ -160,5 +161,6 @@ MEASURES = (
             Bound(column="norm", limit="row_lower", side="lower", source="spectral25"),
         ),
         options={"dtype": "float32"},
+        domains={"dtype": Domain(kind=str, choices=("float32", "float64"))},
     ),
 )

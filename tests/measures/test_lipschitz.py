@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
+from layerlab import UserError
 from layerlab.measures.anatomy import anatomy
 from layerlab.measures.lipschitz import (
     MEASURES,
@@ -31,6 +32,11 @@ DOUBLE = torch.finfo(torch.float64).eps
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_no_step_is_refused_instead_of_finding_zero() -> None:
+    with pytest.raises(UserError, match=r"steps=0 finds nothing; give the number of steps, 1"):
+        largest_singular(lambda v: v, lambda v: v, torch.ones(3), steps=0, tolerance=0.1)
 
 
 def run(**options: Any) -> Run:

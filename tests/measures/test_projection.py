@@ -8,7 +8,7 @@ from accelerate import disk_offload
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from layerlab.measures.agreement import checked, verify
+from layerlab.measures.agreement import checked, faults
 from layerlab.measures.anatomy import anatomy, text_config
 from layerlab.measures.layout import layout
 from layerlab.measures.projection import project
@@ -32,8 +32,8 @@ def test_heads_give_the_queries_keys_values_and_outputs_of_the_model(family: str
     assert found
     for weights, attended, entered, left in found:
         assert set(weights.refused) == REFUSED.get(family, set())
-        faults = verify(weights, attended, entered, left)
-        assert faults is None or set(weights.refused) == {"scores"}, faults
+        contradicted = faults(weights, attended, entered, left)
+        assert not contradicted or set(weights.refused) == {"scores"}, contradicted
         for part in {"query", "key", "value", "output"} - set(weights.refused):
             assert getattr(weights, part) is not None
         assert (weights.gain is None) == (
@@ -46,7 +46,7 @@ def test_heads_give_what_a_trained_model_multiplied(data: Path) -> None:
     found = layers(model)
     assert len(found) == model.config.num_hidden_layers
     for weights, attended, entered, left in found:
-        assert not weights.refused and verify(weights, attended, entered, left) is None
+        assert not weights.refused and not faults(weights, attended, entered, left)
 
 
 def test_weights_that_wait_on_disk_are_fetched(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_weights_that_wait_on_disk_are_fetched(tmp_path: Path) -> None:
 def test_the_check_allows_the_rounding_of_every_precision(family: str, dtype: torch.dtype) -> None:
     for weights, attended, entered, left in layers(built(family, dtype)):
         assert weights.gain is not None
-        assert verify(weights, attended, entered, left) is None
+        assert not faults(weights, attended, entered, left)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "llama yarn", "qwen3", "olmo2", "gptj"])

@@ -1,0 +1,63 @@
+"""Which values an option of a measure takes, declared once: it checks, and it says so in words."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any
+
+KINDS: Mapping[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    int | None: "None or a whole number",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """The values that one option takes.
+
+    Attributes:
+        kind: their type; a whole number also stands for a float.
+        choices: all of them, where they can be listed.
+        above: every number is larger than this.
+        least: the smallest number.
+        most: the largest number.
+    """
+
+    kind: type | UnionType
+    choices: tuple[Any, ...] = ()
+    above: int | float | None = None
+    least: int | float | None = None
+    most: int | float | None = None
+
+    def __contains__(self, value: Any) -> bool:
+        if not self._is_kind(value) or (self.choices and value not in self.choices):
+            return False
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return True
+        return (
+            (isinstance(value, int) or abs(value) <= sys.float_info.max)
+            and (self.above is None or value > self.above)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+        )
+
+    def __str__(self) -> str:
+        if self.choices:
+            return " or ".join(map(repr, self.choices))
+        limits = {"above": self.above, "at least": self.least, "at most": self.most}
+        said = " and ".join(
+            f"{word} {limit}" for word, limit in limits.items() if limit is not None
+        )
+        kind = KINDS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
+        return f"{kind} {said}".rstrip()
+
+    def _is_kind(self, value: Any) -> bool:
+        if self.kind is not bool and isinstance(value, bool):
+            return False
+        if self.kind is float and isinstance(value, int):
+            return abs(value) <= sys.float_info.max
+        return isinstance(value, self.kind)
