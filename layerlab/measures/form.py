@@ -34,6 +34,7 @@ DISTINCT = 0.25
 """No rounding is allowed to explain more: another map would pass."""
 
 _ATTENTION = re.compile("attn|attention", re.IGNORECASE)
+_ROUTED = re.compile(r"(^|\.)(experts|router)(\.|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,15 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
             loosest = max(found, key=lambda activation: activation.lipschitz)
             return FeedForward(inward=inward.weight, outward=outward.weight, activation=loosest)
     return None
+
+
+def routed(block: nn.Module) -> bool:
+    """Whether the feed-forward layer of a block chooses between experts for each token.
+
+    Source: Own.
+    """
+    paths = (path for path, _ in block.named_modules())
+    return any(_ROUTED.search(path) and not _ATTENTION.search(path) for path in paths)
 
 
 def _chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerlab.measures.attended import Attended
 from layerlab.measures.diversity import diversity
-from layerlab.measures.form import attention_fit, feedforward_fit, rounding
+from layerlab.measures.form import attention_fit, feedforward_fit, rounding, routed
 from layerlab.measures.lanczos import Ritz, profile, settle
 from layerlab.measures.measure import Bound, Layer, Measure, NotApplicable, Row, Run, Sublayer
 from layerlab.measures.projection import LayerWeights
@@ -29,6 +29,10 @@ from layerlab.shapes import HeadVector, Hidden, Scalar
 GATED = (
     "it is not act(z W1 + b1) W2 + b2: Theorem 3 needs a plain feed-forward layer, and the product "
     "of two linear maps in a gated one is not globally Lipschitz"
+)
+MIXED = (
+    "it is a mixture of experts: the map changes from token to token, and Theorem 3 needs the same "
+    "act(z W1 + b1) W2 + b2 for all of them"
 )
 SINKS = "attention sinks take probability, so its rows do not sum to 1"
 
@@ -159,7 +163,7 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable("its block was not found")
     fit = feedforward_fit(layer.block, sublayer)
     if fit is None:
-        raise NotApplicable(GATED)
+        raise NotApplicable(MIXED if routed(layer.block) else GATED)
     if not isfinite(fit.activation.lipschitz):
         raise NotApplicable(f"{fit.activation.name} is not globally Lipschitz")
     norms = float(spectral_bound(fit.inward)) * float(spectral_bound(fit.outward))

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from layerlab.measures.activation import ACTIVATIONS, Activation
 from layerlab.measures.anatomy import anatomy
-from layerlab.measures.form import attention_fit, feedforward_fit, rounding
+from layerlab.measures.form import attention_fit, feedforward_fit, rounding, routed
 from layerlab.measures.measure import Layer
 from layerlab.measures.projection import project
 from layerlab.measures.trace import trace
@@ -81,3 +81,25 @@ def test_a_gated_layer_has_no_plain_form(tiny: Callable[..., PreTrainedModel]) -
     layer = traced(tiny("llama"))[0]
     assert layer.block is not None
     assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is None
+
+
+@pytest.mark.parametrize(
+    ("paths", "mixed"),
+    [
+        (("mlp.experts.0", "mlp.gate"), True),
+        (("moe.router", "moe.input_linear"), True),
+        (("self_attention.experts", "mlp.up_proj"), False),
+        (("mlp.shared_expert_gate", "mlp.fc"), False),
+    ],
+)
+def test_a_block_with_experts_outside_of_attention_routes(
+    paths: tuple[str, ...], mixed: bool
+) -> None:
+    block = nn.Module()
+    for path in paths:
+        place = block
+        for name in path.split("."):
+            if name not in dict(place.named_children()):
+                place.add_module(name, nn.Module())
+            place = place.get_submodule(name)
+    assert routed(block) == mixed

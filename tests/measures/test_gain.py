@@ -25,6 +25,7 @@ from layerlab.measures.gain import (
 from layerlab.measures.measure import Layer, Row, Run, Sublayer
 from layerlab.measures.projection import LayerWeights, project
 from layerlab.measures.trace import trace
+from tests.measures.family import built
 
 (MEASURE,) = MEASURES
 SINGLE, DOUBLE = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
@@ -139,6 +140,13 @@ def test_a_gated_feed_forward_is_refused_and_still_measured(
         assert isnan(row["bound"]) and isnan(row["tightness"]) and row["measured"] > 0
         assert not row["violated"]
     assert "not globally Lipschitz" in session.notes["bound (ffn)"]
+
+
+def test_a_mixture_of_experts_is_called_one() -> None:
+    session = run()
+    found = rows(traced(built("mixtral"), range(8)), session)
+    assert all(isnan(row["bound"]) for row in found if row["sublayer"] == "ffn")
+    assert "because it is a mixture of experts" in session.notes["bound (ffn)"]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
