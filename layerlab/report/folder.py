@@ -5,6 +5,7 @@ report steps aside for that moment and comes back if the rename fails.
 """
 
 import errno
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -91,13 +92,21 @@ def _refuse_others(target: Path, given: Path) -> None:
 
 
 def is_report(folder: Path) -> bool:
-    """Whether a folder holds a report and nothing else."""
+    """Whether a folder holds a report and nothing else: no file but what a report writes."""
     names = {entry.name for entry in folder.iterdir()}
     if DATA not in names or not names <= {PAGE, DATA, TABLES}:
         return False
+    try:
+        content = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        measures = {measure["name"] for measure in content["measures"]}
+        known = {*content["frames"], *measures} if content["schema"] else measures
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
     tables = folder / TABLES
     kept = list(tables.iterdir()) if tables.is_dir() else []
-    return all(entry.suffix in _TABLE_ENDINGS and entry.is_file() for entry in kept)
+    return all(
+        entry.suffix in _TABLE_ENDINGS and entry.stem in known and entry.is_file() for entry in kept
+    )
 
 
 def _swap(partial: Path, target: Path) -> None:

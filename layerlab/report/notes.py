@@ -118,8 +118,8 @@ def _violated(frames: Frames) -> str:
 
 
 def _vacuous(rows: pd.DataFrame, cards: list[Mapping[str, Any]]) -> str:
-    """How many of the heads have a bound that says no more than sqrt(n), n the full context."""
-    lengths = {card["name"]: card["context"] for card in cards if card.get("context")}
+    """How many of the heads have a bound that says no more than sqrt(n), n the longest text."""
+    lengths = {card["name"]: max(card["tokens"]) for card in cards if card.get("tokens")}
     roots = rows["model"].map(lengths).astype(float) ** 0.5
     known = rows[roots.notna()]
     empty = int((known["prenorm_bound"] >= NEARLY * roots[known.index]).sum())
@@ -127,7 +127,7 @@ def _vacuous(rows: pd.DataFrame, cards: list[Mapping[str, Any]]) -> str:
         return ""
     return (
         f" For {empty:,} of {len(known):,} heads here even that is vacuous: within 1 % of sqrt(n), "
-        "which holds for any attention over the full context."
+        "which holds for any attention over the longest text that was read."
     )
 
 

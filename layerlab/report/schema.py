@@ -31,6 +31,7 @@ _CARD: dict[str, Any] = {
     "card": None,
     "faults": [],
     "sinks": False,
+    "tokens": [],
 }
 _TEXT: dict[str, Any] = {"source": "", "hash": "", "sequences": []}
 _MEASURE: dict[str, Any] = {
@@ -54,6 +55,9 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
     whole = _filled(content, _PARTS, "")
     whole["text"] = _filled(whole["text"], _TEXT, " of its text")
     whole["models"] = [_filled(card, _CARD, " of a model") for card in _named(whole, "models")]
+    labels = [card["name"] for card in whole["models"]]
+    if twice := [name for name in dict.fromkeys(labels) if labels.count(name) > 1]:
+        raise UserError(f"two models of the report are called {twice[0]!r}; give each its own name")
     whole["measures"] = [
         _filled(one, _MEASURE, " of a measure") for one in _named(whole, "measures")
     ]

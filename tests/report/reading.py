@@ -247,7 +247,7 @@ def _gain(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     measured = _between(0.3, 0.9, rows, draw)
     bound = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
     factor = np.where(rows["sublayer"] == "attention", 3 * measured, np.nan)
-    tightness = measured / bound
+    tightness = bound / measured
     return {
         "measured": measured,
         "bound": bound,

@@ -80,21 +80,6 @@ def test_a_healthy_model_gives_no_finding():
     assert find(content(), frames()) == []
 
 
-def test_a_healthy_model_is_told_what_came_nearest():
-    tables = change(frames(), "attention", SPOT, logit_max=90.0)
-    finding = only(all_findings.find(content(), tables))
-    assert finding.severity == "info" and finding.value == 90.0
-    assert "90 % of the limit 100" in finding.sentence
-    assert finding.wanted == ("attention", "healthy", 1, 3, 2)
-
-
-def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
-    tables = change(frames("a", "b"), "attention", {"model": "a", "layer": 1}, logit_max=500.0)
-    found = all_findings.find(content(card("a"), card("b")), tables)
-    assert [one.id.startswith("nearest") for one in found] == [False, True]
-    assert [one.model for one in found] == ["a", "b"]
-
-
 def test_every_rule_has_a_case_here():
     assert {rule.name for rule in RULES} == {*SICK, "nonfinite", "guess"}
 
@@ -192,6 +177,14 @@ def test_a_fault_outside_the_layers_has_no_layer():
     assert finding.layer is None and finding.sentence == "Outside the layers: wte holds 1 NaN of 4"
 
 
+@pytest.mark.parametrize(("reached", "word"), [(True, "no reading"), (False, "stayed finite")])
+def test_a_broken_weight_says_whether_it_reached_the_stream(reached: bool, word: str):
+    faults = [{"kind": "weights", "layer": 2, "name": "w", "what": "1 NaN of 4"}]
+    faults += [{"kind": "stream", "layer": 2, "name": "s", "what": "1 NaN of 4"}] * reached
+    first = find(content(card(faults=faults)), frames())[0]
+    assert word in first.advice
+
+
 @pytest.mark.parametrize("loss", [math.log(512), 8.0])
 def test_a_model_that_only_guesses_is_told_apart(loss: float):
     assert "guessing" in only(find(content(card(loss_nats=loss)), frames())).sentence
@@ -269,7 +262,7 @@ def test_a_violated_gain_names_the_sublayer():
 
 def test_a_vacuous_bound_gives_no_finding():
     tables = change(frames(), "querykey", {}, prenorm_bound=math.sqrt(TOKENS))
-    tables = change(tables, "gain", {"sublayer": "attention"}, bound=1e30, tightness=1e-30)
+    tables = change(tables, "gain", {"sublayer": "attention"}, bound=1e30, tightness=1e30)
     assert find(content(), tables) == []
 
 

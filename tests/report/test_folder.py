@@ -37,12 +37,28 @@ def test_an_earlier_report_is_replaced_as_a_whole(tmp_path: Path):
     target = tmp_path / "out"
     target.mkdir()
     report().save(target)
-    (target / "tables" / "left_over.csv").write_text("a\n1\n")
     later = report(created="later")
     later.save(target)
     assert load_report(target) == later
-    assert not (target / "tables" / "left_over.csv").exists()
     assert names(tmp_path) == ["out"]
+
+
+def test_a_table_of_the_users_own_is_never_lost(tmp_path: Path):
+    report().save(tmp_path / "out")
+    precious = tmp_path / "out" / "tables" / "mine.csv"
+    precious.write_text("a\n1\n")
+    with pytest.raises(UserError, match="something other than a report"):
+        report().save(tmp_path / "out")
+    assert precious.read_text() == "a\n1\n"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"schema": 1, "measures": 5}'])
+def test_a_file_that_only_looks_like_a_report_is_kept(tmp_path: Path, content: str):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.json").write_text(content)
+    with pytest.raises(UserError, match="something other than a report"):
+        report().save(tmp_path / "out")
+    assert (tmp_path / "out" / "report.json").read_text() == content
 
 
 def test_a_folder_with_anything_else_is_refused(tmp_path: Path):

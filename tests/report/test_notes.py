@@ -35,8 +35,8 @@ def test_the_sink_note_appears_only_with_leaking_rows():
     assert "lowest 0.68" in " ".join(note["text"] for note in notes(tables, [card()]))
 
 
-def prenorm(tables: dict[str, pd.DataFrame], context: int) -> str:
-    found = notes(tables, [card(context=context)])
+def prenorm(tables: dict[str, pd.DataFrame], tokens: int) -> str:
+    found = notes(tables, [card(context=4 * tokens, tokens=[2, tokens])])
     return next(note["text"] for note in found if "pre-norm bound" in note["title"])
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from layerlab import UserError
 from layerlab.report import table
-from layerlab.report.findings import find
+from layerlab.report.findings import Finding, find
 from layerlab.report.report import Report, load_report
 from tests.report.reading import card, content, frames, measures, report
 
@@ -206,3 +206,14 @@ def test_a_report_loads_without_torch(tmp_path: Path):
         "assert not {'torch', 'transformers'} & set(sys.modules), 'a report needs no tensors'"
     )
     subprocess.run([sys.executable, "-c", script, folder], check=True)
+
+
+def test_two_models_of_one_name_are_refused():
+    twins = {**report().to_dict(), "models": [card("twin"), card("twin")]}
+    with pytest.raises(UserError, match="two models of the report are called 'twin'"):
+        Report(twins)
+
+
+def test_a_finding_reads_as_one_line():
+    finding = Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
+    assert finding.text == "m: S [Own]"

@@ -25,7 +25,7 @@ def _nonfinite(readings: Readings) -> Iterator[Verdict]:
         yield Verdict(
             severity="error",
             sentence=f"{where}: {first['name']} holds {first['what']}{more}",
-            advice=_MENDING[kind],
+            advice=_mending(kind, readings.card["faults"]),
             value=float(len(faults)),
             threshold=0.0,
             place=place,
@@ -38,13 +38,22 @@ def _depth(fault: Mapping[str, Any]) -> float:
     return -1.0 if layer is None else float(layer)
 
 
-_MENDING = {
-    "weights": "Every reading from this layer on is void. Load the checkpoint again; where the "
-    "file itself holds them, go back to the last checkpoint without.",
-    "stream": "Every reading from this layer on is void. Where the weights are finite, the numbers "
-    "overflowed on the way: run with --dtype float32, and if that is finite, keep this layer out "
-    "of fp16.",
-}
+def _mending(kind: str, faults: Any) -> str:
+    reached = any(fault["kind"] == "stream" for fault in faults)
+    void = (
+        "There is no reading from the first layer on that they reach."
+        if reached
+        else "The stream of this text stayed finite, so the readings hold for it."
+    )
+    if kind == "weights":
+        return (
+            f"{void} Load the checkpoint again; where the file itself holds them, go back to the "
+            "last checkpoint without."
+        )
+    return (
+        f"{void} Where the weights are finite, the numbers overflowed on the way: run with --dtype "
+        "float32, and if that is finite, keep this layer out of fp16."
+    )
 
 
 def _guess(readings: Readings) -> Iterator[Verdict]:

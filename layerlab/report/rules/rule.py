@@ -46,6 +46,11 @@ class Finding:
     detail: str | None = None
 
     @property
+    def text(self) -> str:
+        """The sentence with the model it is about and where its threshold is from."""
+        return f"{self.model}: {self.sentence} [{self.source}]"
+
+    @property
     def wanted(self) -> tuple[str, str, int, int] | tuple[str, str, int, int, int] | None:
         """What must be fetched from the model to show this finding; `detail` is its key."""
         if self.detail is None or self.layer is None:
@@ -131,7 +136,10 @@ class Readings:
 
     @cached_property
     def tokens(self) -> dict[int, int]:
-        """Number of tokens of each sequence."""
+        """Number of tokens of each sequence, as this model reads it."""
+        own = self.card.get("tokens")
+        if own:
+            return {index: int(count) for index, count in enumerate(own)}
         return {int(one["index"]): int(one["tokens"]) for one in self.sequences}
 
 
