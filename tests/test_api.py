@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
@@ -106,9 +108,9 @@ def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypa
     tiny("llama").save_pretrained(tmp_path)
     options = {"input_ids": [[1, 2, 3]], "measures": ["stream", "spectrum"], "progress": False}
     whole = layerlab.inspect(str(tmp_path), **options)
-    # As accelerate does where no memory is free for a single block.
-    monkeypatch.setattr(checkpoint, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("accelerate.utils.modeling.get_max_memory", lambda *_: {"cpu": 0})
+    # No memory is free for a single block.
+    memory = SimpleNamespace(available=10_000, total=10_000)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     disk = layerlab.inspect(str(tmp_path), **options)
     assert disk.models[0]["device"] == "offloaded"
     for name in ("stream", "spectrum"):
@@ -133,9 +135,14 @@ def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
     assert worst.severity == "error" and "transformer.h.1.mlp.c_fc.weight" in worst.sentence
 
 
-@pytest.mark.parametrize("model", [[], 7, {"a": 1}, [5]])
+def test_a_list_that_holds_something_else_is_one_clear_line():
+    with pytest.raises(UserError, match="model holds a int; expected Hub ids, folders"):
+        layerlab.inspect(["llama", 5], progress=False)
+
+
+@pytest.mark.parametrize("model", [[], 7, {"a": 1}])
 def test_something_that_is_no_model_is_one_clear_line(model):
-    with pytest.raises(UserError, match=r"model (is|holds) .*; expected (a )?Hub id"):
+    with pytest.raises(UserError, match=r"model is .*; expected a Hub id"):
         layerlab.inspect(model, progress=False)
 
 
