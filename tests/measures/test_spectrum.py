@@ -103,6 +103,19 @@ def test_float32_keeps_six_digits_at_2048_tokens():
     assert coarse.upper / coarse.lower - 1 <= 1e-3
 
 
+@pytest.mark.parametrize("size", [4.0, 300.0, 3000.0])
+def test_large_scores_do_not_cost_digits(size):
+    # All rows choose alike, between keys whose scores nearly tie: rounding has nothing to average.
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 1, 32, generator=draw)
+    query = query / query.norm()
+    key = torch.randn(1, 256, 32, generator=draw)
+    key = key - (key @ query.mT) * query + (size + torch.rand(1, 256, 1, generator=draw)) * query
+    attended = Attended(layer=0, name="tie", query=query.expand(1, 256, 32), key=key)
+    error = spectrum(attended).norm / svd_norm(attention(attended)) - 1
+    assert error.abs().item() <= 1e-6
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_streaming_reads_what_kept_tiles_read(kind):
     attended = record(kind, 300)
