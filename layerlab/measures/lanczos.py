@@ -108,20 +108,23 @@ def profile(blocks: Iterable[Block], keys: int) -> Profile:
     )
 
 
-def gram(blocks: Iterable[Block], vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies]:
-    """A^T (A x - shift) and ||A x - shift||^2 for several vectors, in one pass over the rows of A.
+def gram(
+    blocks: Iterable[Block], vectors: Vectors, shift: Energies
+) -> tuple[Vectors, Energies, Energies]:
+    """A^T y, ||y||^2 and sum(y), y = A x - shift, for several x in one pass over the rows of A.
 
     With shift = mean(A x) this is A^T J A x with J = I - e e^T, and e = (1, ..., 1) / sqrt(n).
 
     Source: Own.
     """
     product = torch.zeros_like(vectors)
-    energy = torch.zeros_like(shift)
+    energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
     for block in blocks:
         image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
         energy += image.double().square().sum(-1)
+        total += image.double().sum(-1)
         product[:, :, block.keys] += image @ block.entries
-    return product, energy
+    return product, energy, total
 
 
 def _image(block: Block, vectors: Tensor) -> Tensor:
@@ -141,7 +144,11 @@ def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]
         mean = torch.einsum("hvk,hk->hv", vectors.double(), known.column_sums.double())
         centred = torch.tensor([process.centred for process in active], device=mean.device)
         shift = torch.where(centred, mean / known.tokens, 0.0)
-        product, energy = gram(blocks, vectors, shift)
+        product, energy, total = gram(blocks, vectors, shift)
+        # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
+        # far above the rest where all rows nearly agree.
+        drift = torch.where(centred, total / known.tokens, 0.0).to(product.dtype)
+        product = product - drift[..., None] * known.column_sums[:, None]
         for index, process in enumerate(active):
             process.absorb(product[:, index], energy[:, index])
 

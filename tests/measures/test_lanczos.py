@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerlab.measures.lanczos import Krylov, dense, gram, profile
@@ -45,6 +45,7 @@ def test_norm_is_the_largest_singular_value_and_lies_in_its_enclosure(matrix):
 
 
 @given(matrices)
+@example(stochastic(1532, 4, 3, 100.0, False, 0.0))  # all rows agree but for 6e-11
 @settings(max_examples=150, deadline=None)
 def test_contraction_is_the_norm_of_the_centred_matrix(matrix):
     _, ritz = enclosed(matrix, stochastic=bool((matrix.sum(-1) > 1 - 1e-12).all()))
@@ -86,7 +87,7 @@ def test_a_head_that_has_settled_is_not_disturbed_by_one_that_has_not():
 def test_a_rank_one_matrix_settles_in_one_step():
     krylov = Krylov(torch.ones(1, 9, dtype=torch.float64))
     matrix = torch.full((1, 9, 9), 1 / 9, dtype=torch.float64)
-    product, energy = gram(dense(matrix), krylov.vector[:, None], torch.zeros(1, 1).double())
+    product, energy, _ = gram(dense(matrix), krylov.vector[:, None], torch.zeros(1, 1).double())
     krylov.absorb(product[:, 0], energy[:, 0])
     assert krylov.settled
 
