@@ -53,8 +53,8 @@ def tile(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> T
     """The attention matrices of a record, kept up to `dense` tokens and streamed above.
 
     A score of size s that is rounded to u s moves its probability by as much, relatively, however
-    the matrix is used. Kept tiles have their softmax in float64, done once for a quarter
-    more time; streamed ones, done in every pass, stay with `dtype`.
+    the matrix is used. Kept tiles have their softmax in float64, which is done once;
+    streamed ones, done in every pass, stay with `dtype`.
 
     Source: Own.
     """
