@@ -110,6 +110,8 @@ def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         env={**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"},
+        # A suite that runs in the background inherits a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         os.set_blocking(process.stderr.fileno(), False)
         while b"layer" not in seen and time.monotonic() < deadline and process.poll() is None:

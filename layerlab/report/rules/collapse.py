@@ -23,7 +23,7 @@ def _stream(readings: Readings, column: str) -> pd.DataFrame:
         return rows
     if "place" in rows.columns:
         rows = rows[rows["place"] == "stream"]
-    return rows.groupby("layer", as_index=False)[column].mean()
+    return pd.DataFrame(rows.groupby("layer", as_index=False)[column].mean())
 
 
 def _residual(readings: Readings) -> Iterator[Verdict]:

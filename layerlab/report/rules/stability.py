@@ -17,7 +17,7 @@ IDLE = 0.01  # Own: both branches write less than this share of the stream
 
 def _steep(readings: Readings) -> Iterator[Verdict]:
     rows = readings.rows("lipschitz", "local")
-    layers = rows.groupby("layer", as_index=False)["local"].mean() if len(rows) else rows
+    layers = pd.DataFrame(rows.groupby("layer", as_index=False)["local"].mean())
     if len(layers) < STEEP_BLOCKS:
         return
     median = float(layers["local"].median())
