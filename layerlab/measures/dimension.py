@@ -22,7 +22,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.measures.diversity import NAN, centred, precise
-from layerlab.measures.domain import Domain
+from layerlab.domain import Domain
 from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.shapes import Hidden, Matrix, Scalar
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab import UserError
-from layerlab.measures.domain import Domain
+from layerlab.domain import Domain
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
 from layerlab.measures.tensor import parameter
 from layerlab.shapes import Hidden, Matrix

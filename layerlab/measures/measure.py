@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.measures.attended import Attended
-from layerlab.measures.domain import Domain
+from layerlab.domain import Domain
 from layerlab.measures.projection import LayerWeights
 from layerlab.shapes import Hidden, Tokens
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.measures.domain import Domain
+from layerlab.domain import Domain
 from layerlab.measures.measure import Measure, NotApplicable, Row, Run
 from layerlab.measures.projection import STRETCHED, LayerWeights
 from layerlab.shapes import HeadVector

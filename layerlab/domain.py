@@ -1,4 +1,4 @@
-"""Which values an option of a measure takes, declared once: it checks, and it says so in words."""
+"""Which values an option takes, declared once: it checks, and it says so in words."""
 
 import sys
 from collections.abc import Mapping

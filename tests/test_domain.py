@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.measures.domain import Domain
+from layerlab.domain import Domain
 from layerlab.measures.lipschitz import MEASURES
 
 SHARE = Domain(kind=float, above=0, most=1)

@@ -1,0 +1,1 @@
+"""The mathematics of one layer: five slots, filled by named parts. Nothing but torch."""

@@ -1,0 +1,96 @@
+"""Causal softmax attention over heads."""
+
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Option, Part
+from layerlab.blocks.shape import Site
+from layerlab.blocks.start import linear, residual
+from layerlab.domain import Domain
+
+BIAS = Option(
+    default="none",
+    domain=Domain(kind=str, choices=("none", "qkv", "all")),
+    about="which projections have a bias",
+)
+
+
+class Attention(Part):
+    """softmax(Q K^T / sqrt(head_width) + mask) V W_o with Q = x W_q, K = x W_k, V = x W_v.
+
+    A variant overrides `heads` (what becomes query, key and value) or `joined` (what becomes of the
+    heads' outputs); everything else is the same line for all of them.
+
+    Source: vaswani17, equation 1; shared key-value heads: ainslie23.
+    """
+
+    name = "softmax"
+    slot = "attention"
+    options = {"bias": BIAS}
+    plan = {"query": "colwise", "key": "colwise", "value": "colwise", "output": "rowwise"}
+
+    def __init__(self, width: int, site: Site, *, bias: str = "none") -> None:
+        super().__init__()
+        shape = site.shape
+        assert site.attend is not None, "a model gives its attention function"
+        self.head_dim = shape.head_width  # this and the next four are read by attention functions
+        self.num_key_value_groups = shape.heads // shape.kv_heads
+        self.scaling = shape.head_width**-0.5
+        self.is_causal = True
+        self.layer_idx = site.layer
+        self.dropout = 0.0
+        self.attend = site.attend
+        queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+        self.query = linear(width, queries, bias=bias != "none")
+        self.key = linear(width, keys, bias=bias != "none")
+        self.value = linear(width, keys, bias=bias != "none")
+        self.output = linear(queries, width, bias=bias == "all", start=residual)
+
+    def forward(self, x: Tensor, flow: Flow) -> tuple[Tensor, Tensor | None]:
+        query, key, value = self.heads(x, flow)
+        query, key = flow.placed(query, key)
+        if flow.cache is not None:
+            key, value = flow.cache.update(key, value, self.layer_idx)
+        attended, weights = self.attend(
+            self,
+            query,
+            key,
+            value,
+            flow.mask,
+            scaling=self.scaling,
+            dropout=self.dropout if self.training else 0.0,
+            implementation=flow.implementation,
+            **flow.extra,
+        )
+        return self.joined(attended.reshape(*x.shape[:-1], -1).contiguous(), x, flow), weights
+
+    def heads(self, x: Tensor, flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, batch x head x token x head_width."""
+        return (self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
+
+    def joined(self, attended: Tensor, x: Tensor, flow: Flow) -> Tensor:
+        """The sublayer's output from all heads side by side; `x` is what attention read."""
+        out: Tensor = self.output(attended)
+        return out
+
+    def split(self, features: Tensor) -> Tensor:
+        """Heads apart: batch x head x token x head_width."""
+        return features.view(*features.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        shape, bias = site.shape, options.get("bias", "none")
+        queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+        return (
+            linear_cost(width, queries, bias=bias != "none")
+            + linear_cost(width, keys, bias=bias != "none")
+            + linear_cost(width, keys, bias=bias != "none")
+            + linear_cost(queries, width, bias=bias == "all")
+            + Cost(flops=4 * shape.context * queries, pointwise=5 * shape.heads * shape.context)
+        )
+
+
+PARTS = (Attention,)

@@ -1,0 +1,110 @@
+"""Feed-forward sublayers: two matrices, or three with a gate."""
+
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.blocks.activation import NAMED, WITH_PRELU, activation_unit
+from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Option, Part
+from layerlab.blocks.shape import Site
+from layerlab.blocks.start import linear, residual
+from layerlab.domain import Domain
+
+BIAS = Option(default=False, domain=Domain(kind=bool), about="whether the matrices have biases")
+
+
+class Gated(Part):
+    """(activation(x W_gate) * (x W_up)) W_down: SwiGLU where the activation is SiLU.
+
+    Source: shazeer20, equation 6.
+    """
+
+    name = "swiglu"
+    slot = "ffn"
+    options = {
+        "activation": Option(default="silu", domain=NAMED, about="function of the gate"),
+        "bias": BIAS,
+    }
+    plan = {"gate": "colwise", "up": "colwise", "down": "rowwise"}
+
+    def __init__(
+        self, width: int, site: Site, *, activation: str = "silu", bias: bool = False
+    ) -> None:
+        super().__init__()
+        inner = site.shape.inner
+        self.gate = linear(width, inner, bias=bias)
+        self.up = linear(width, inner, bias=bias)
+        self.down = linear(inner, width, bias=bias, start=residual)
+        self.activation = activation_unit(activation, inner)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        out: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return out
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        inner, bias = site.shape.inner, options.get("bias", False)
+        return (
+            linear_cost(width, inner, bias=bias)
+            + linear_cost(width, inner, bias=bias)
+            + linear_cost(inner, width, bias=bias)
+            + Cost(pointwise=5 * inner)
+        )
+
+
+class Plain(Part):
+    """activation(x W_up) W_down.
+
+    Source: vaswani17, equation 2.
+    """
+
+    name = "mlp"
+    slot = "ffn"
+    options = {
+        "activation": Option(default="gelu-tanh", domain=WITH_PRELU, about="its function"),
+        "bias": Option(default=True, domain=Domain(kind=bool), about=BIAS.about),
+    }
+    plan = {"up": "colwise", "down": "rowwise"}
+
+    def __init__(
+        self, width: int, site: Site, *, activation: str = "gelu-tanh", bias: bool = True
+    ) -> None:
+        super().__init__()
+        inner = site.shape.inner
+        self.up = linear(width, inner, bias=bias)
+        self.down = linear(inner, width, bias=bias, start=residual)
+        self.activation = activation_unit(activation, inner)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        out: Tensor = self.down(self.activation(self.up(x)))
+        return out
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        inner, bias = site.shape.inner, options.get("bias", True)
+        slopes = inner if options.get("activation") == "prelu" else 0
+        return (
+            linear_cost(width, inner, bias=bias)
+            + linear_cost(inner, width, bias=bias)
+            + Cost(scalars=slopes, pointwise=4 * inner)
+        )
+
+
+class NoFeedForward(Part):
+    """No feed-forward sublayer at all."""
+
+    name = "none"
+    slot = "ffn"
+
+    @classmethod
+    def present(cls, site: Site, **options: Any) -> bool:
+        return False
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        return Cost()
+
+
+PARTS = (Gated, Plain, NoFeedForward)

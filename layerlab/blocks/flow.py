@@ -1,0 +1,45 @@
+"""What accompanies the hidden features through one layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.blocks.position import rotate
+
+
+@dataclass(kw_only=True)
+class Flow:
+    """The state of one pass through one layer.
+
+    Attributes:
+        carry: tensors that travel from layer to layer; each part has its own names in it.
+        mask: of attention, as transformers' mask functions make it; None where plain causal.
+        rotary: cosines and sines of rotary positions, or None.
+        ages: how many tokens of the same document stand before each token (batch x token); only
+            where a part convolves over tokens.
+        cache: a transformers cache, or None.
+        implementation: the attention that the model was set to.
+        extra: what the caller passed on to the attention function.
+    """
+
+    carry: dict[str, Tensor] = field(default_factory=dict)
+    mask: Any = None
+    rotary: tuple[Tensor, Tensor] | None = None
+    ages: Tensor | None = None
+    cache: Any = None
+    implementation: str = "sdpa"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def keep(self, slot: str, name: str, value: Tensor) -> None:
+        """Hand a tensor on to the same slot of later layers."""
+        self.carry[f"{slot}.{name}"] = value
+
+    def kept(self, slot: str, name: str) -> Tensor | None:
+        """What the same slot of an earlier layer handed on, or None."""
+        return self.carry.get(f"{slot}.{name}")
+
+    def placed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their positions."""
+        return (query, key) if self.rotary is None else rotate(query, key, *self.rotary)

@@ -1,0 +1,130 @@
+"""One layer: attention and feed-forward, each with its norm, shortcut and way back to the stream."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.blocks.convolution import CausalConvolution
+from layerlab.blocks.cost import Cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Part, Slot
+from layerlab.blocks.shape import Role, Site
+from layerlab.blocks.spec import BlockSpec, Choice
+
+Find = Callable[[Slot, str], type[Part]]
+ROLES: tuple[Role, ...] = ("attention", "ffn")
+
+
+def made(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
+    """The chosen part, built; None where its slot stays empty at this site.
+
+    Source: Own.
+
+    Raises:
+        UserError: no such part, or an option that it does not take.
+    """
+    kind = find(slot, choice.name)
+    options = kind.given(choice.given())
+    return kind(width, site, **options) if kind.present(site, **options) else None
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward.
+
+    Its parts are called `attention`, `attention_norm`, `attention_shortcut`, `attention_residual`
+    and so on, in every variant, so that what two variants share has one name.
+    """
+
+    def __init__(self, block: BlockSpec, site: Site, find: Find, dropout: float = 0.0) -> None:
+        super().__init__()
+        width = site.shape.width
+        self.placement = block.placement
+        self.dropout = dropout
+        self.roles: list[Role] = []
+        for role in ROLES:
+            here = site.at(role)
+            slot: Slot = "attention" if role == "attention" else "ffn"
+            sublayer = made(find, slot, getattr(block, role), width, here)
+            if sublayer is None:
+                continue
+            self.roles.append(role)
+            self.add_module(role, sublayer)
+            for name, slot, choice in self._companions(block, role):
+                part = made(find, slot, choice, width, here)
+                if part is not None:
+                    self.add_module(name, part)
+        if "attention" in self.roles:
+            self.attention.dropout = dropout
+        found = [one for one in self.modules() if isinstance(one, CausalConvolution)]
+        for state, convolution in enumerate(found):
+            convolution.layer, convolution.state = site.layer, state
+        self.convolutions = len(found)
+
+    def run(self, x: Tensor, flow: Flow) -> Tensor:
+        """The stream after this layer; what it hands on is in `flow.carry`."""
+        for role in self.roles:
+            x = self._sublayer(role, x, flow)
+        return x
+
+    def _sublayer(self, role: str, x: Tensor, flow: Flow) -> Tensor:
+        parts = self._modules
+        residual: Any = parts[f"{role}_residual"]
+        norm: Any = parts[f"{role}_norm"]
+        raw = residual.read(x, flow)
+        entered = norm(raw) if self.placement in ("pre", "both") else raw
+        out = parts[role](entered, flow)
+        y: Tensor = out[0] if isinstance(out, tuple) else out
+        if self.dropout:
+            y = torch.dropout(y, self.dropout, self.training)
+        if self.placement == "both":
+            y = parts[f"{role}_norm_out"](y)
+        elif self.placement == "after":
+            y = norm(y)
+        shortcut: Any = parts.get(f"{role}_shortcut")
+        if shortcut is not None:
+            y = y + shortcut(entered, raw, flow)
+        x = residual.write(x, y, flow)
+        return norm(x) if self.placement == "post" else x
+
+    @staticmethod
+    def _companions(block: BlockSpec, role: Role) -> list[tuple[str, Slot, Choice]]:
+        found: list[tuple[str, Slot, Choice]] = [
+            (f"{role}_norm", "norm", block.norm),
+            (f"{role}_shortcut", "shortcut", block.shortcut),
+            (f"{role}_residual", "residual", block.residual),
+        ]
+        if block.placement == "both":
+            found.append((f"{role}_norm_out", "norm", block.norm))
+        return found
+
+
+def layer_cost(block: BlockSpec, site: Site, find: Find) -> Cost | None:
+    """What one layer costs by its parts' formulas; None where a part has none.
+
+    Source: Own.
+    Unit: as `Cost`.
+    """
+    total = Cost()
+    for role in ROLES:
+        here = site.at(role)
+        slot: Slot = "attention" if role == "attention" else "ffn"
+        if not _there(find, slot, getattr(block, role), here):
+            continue
+        chosen = [(slot, getattr(block, role))]
+        chosen += [(slot, choice) for _, slot, choice in Layer._companions(block, role)]
+        for slot, choice in chosen:
+            if not _there(find, slot, choice, here):
+                continue
+            kind = find(slot, choice.name)
+            cost = kind.cost(site.shape.width, here, **kind.given(choice.given()))
+            if cost is None:
+                return None
+            total += cost
+    return total
+
+
+def _there(find: Find, slot: Slot, choice: Choice, site: Site) -> bool:
+    kind = find(slot, choice.name)
+    return kind.present(site, **kind.given(choice.given()))

@@ -1,0 +1,94 @@
+"""A part: what fills a slot of a block.
+
+A part is a module class with a `name` and a `slot`. It is built with the width of what it reads,
+the `Site` at which it stands, and its options. How it is called depends on the slot:
+
+norm       part(x) -> x
+attention  part(x, flow) -> (y, attention weights or None)
+ffn        part(x, flow) -> y
+shortcut   part(entered, raw, flow) -> y, added to the sublayer's output beside it
+residual   open(x, flow) -> x, read(x, flow) -> input of the sublayer,
+           write(x, y, flow) -> x, close(x, flow) -> x
+
+`x` is always batch x token x width: what a part needs to carry besides goes through `flow.keep`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from layerlab import UserError
+from layerlab.blocks.cost import Cost
+from layerlab.blocks.shape import Site
+from layerlab.domain import Domain
+
+Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
+SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a user may set.
+
+    Attributes:
+        default: what it is when nobody does.
+        domain: which values it takes.
+        about: its meaning in one line.
+        unsaid: whether the source leaves it open, so that the default is our reading.
+    """
+
+    default: Any
+    domain: Domain
+    about: str
+    unsaid: bool = False
+
+
+class Part(nn.Module):
+    """What fills a slot.
+
+    Attributes:
+        name: as specs have it.
+        slot: the slot it fills.
+        options: what a user may set, by name.
+        remembers: names under which it keeps tensors in the carry (a number may follow a name).
+        plan: how tensor parallelism shards its matrices, by local module name; others are copied.
+    """
+
+    name: ClassVar[str]
+    slot: ClassVar[Slot]
+    options: ClassVar[Mapping[str, Option]] = {}
+    remembers: ClassVar[tuple[str, ...]] = ()
+    plan: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Every option with its value.
+
+        Raises:
+            UserError: an option that the part does not have, or a value that it does not take.
+        """
+        for name, value in options.items():
+            if name not in cls.options:
+                known = ", ".join(cls.options) or "none"
+                raise UserError(
+                    f"{cls.slot} part {cls.name!r} has no option {name!r}; its options are: {known}"
+                )
+            domain = cls.options[name].domain
+            if value not in domain:
+                raise UserError(
+                    f"option {name} of {cls.slot} part {cls.name!r} got {value!r}; expected "
+                    f"{domain}: type for example {name}={cls.options[name].default!r}"
+                )
+        return {name: options.get(name, option.default) for name, option in cls.options.items()}
+
+    @classmethod
+    def present(cls, site: Site, **options: Any) -> bool:
+        """Whether the slot is filled at this site at all."""
+        return True
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost | None:
+        """What it costs at this site; None where only counting a built part can tell."""
+        return None

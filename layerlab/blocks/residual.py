@@ -1,0 +1,77 @@
+"""How a sublayer joins the residual stream, and the shortcut beside it."""
+
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.blocks.cost import Cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Part
+from layerlab.blocks.shape import Site
+
+
+class Residual(Part):
+    """x + F(x), in four verbs that a variant overrides.
+
+    Source: he16, equation 1.
+    """
+
+    name = "plain"
+    slot = "residual"
+
+    def __init__(self, width: int, site: Site) -> None:
+        super().__init__()
+
+    def open(self, x: Tensor, flow: Flow) -> Tensor:
+        """Once per pass: the embedding becomes the stream."""
+        return x
+
+    def read(self, x: Tensor, flow: Flow) -> Tensor:
+        """What a sublayer gets to see."""
+        return x
+
+    def write(self, x: Tensor, y: Tensor, flow: Flow) -> Tensor:
+        """The stream after a sublayer gave y."""
+        return x + y
+
+    def close(self, x: Tensor, flow: Flow) -> Tensor:
+        """Once per pass: the stream becomes what the final norm sees."""
+        return x
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        return Cost(pointwise=0 if site.role == "stack" else width)
+
+
+class NoResidual(Residual):
+    """F(x) alone: nothing is skipped.
+
+    Source: dong21, section 2.
+    """
+
+    name = "none"
+
+    def write(self, x: Tensor, y: Tensor, flow: Flow) -> Tensor:
+        return y
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        return Cost()
+
+
+class NoShortcut(Part):
+    """No shortcut beside the plain one."""
+
+    name = "none"
+    slot = "shortcut"
+
+    @classmethod
+    def present(cls, site: Site, **options: Any) -> bool:
+        return False
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        return Cost()
+
+
+PARTS = (Residual, NoResidual, NoShortcut)

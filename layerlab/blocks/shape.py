@@ -1,0 +1,64 @@
+"""How large a stack is, and where in it a part stands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from layerlab import UserError
+
+Role = Literal["attention", "ffn", "stack"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes that all variants of a comparison share; see the axis legend in `shapes`.
+
+    Raises:
+        UserError: sizes that do not fit together.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    inner: int
+    vocab: int
+    context: int
+
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise UserError(
+                    f"{name} is {size!r}; expected a whole number from 1: type {name}=64"
+                )
+        if self.heads % self.kv_heads:
+            raise UserError(
+                f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; "
+                f"type kv_heads={self.heads}, or another divisor of {self.heads}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a part stands.
+
+    Attributes:
+        layer: counts from 0; -1 for what concerns the whole stack.
+        role: the sublayer that the part serves.
+        attend: softmax attention over heads, as transformers' attention interface has it.
+    """
+
+    shape: Shape
+    layer: int = -1
+    role: Role = "stack"
+    attend: Callable[..., Any] | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first layer."""
+        return self.layer == 0
+
+    def at(self, role: Role) -> "Site":
+        """The same layer, another sublayer."""
+        return replace(self, role=role)

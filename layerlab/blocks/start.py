@@ -1,0 +1,86 @@
+"""With which values a parameter starts: functions of its shape, kept beside the parameter.
+
+A model draws each parameter from its own stream of random numbers, so a start never depends on
+what else a variant holds. Modules keep their starts in a dict `starts` by local parameter name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Random numbers for one parameter.
+
+    Attributes:
+        std: standard deviation of ordinary weights.
+        residual_std: that of the matrices that write into the residual stream.
+    """
+
+    generator: torch.Generator
+    std: float
+    residual_std: float
+
+
+Start = Callable[[torch.Size, Draw], Tensor]
+
+
+def normal(shape: torch.Size, draw: Draw) -> Tensor:
+    """Gaussian with the model's standard deviation.
+
+    Source: Own.
+    """
+    return torch.randn(shape, generator=draw.generator) * draw.std
+
+
+def residual(shape: torch.Size, draw: Draw) -> Tensor:
+    """Gaussian with the standard deviation of matrices that write into the stream.
+
+    Source: gpt219, section 2.3.
+    """
+    return torch.randn(shape, generator=draw.generator) * draw.residual_std
+
+
+def zeros(shape: torch.Size, draw: Draw) -> Tensor:
+    """Zero.
+
+    Source: Own.
+    """
+    return torch.zeros(shape)
+
+
+def ones(shape: torch.Size, draw: Draw) -> Tensor:
+    """One.
+
+    Source: Own.
+    """
+    return torch.ones(shape)
+
+
+def constant(value: float) -> Start:
+    """The same number everywhere.
+
+    Source: Own.
+    """
+    return lambda shape, draw: torch.full(shape, value)
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:
+    """A matrix with its start; biases start at zero.
+
+    Source: Own.
+    """
+    module = nn.Linear(inputs, outputs, bias=bias)
+    module.starts = {"weight": start, "bias": zeros}
+    return module
+
+
+def starts(module: nn.Module, **given: Start) -> None:
+    """Note how the parameters that a module holds itself start.
+
+    Source: Own.
+    """
+    module.starts = {**getattr(module, "starts", {}), **given}

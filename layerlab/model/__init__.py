@@ -1,0 +1,1 @@
+"""The Hugging Face face of a stack of blocks."""

@@ -1,0 +1,68 @@
+"""The configuration of a layerlab model: sizes, and the whole variant as JSON."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from layerlab.blocks.shape import Shape
+from layerlab.blocks.spec import Spec
+
+
+@strict
+class LabConfig(PreTrainedConfig):
+    """Sizes under the names that the Hugging Face world reads, and the spec of the variant.
+
+    Attributes:
+        variant: the name it was built under.
+        spec: what `Spec.to_json` wrote.
+        seed: from which every parameter is drawn, each from its own stream.
+        files: files from outside the package that the variant needs: name and SHA-256.
+    """
+
+    model_type = "layerlab"
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    vocab_size: int = 8192
+    hidden_size: int = 256
+    intermediate_size: int = 688
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 4
+    head_dim: int = 64
+    max_position_embeddings: int = 256
+    initializer_range: float = 0.02
+    rope_parameters: dict | None = None
+    use_cache: bool = True
+    tie_word_embeddings: bool = False
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    variant: str = "llama"
+    spec: dict | None = None
+    seed: int = 0
+    files: dict | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.spec is None:
+            self.spec = Spec().to_json()
+        if self.files is None:
+            self.files = {}
+        super().__post_init__(**kwargs)
+
+    def parsed(self) -> Spec:
+        """The spec as a value."""
+        return Spec.from_json(self.spec or {})
+
+    def shape(self) -> Shape:
+        """The sizes under their own names."""
+        return Shape(
+            width=self.hidden_size,
+            layers=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            head_width=self.head_dim,
+            inner=self.intermediate_size,
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+        )

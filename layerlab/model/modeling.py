@@ -1,0 +1,230 @@
+"""`LabForCausalLM`: any variant as a Hugging Face model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from layerlab.blocks.attention import Attention
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.layer import Layer, made
+from layerlab.blocks.shape import Site
+from layerlab.model.attention import attend
+from layerlab.model.config import LabConfig
+from layerlab.model.drawing import draw
+from layerlab.model.plan import tensor_plan
+from layerlab.variants.inventory import part
+
+
+class LabDecoderLayer(GradientCheckpointingLayer, Layer):
+    """A layer as transformers' gradient checkpointing wants it: what has a gradient comes first."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        carry: dict[str, Tensor],
+        *,
+        attention_mask: Any = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        ages: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        implementation: str = "sdpa",
+        **extra: Any,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        flow = Flow(
+            carry=dict(carry),
+            mask=attention_mask,
+            rotary=rotary,
+            ages=ages,
+            cache=past_key_values,
+            implementation=implementation,
+            extra=extra,
+        )
+        return self.run(hidden_states, flow), flow.carry
+
+
+class LabPreTrainedModel(PreTrainedModel):
+    """What transformers has to know of all our models."""
+
+    config: LabConfig
+    config_class = LabConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LabDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(LabDecoderLayer, index=0),
+        "attentions": OutputRecorder(Attention, index=1),
+    }
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module) if isinstance(module, LlamaRotaryEmbedding) else None
+        draw(module, self._names()[module], self.config)
+
+    def _names(self) -> dict[nn.Module, str]:
+        """Canonical names: those in the causal model, also where only its base is built."""
+        prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
+        return {module: f"{prefix}{name}" for name, module in self.named_modules()}
+
+
+class LabModel(LabPreTrainedModel):
+    """The stack, from tokens to the features after the final norm."""
+
+    def __init__(self, config: LabConfig) -> None:
+        super().__init__(config)
+        spec, shape = config.parsed(), config.shape()
+        stack, site = spec.stack, Site(shape=shape, attend=attend)
+        self.spec = spec
+        self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
+        if stack.position == "learned":
+            self.embed_positions = nn.Embedding(shape.context, shape.width)
+        self.embedding_norm = made(part, "norm", stack.embedding_norm, shape.width, site)
+        self.residual = made(part, "residual", spec.block.residual, shape.width, site)
+        self.layers = nn.ModuleList(
+            LabDecoderLayer(
+                spec.block, Site(shape=shape, layer=layer, attend=attend), part, stack.dropout
+            )
+            for layer in range(shape.layers)
+        )
+        self.norm = made(part, "norm", stack.final_norm, shape.width, site)
+        self.rotary_emb = LlamaRotaryEmbedding(config) if stack.position == "rotary" else None
+        self.convolutions = max(layer.convolutions for layer in self.layers)
+        if self.convolutions:  # the cache then keeps past features beside keys and values
+            config.layer_types = ["hybrid"] * shape.layers
+            config.number_of_conv_states = self.convolutions
+        self.gradient_checkpointing = False
+        config.base_model_tp_plan = tensor_plan(spec)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if position_ids is None:
+            position_ids = self._positions(inputs_embeds, attention_mask, past_key_values)
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        flow = Flow()
+        hidden = self._embedded(inputs_embeds, position_ids, flow)
+        carry = flow.carry
+        rotary = self.rotary_emb(hidden, position_ids) if self.rotary_emb is not None else None
+        for layer in self.layers:
+            hidden, carry = layer(
+                hidden,
+                carry,
+                attention_mask=mask,
+                rotary=rotary,
+                ages=position_ids if self.convolutions else None,
+                past_key_values=past_key_values,
+                implementation=self.config._attn_implementation,
+                position_ids=position_ids,
+                **kwargs,
+            )
+        hidden = self.residual.close(hidden, Flow(carry=dict(carry)))
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.norm(hidden), past_key_values=past_key_values
+        )
+
+    def _embedded(self, embeddings: Tensor, positions: Tensor, flow: Flow) -> Tensor:
+        stack = self.spec.stack
+        if stack.position == "learned":
+            embeddings = embeddings + self.embed_positions(positions)
+        hidden = self.embedding_norm(embeddings)
+        if stack.dropout:
+            hidden = torch.dropout(hidden, stack.dropout, self.training)
+        opened: Tensor = self.residual.open(hidden, flow)
+        return opened
+
+    def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:
+        """Counted from the first token of each sequence that is not padding."""
+        tokens = embeddings.shape[1]
+        if isinstance(mask, Tensor) and mask.dim() == 2:
+            return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
+        seen = cache.get_seq_length() if cache is not None else 0
+        return (torch.arange(tokens, device=embeddings.device) + seen).unsqueeze(0)
+
+
+class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
+    """A stack with a language-modelling head."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
+
+    def __init__(self, config: LabConfig) -> None:
+        super().__init__(config)
+        self.model = LabModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
+        logits = self.lm_head(kept)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs
+            )
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
