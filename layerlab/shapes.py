@@ -9,11 +9,16 @@ inner       hidden features of a feed-forward sublayer (d_ff)
 key         positions attended to, where they are not the same as token
 vocab       entries of the vocabulary
 layer       blocks of the stack
+place       whatever axes stand before the width
 """
 
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+Stream = Float[Tensor, "batch token width"]
+Features = Float[Tensor, "*place width"]
+Heads = Float[Tensor, "batch head token head_width"]
+KeyHeads = Float[Tensor, "batch kv_head token head_width"]
 Hidden = Float[Tensor, "token width"]
 Tokens = Int[Tensor, " token"]
 Queries = Float[Tensor, "head token head_width"]

@@ -1,11 +1,12 @@
 """Activations by name: functions of one number, applied to every feature."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from layerlab.blocks.start import constant, starts
 from layerlab.domain import Domain
+from layerlab.shapes import Features
 
 
 class Prelu(nn.Module):
@@ -19,7 +20,7 @@ class Prelu(nn.Module):
         self.slope = nn.Parameter(torch.full((width,), 0.25))
         starts(self, slope=constant(0.25))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         return torch.where(x >= 0, x, self.slope * x)
 
 
@@ -30,7 +31,7 @@ class Activation(nn.Module):
         super().__init__()
         self.name = name
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         return activated(x, self.name)
 
     def extra_repr(self) -> str:
@@ -42,7 +43,7 @@ NAMED = Domain(kind=str, choices=NAMES)
 WITH_PRELU = Domain(kind=str, choices=(*NAMES, "prelu"))
 
 
-def activated(x: Tensor, name: str) -> Tensor:
+def activated(x: Features, name: str) -> Features:
     """The named function of every feature; "none" leaves them.
 
     silu x / (1 + e^-x), also called Swish; gelu x Phi(x); gelu-tanh its approximation; relu2
@@ -68,8 +69,8 @@ def activated(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, in the order of GPT-2's code.
+def gelu_tanh(x: Features) -> Features:
+    """X (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, in the order of GPT-2's code.
 
     Source: hendrycks16, section 2.
 

@@ -10,6 +10,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import linear, residual
 from layerlab.domain import Domain
+from layerlab.shapes import Features, Heads, KeyHeads, Stream
 
 BIAS = Option(
     default="none",
@@ -49,7 +50,7 @@ class Attention(Part):
         self.value = linear(width, keys, bias=bias != "none")
         self.output = linear(queries, width, bias=bias == "all", start=residual)
 
-    def forward(self, x: Tensor, flow: Flow) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Stream, flow: Flow) -> tuple[Stream, Tensor | None]:
         query, key, value = self.heads(x, flow)
         query, key = flow.placed(query, key)
         if flow.cache is not None:
@@ -67,13 +68,13 @@ class Attention(Part):
         )
         return self.joined(attended.reshape(*x.shape[:-1], -1).contiguous(), x, flow), weights
 
-    def heads(self, x: Tensor, flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, batch x head x token x head_width."""
+    def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
+        """Queries, keys and values."""
         return (self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
 
-    def joined(self, attended: Tensor, x: Tensor, flow: Flow) -> Tensor:
+    def joined(self, attended: Features, x: Stream, flow: Flow) -> Stream:
         """The sublayer's output from all heads side by side; `x` is what attention read."""
-        out: Tensor = self.output(attended)
+        out: Stream = self.output(attended)
         return out
 
     def split(self, features: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from layerlab.blocks.activation import NAMED, WITH_PRELU, activation_unit
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.flow import Flow
@@ -11,6 +9,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import linear, residual
 from layerlab.domain import Domain
+from layerlab.shapes import Stream
 
 BIAS = Option(default=False, domain=Domain(kind=bool), about="whether the matrices have biases")
 
@@ -39,8 +38,8 @@ class Gated(Part):
         self.down = linear(inner, width, bias=bias, start=residual)
         self.activation = activation_unit(activation, inner)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        out: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+    def forward(self, x: Stream, flow: Flow) -> Stream:
+        out: Stream = self.down(self.activation(self.gate(x)) * self.up(x))
         return out
 
     @classmethod
@@ -77,8 +76,8 @@ class Plain(Part):
         self.down = linear(inner, width, bias=bias, start=residual)
         self.activation = activation_unit(activation, inner)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        out: Tensor = self.down(self.activation(self.up(x)))
+    def forward(self, x: Stream, flow: Flow) -> Stream:
+        out: Stream = self.down(self.activation(self.up(x)))
         return out
 
     @classmethod

@@ -1,10 +1,10 @@
-"""One layer: attention and feed-forward, each with its norm, shortcut and way back to the stream."""
+"""One layer: attention and feed-forward, each with its norm, shortcut and residual."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.cost import Cost
@@ -12,6 +12,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Part, Slot
 from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import BlockSpec, Choice
+from layerlab.shapes import Stream
 
 Find = Callable[[Slot, str], type[Part]]
 ROLES: tuple[Role, ...] = ("attention", "ffn")
@@ -56,26 +57,27 @@ class Layer(nn.Module):
                 if part is not None:
                     self.add_module(name, part)
         if "attention" in self.roles:
-            self.attention.dropout = dropout
+            attention: Any = self.attention
+            attention.dropout = dropout
         found = [one for one in self.modules() if isinstance(one, CausalConvolution)]
         for state, convolution in enumerate(found):
             convolution.layer, convolution.state = site.layer, state
         self.convolutions = len(found)
 
-    def run(self, x: Tensor, flow: Flow) -> Tensor:
+    def run(self, x: Stream, flow: Flow) -> Stream:
         """The stream after this layer; what it hands on is in `flow.carry`."""
         for role in self.roles:
             x = self._sublayer(role, x, flow)
         return x
 
-    def _sublayer(self, role: str, x: Tensor, flow: Flow) -> Tensor:
-        parts = self._modules
+    def _sublayer(self, role: str, x: Stream, flow: Flow) -> Stream:
+        parts: dict[str, Any] = self._modules
         residual: Any = parts[f"{role}_residual"]
         norm: Any = parts[f"{role}_norm"]
         raw = residual.read(x, flow)
         entered = norm(raw) if self.placement in ("pre", "both") else raw
         out = parts[role](entered, flow)
-        y: Tensor = out[0] if isinstance(out, tuple) else out
+        y: Stream = out[0] if isinstance(out, tuple) else out
         if self.dropout:
             y = torch.dropout(y, self.dropout, self.training)
         if self.placement == "both":

@@ -1,7 +1,7 @@
 """Norms of the residual stream."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from layerlab.blocks.cost import Cost
@@ -9,6 +9,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import ones, starts, zeros
 from layerlab.domain import Domain
+from layerlab.shapes import Features
 
 EPSILON = Domain(kind=float, above=0)
 
@@ -16,7 +17,7 @@ EPSILON = Domain(kind=float, above=0)
 class RmsNorm(Part):
     """x / sqrt(mean(x^2) + epsilon) * gain, computed in float32.
 
-    Source: zhang19rms, equation 4.
+    Source: zhang19, equation 4.
     """
 
     name = "rms"
@@ -29,7 +30,7 @@ class RmsNorm(Part):
         self.epsilon = epsilon
         starts(self, weight=ones)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         exact = x.to(torch.float32)
         scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.epsilon)
         return self.weight * (exact * scale).to(x.dtype)
@@ -56,7 +57,7 @@ class LayerNorm(Part):
         self.epsilon = epsilon
         starts(self, weight=ones, bias=zeros)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         return functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.epsilon)
 
     @classmethod
@@ -73,7 +74,7 @@ class NoNorm(Part):
     def __init__(self, width: int, site: Site) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         return x
 
     @classmethod

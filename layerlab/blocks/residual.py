@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
+from layerlab.shapes import Stream
 
 
 class Residual(Part):
@@ -22,19 +21,19 @@ class Residual(Part):
     def __init__(self, width: int, site: Site) -> None:
         super().__init__()
 
-    def open(self, x: Tensor, flow: Flow) -> Tensor:
+    def open(self, x: Stream, flow: Flow) -> Stream:
         """Once per pass: the embedding becomes the stream."""
         return x
 
-    def read(self, x: Tensor, flow: Flow) -> Tensor:
+    def read(self, x: Stream, flow: Flow) -> Stream:
         """What a sublayer gets to see."""
         return x
 
-    def write(self, x: Tensor, y: Tensor, flow: Flow) -> Tensor:
+    def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
         """The stream after a sublayer gave y."""
         return x + y
 
-    def close(self, x: Tensor, flow: Flow) -> Tensor:
+    def close(self, x: Stream, flow: Flow) -> Stream:
         """Once per pass: the stream becomes what the final norm sees."""
         return x
 
@@ -51,7 +50,7 @@ class NoResidual(Residual):
 
     name = "none"
 
-    def write(self, x: Tensor, y: Tensor, flow: Flow) -> Tensor:
+    def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
         return y
 
     @classmethod

@@ -172,8 +172,5 @@ def _read(kind: type[Any], value: Mapping[str, Any]) -> Any:
         allowed = get_args(part.type)
         given = getattr(made, part.name)
         if allowed and given not in allowed:
-            raise UserError(
-                f"{part.name} is {given!r}; expected {' or '.join(map(repr, allowed))}"
-            )
+            raise UserError(f"{part.name} is {given!r}; expected {' or '.join(map(repr, allowed))}")
     return made
-

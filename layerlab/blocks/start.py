@@ -74,7 +74,7 @@ def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = norm
     Source: Own.
     """
     module = nn.Linear(inputs, outputs, bias=bias)
-    module.starts = {"weight": start, "bias": zeros}
+    starts(module, weight=start, bias=zeros)
     return module
 
 
@@ -83,4 +83,4 @@ def starts(module: nn.Module, **given: Start) -> None:
 
     Source: Own.
     """
-    module.starts = {**getattr(module, "starts", {}), **given}
+    vars(module)["starts"] = {**getattr(module, "starts", {}), **given}

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from layerlab.measures.attended import Attended
 from layerlab.domain import Domain
+from layerlab.measures.attended import Attended
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
 from layerlab.measures.tile import blocks, cut, groups, height, one_thread, triangular
 from layerlab.shapes import HeadVector

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.measures.attended import Attended
 from layerlab.domain import Domain
+from layerlab.measures.attended import Attended
 from layerlab.measures.projection import LayerWeights
 from layerlab.shapes import Hidden, Tokens
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from layerlab.measures.attended import Attended
 from layerlab.domain import Domain
+from layerlab.measures.attended import Attended
 from layerlab.measures.lanczos import Krylov, Perron, Ritz, profile, settle
 from layerlab.measures.measure import Bound, Layer, Measure, Row, Run
 from layerlab.measures.tile import DENSE_TOKENS, cut, groups, one_thread, tile, triangular

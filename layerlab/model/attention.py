@@ -1,4 +1,4 @@
-"""Attention as transformers' `AttentionInterface` has it, asked on behalf of our attention parts."""
+"""Attention through transformers' `AttentionInterface`, on behalf of our attention parts."""
 
 from typing import Any
 

@@ -123,8 +123,9 @@ def _set(spec: Spec, name: str, value: Any) -> Spec:
             changed = replace(getattr(spec, place), **{name: _chosen(name, value)})
             return Spec.from_json(replace(spec, **{place: changed}).to_json())
     known = sorted({one for slot in SLOTS for one in _options(spec, slot)})
-    known += [one.name for kind in (BlockSpec, StackSpec) for one in fields(kind)
-              if one.name not in SLOTS]
+    known += [
+        one.name for kind in (BlockSpec, StackSpec) for one in fields(kind) if one.name not in SLOTS
+    ]
     raise UserError(f"no option is called {name!r} here; known: {', '.join(known)}")
 
 

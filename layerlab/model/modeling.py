@@ -95,20 +95,22 @@ class LabModel(LabPreTrainedModel):
             self.embed_positions = nn.Embedding(shape.context, shape.width)
         self.embedding_norm = made(part, "norm", stack.embedding_norm, shape.width, site)
         self.residual = made(part, "residual", spec.block.residual, shape.width, site)
-        self.layers = nn.ModuleList(
+        layers = [
             LabDecoderLayer(
                 spec.block, Site(shape=shape, layer=layer, attend=attend), part, stack.dropout
             )
             for layer in range(shape.layers)
-        )
+        ]
+        self.layers = nn.ModuleList(layers)
         self.norm = made(part, "norm", stack.final_norm, shape.width, site)
-        self.rotary_emb = LlamaRotaryEmbedding(config) if stack.position == "rotary" else None
-        self.convolutions = max(layer.convolutions for layer in self.layers)
+        rotary = stack.position == "rotary"
+        self.rotary_emb = LlamaRotaryEmbedding(config) if rotary else None  # type: ignore[arg-type]
+        self.convolutions = max(layer.convolutions for layer in layers)
         if self.convolutions:  # the cache then keeps past features beside keys and values
             config.layer_types = ["hybrid"] * shape.layers
             config.number_of_conv_states = self.convolutions
         self.gradient_checkpointing = False
-        config.base_model_tp_plan = tensor_plan(spec)
+        vars(config)["base_model_tp_plan"] = tensor_plan(spec)
         self.post_init()
 
     @merge_with_config_defaults

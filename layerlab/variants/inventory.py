@@ -96,9 +96,7 @@ def home(name: str) -> str:
 
     Source: Own.
     """
-    return next(
-        found.home for found in _all() for one in found.variants if one.name == name
-    )
+    return next(found.home for found in _all() for one in found.variants if one.name == name)
 
 
 def _all() -> Iterator[Found]:
