@@ -39,7 +39,7 @@ def normal(shape: torch.Size, draw: Draw) -> Tensor:
 def residual(shape: torch.Size, draw: Draw) -> Tensor:
     """Gaussian with the standard deviation of matrices that write into the stream.
 
-    Source: gpt219, section 2.3.
+    Source: radford19, section 2.3.
     """
     return torch.randn(shape, generator=draw.generator) * draw.residual_std
 
