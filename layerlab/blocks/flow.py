@@ -14,6 +14,7 @@ class Flow:
     """The state of one pass through one layer.
 
     Attributes:
+        layer: counts from 0; a part that layers share finds its place in the cache by it.
         carry: tensors that travel from layer to layer; each part has its own names in it.
         mask: of attention, as transformers' mask functions make it; None where plain causal.
         rotary: cosines and sines of rotary positions, or None.
@@ -24,6 +25,7 @@ class Flow:
         extra: what the caller passed on to the attention function.
     """
 
+    layer: int = 0
     carry: dict[str, Tensor] = field(default_factory=dict)
     mask: Any = None
     rotary: tuple[Tensor, Tensor] | None = None
@@ -39,6 +41,10 @@ class Flow:
     def kept(self, slot: str, name: str) -> Tensor | None:
         """What the same slot of an earlier layer handed on, or None."""
         return self.carry.get(f"{slot}.{name}")
+
+    def take(self, slot: str, name: str) -> Tensor | None:
+        """What was kept, which no later layer needs: it leaves the carry. Or None."""
+        return self.carry.pop(f"{slot}.{name}", None)
 
     def placed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with their positions."""
