@@ -152,10 +152,13 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def own_functions(module: nn.Module) -> Iterator[FunctionType]:
-    """The plain functions that the module's own classes define, without decorators.
+    """The plain functions that the module was given or its own classes define, without decorators.
 
     Source: Own.
     """
+    for member in vars(module).values():
+        if isinstance(member, FunctionType):
+            yield inspect.unwrap(member)
     for owner in type(module).__mro__:
         if owner is nn.Module:
             return
@@ -165,7 +168,7 @@ def own_functions(module: nn.Module) -> Iterator[FunctionType]:
 
 
 def _asking(module: nn.Module) -> FunctionType | None:
-    """The method that asks the attention interface for its function."""
+    """The function or method that asks the attention interface for its function."""
     for function in own_functions(module):
         if INTERFACE in function.__code__.co_names:
             return function

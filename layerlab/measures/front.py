@@ -91,12 +91,14 @@ def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
 
     Source: Own.
     """
-    if getattr(block, "do_layer_norm_before", None) is False:
+    placement = getattr(block, "placement", None)  # said where the code calls children by rule
+    if getattr(block, "do_layer_norm_before", None) is False or placement in ("post", "after"):
         return None
     for parent, child in _ancestors(block, attention):
         children = dict(parent.named_children())
         for name in FRONTS:
-            if name in children and _called_before(parent, name, child):
+            said = parent is block and placement in ("pre", "both")
+            if name in children and (said or _called_before(parent, name, child)):
                 return children[name]
     return None
 

@@ -49,6 +49,8 @@ class LabConfig(PreTrainedConfig):
         if self.files is None:
             self.files = {}
         super().__post_init__(**kwargs)
+        if self.parsed().stack.position != "rotary":
+            self.rope_parameters = None  # the line above fills it in for every model
 
     def parsed(self) -> Spec:
         """The spec as a value."""
