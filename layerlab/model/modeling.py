@@ -18,6 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from layerlab.blocks.attention import Attention
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.layer import Layer, made
+from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
 from layerlab.model.config import LabConfig
@@ -111,6 +112,9 @@ class LabModel(LabPreTrainedModel):
             config.number_of_conv_states = self.convolutions
         self.gradient_checkpointing = False
         vars(config)["base_model_tp_plan"] = tensor_plan(spec)
+        for module in self.modules():  # attention functions, and who listens to them, ask for it
+            if isinstance(module, Part) and module.slot == "attention":
+                vars(module)["config"] = config
         self.post_init()
 
     @merge_with_config_defaults
