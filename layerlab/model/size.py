@@ -1,7 +1,13 @@
 """From what a user gives (width, heads, ...) to a whole shape."""
 
+import math
+from typing import Any
+
 from layerlab import UserError
 from layerlab.blocks.shape import Shape
+
+# Where nobody says otherwise: the size of the benchmarks.
+REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
 
 
 def shape(
@@ -33,14 +39,24 @@ def shape(
         raise UserError(
             f"{heads} heads do not divide a width of {width}; type heads={near}, or give head_width"
         )
-    wide = inner if isinstance(inner, int) else -(-int(width * inner + 0.999999) // 16) * 16
     return Shape(
         width=width,
         layers=layers,
         heads=heads,
-        kv_heads=kv_heads or heads,
-        head_width=head_width or width // heads,
-        inner=wide,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        head_width=width // heads if head_width is None else head_width,
+        inner=_inner(width, inner),
         vocab=vocab,
         context=context,
     )
+
+
+def _inner(width: int, inner: Any) -> int:
+    if isinstance(inner, float):
+        if not (math.isfinite(inner) and 0 < inner <= 1024):
+            raise UserError(
+                f"inner is {inner!r}; expected a whole number of features, or a multiple of the "
+                "width above 0: type inner=2.5"
+            )
+        return -(-int(width * inner + 0.999999) // 16) * 16
+    return inner

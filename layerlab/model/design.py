@@ -1,0 +1,111 @@
+"""What a user asked for, checked: a variant or a preset by name, sizes, options."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from layerlab import UserError
+from layerlab.blocks.shape import Shape
+from layerlab.blocks.spec import Spec, Variant
+from layerlab.model.option import with_options
+from layerlab.model.preset import Preset, presets, sizes_of
+from layerlab.model.size import shape
+from layerlab.variants.inventory import variant, variants
+
+SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """A variant at a size, with a user's options: all that a model needs but its seed.
+
+    Attributes:
+        preset: whose sizes these are, where one was named.
+    """
+
+    variant: Variant
+    spec: Spec
+    shape: Shape
+    preset: Preset | None = None
+
+
+def design(
+    name: Any,
+    *,
+    preset: Any = None,
+    sizes: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Design:
+    """Turn names, sizes and options into a design.
+
+    Args:
+        name: a variant, or a preset, which stands for its variant at its sizes.
+        preset: whose sizes a variant takes.
+        sizes: those that are None are left to the preset, else to the reference size.
+
+    Raises:
+        UserError: an unknown name or option, or sizes that do not fit together.
+    """
+    chosen, kind = named(name)
+    if preset is not None:
+        chosen = preset_of(preset)
+    given = {key: size for key, size in (sizes or {}).items() if size is not None}
+    wanted = {"inner": kind.inner, **sizes_of(chosen), **given}
+    for key, size in wanted.items():
+        _check(key, size)
+    settings = {**(chosen.options if chosen and chosen.variant == kind.name else {})}
+    spec = with_options(kind.spec, {**settings, **(options or {})})
+    found = shape(**wanted)
+    if spec.stack.position == "rotary" and found.head_width % 2:
+        raise UserError(
+            f"rotary positions turn features in pairs, and a head width of {found.head_width} is "
+            f"odd; type head_width={found.head_width + 1}, or other heads"
+        )
+    return Design(variant=kind, spec=spec, shape=found, preset=chosen)
+
+
+def named(name: Any) -> tuple[Preset | None, Variant]:
+    """What a name stands for: a variant, or a preset with its variant.
+
+    Raises:
+        UserError: nothing has this name.
+    """
+    if not isinstance(name, str):
+        raise UserError(
+            f"the variant is a {type(name).__name__}; expected the name of a variant or a preset: "
+            'type build("llama")'
+        )
+    chosen = presets().get(name)
+    if chosen is not None and name not in variants():
+        return chosen, variant(chosen.variant)
+    if name not in variants():
+        near = difflib.get_close_matches(name, [*variants(), *presets()], n=1)
+        if near and near[0] in presets():
+            raise UserError(
+                f"no variant is called {name!r}; did you mean the preset {near[0]!r}? "
+                "type: layerlab variants"
+            )
+    return None, variant(name)
+
+
+def preset_of(name: Any) -> Preset:
+    """The preset of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = presets()
+    if not isinstance(name, str) or name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"no preset is called {name!r}; {hint}known: {', '.join(known)}")
+    return known[name]
+
+
+def _check(name: str, size: Any) -> None:
+    whole = isinstance(size, int) and not isinstance(size, bool)
+    if name == "inner" and isinstance(size, float):
+        return
+    if not whole or size < 1:
+        raise UserError(f"{name} is {size!r}; expected a whole number from 1: type {name}=64")
