@@ -22,6 +22,7 @@ from torch import nn
 from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.shape import Site
+from layerlab.blocks.spec import Spec
 from layerlab.domain import Domain
 
 Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
@@ -37,12 +38,14 @@ class Option:
         domain: which values it takes.
         about: its meaning in one line.
         unsaid: whether the source leaves it open, so that the default is our reading.
+        shared: whether parts of several slots have it as one: a value then holds for all of them.
     """
 
     default: Any
     domain: Domain
     about: str
     unsaid: bool = False
+    shared: bool = False
 
 
 class Part(nn.Module):
@@ -82,6 +85,14 @@ class Part(nn.Module):
                     f"{domain}: type for example {name}={cls.options[name].default!r}"
                 )
         return {name: options.get(name, option.default) for name, option in cls.options.items()}
+
+    @classmethod
+    def accept(cls, spec: Spec) -> None:
+        """Look at the spec that it is to stand in; a part that does not fit there says so.
+
+        Raises:
+            UserError: something in the spec that it must not be combined with.
+        """
 
     @classmethod
     def present(cls, site: Site, **options: Any) -> bool:

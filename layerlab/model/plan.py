@@ -11,12 +11,13 @@ def chosen(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
     Source: Own.
 
     Raises:
-        UserError: no such part, or an option that it does not take.
+        UserError: no such part, an option that it does not take, or a spec it cannot stand in.
     """
     found = []
     for slot in SLOTS:
         choice = getattr(spec.block, slot)
         kind = part(slot, choice.name)
+        kind.accept(spec)
         found.append((kind, kind.given(choice.given())))
     return found
 
