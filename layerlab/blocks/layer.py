@@ -1,11 +1,13 @@
 """One layer: attention and feed-forward, each with its norm, shortcut and residual."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from layerlab import UserError
 from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
@@ -41,6 +43,7 @@ class Layer(nn.Module):
     def __init__(self, block: BlockSpec, site: Site, find: Find, dropout: float = 0.0) -> None:
         super().__init__()
         width = site.shape.width
+        self.number = site.layer
         self.placement = block.placement
         self.dropout = dropout
         self.roles: list[Role] = []
@@ -61,8 +64,23 @@ class Layer(nn.Module):
             attention.dropout = dropout
         found = [one for one in self.modules() if isinstance(one, CausalConvolution)]
         for state, convolution in enumerate(found):
-            convolution.layer, convolution.state = site.layer, state
+            convolution.state = state
         self.convolutions = len(found)
+
+    def borrow(self, lender: "Layer") -> None:
+        """Use the attention and the feed-forward of another layer; all else stays its own.
+
+        Raises:
+            UserError: the two layers are not built alike.
+        """
+        for role in self.roles:
+            own, lent = getattr(self, role), getattr(lender, role, None)
+            if lent is None or _sizes(own) != _sizes(lent):
+                raise UserError(
+                    f"layers {lender.number} and {self.number} cannot share their {role}: the part "
+                    "differs from layer to layer; type sharing=none"
+                )
+            self.add_module(role, lent)
 
     def run(self, x: Stream, flow: Flow) -> Stream:
         """The stream after this layer; what it hands on is in `flow.carry`."""
@@ -102,8 +120,10 @@ class Layer(nn.Module):
         return found
 
 
-def layer_cost(block: BlockSpec, site: Site, find: Find) -> Cost | None:
+def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = False) -> Cost | None:
     """What one layer costs by its parts' formulas; None where a part has none.
+
+    A layer that borrows attention and feed-forward does their work, but owns no parameters of them.
 
     Source: Own.
     Unit: as `Cost`.
@@ -123,8 +143,13 @@ def layer_cost(block: BlockSpec, site: Site, find: Find) -> Cost | None:
             cost = kind.cost(site.shape.width, here, **kind.given(choice.given()))
             if cost is None:
                 return None
-            total += cost
+            lent = borrows and slot in ROLES
+            total += replace(cost, weights=0, scalars=0) if lent else cost
     return total
+
+
+def _sizes(part: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in part.named_parameters()}
 
 
 def _there(find: Find, slot: Slot, choice: Choice, site: Site) -> bool:

@@ -79,7 +79,8 @@ def _part(slot: str, choice: Choice, site: Site) -> Cost:
 
 
 def _layer(spec: Spec, site: Site) -> Cost:
-    cost = layer_cost(spec.block, site, part)
+    borrows = spec.stack.sharing == "blocks" and not site.first
+    cost = layer_cost(spec.block, site, part, borrows=borrows)
     if cost is None:
         raise UserError("a part of this variant does not say what it costs")
     return cost

@@ -22,6 +22,7 @@ class LabConfig(PreTrainedConfig):
 
     model_type = "layerlab"
     keys_to_ignore_at_inference = ["past_key_values"]
+    __no_type_check__ = True  # a file holds more than the fields: transformers checks them itself
 
     vocab_size: int = 8192
     hidden_size: int = 256

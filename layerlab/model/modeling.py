@@ -43,6 +43,7 @@ class LabDecoderLayer(GradientCheckpointingLayer, Layer):
         **extra: Any,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         flow = Flow(
+            layer=self.number,
             carry=dict(carry),
             mask=attention_mask,
             rotary=rotary,
@@ -102,6 +103,9 @@ class LabModel(LabPreTrainedModel):
             )
             for layer in range(shape.layers)
         ]
+        if stack.sharing == "blocks":
+            for layer in layers[1:]:
+                layer.borrow(layers[0])
         self.layers = nn.ModuleList(layers)
         self.norm = made(part, "norm", stack.final_norm, shape.width, site)
         rotary = stack.position == "rotary"
@@ -111,6 +115,7 @@ class LabModel(LabPreTrainedModel):
             config.layer_types = ["hybrid"] * shape.layers
             config.number_of_conv_states = self.convolutions
         self.gradient_checkpointing = False
+        self._tied_weights_keys = self._shared()
         vars(config)["base_model_tp_plan"] = tensor_plan(spec)
         for module in self.modules():  # attention functions, and who listens to them, ask for it
             if isinstance(module, Part) and module.slot == "attention":
@@ -164,6 +169,20 @@ class LabModel(LabPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden), past_key_values=past_key_values
         )
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """What layers share is tied whether or not the head is."""
+        if all_submodels:
+            tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)
+            return tied
+        return dict(self._tied_weights_keys)
+
+    def _shared(self) -> dict[str, str]:
+        """Every further name of a parameter that layers share, with its first."""
+        first: dict[nn.Parameter, str] = {}
+        names = self.named_parameters(remove_duplicate=False)
+        found = {name: first.setdefault(one, name) for name, one in names}
+        return {name: source for name, source in found.items() if name != source}
 
     def _embedded(self, embeddings: Tensor, positions: Tensor, flow: Flow) -> Tensor:
         stack = self.spec.stack
