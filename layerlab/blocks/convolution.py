@@ -1,18 +1,23 @@
 """A causal convolution over tokens, channel by channel, that respects documents and padding."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from layerlab import UserError
+from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.start import Start, starts
+from layerlab.shapes import Stream
 
 
 class CausalConvolution(nn.Module):
     """y_t = sum over j of w_j x_(t-j), j from 0 below `kernel`, for each channel on its own.
 
     Earlier tokens of another document, and padding, count as zero. While generating, the last
-    kernel - 1 tokens are kept in the cache.
+    kernel - 1 tokens are kept in the cache, dynamic or static.
 
     Attributes:
         state: its number in its layer, which sets it.
@@ -25,7 +30,7 @@ class CausalConvolution(nn.Module):
         self.state = 0
         starts(self, weight=start)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Stream, flow: Flow) -> Stream:
         tokens, reach = x.shape[1], self.kernel - 1
         past = self._past(x, flow)
         y = x * self.weight[:, 0]
@@ -39,12 +44,31 @@ class CausalConvolution(nn.Module):
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
         """The tokens of x with kernel - 1 tokens before them."""
         reach = self.kernel - 1
-        full = x
-        if flow.cache is not None and reach:
-            full = flow.cache.update_conv_state(
-                x.transpose(1, 2), flow.layer, self.state, conv_kernel_size=reach
-            ).transpose(1, 2)
+        full = x if flow.cache is None or not reach else self._kept(x, flow)
         wanted = x.shape[1] + reach
         if full.shape[1] < wanted:
             full = functional.pad(full, (0, 0, wanted - full.shape[1], 0))
         return full[:, full.shape[1] - wanted :]
+
+    def _kept(self, x: Tensor, flow: Flow) -> Tensor:
+        """What the cache kept of earlier tokens, then x; it now keeps the last of these."""
+        cache: Any = flow.cache
+        layers = getattr(cache, "layers", ())
+        if flow.layer >= len(layers) or not hasattr(layers[flow.layer], "update_conv_state"):
+            raise UserError(
+                f"this {type(cache).__name__} keeps no earlier features, which a model with "
+                "convolutions needs; type past_key_values=DynamicCache(config=model.config)"
+            )
+        kept: Tensor = cache.update_conv_state(
+            x.transpose(1, 2), flow.layer, self.state, conv_kernel_size=self.kernel - 1
+        )
+        return kept.transpose(1, 2)
+
+
+def convolution_cost(channels: int, kernel: int) -> Cost:
+    """A causal convolution; its products are no matrix products, and count as pointwise work.
+
+    Source: Own.
+    Unit: as `Cost`.
+    """
+    return Cost(weights=channels * kernel, pointwise=2 * channels * kernel)
