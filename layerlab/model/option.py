@@ -15,6 +15,8 @@ from layerlab.variants.inventory import part
 
 DROPOUT = Domain(kind=float, least=0.0, most=0.9)
 _PLACES = (("block", BlockSpec), ("stack", StackSpec))
+# The norms of the stack: while they are as those of the layers, an option is set on all of them.
+_EDGES = ("embedding_norm", "final_norm")
 
 
 def with_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
@@ -84,6 +86,10 @@ def _set(spec: Spec, name: str, value: Any) -> Spec:
             return _fill(spec, slot, {inner: value} if inner else value)
         return _swap(spec, slot, value)
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
+    if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
+        for slot in homes:
+            spec = _fill(spec, slot, {name: value})
+        return spec
     if len(homes) > 1:
         raise UserError(
             f"{name} is an option of {' and '.join(homes)}; "
@@ -115,9 +121,14 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _fill(spec: Spec, slot: Any, options: Mapping[str, Any]) -> Spec:
-    choice = getattr(spec.block, slot).with_options(**options)
+    before = getattr(spec.block, slot)
+    choice = before.with_options(**options)
     part(slot, choice.name).given(choice.given())
-    return spec.with_block(**{slot: choice})
+    spec = spec.with_block(**{slot: choice})
+    if slot != "norm":
+        return spec
+    alike = [name for name in _EDGES if getattr(spec.stack, name) == before]
+    return spec.with_stack(**dict.fromkeys(alike, choice))
 
 
 def _swap(spec: Spec, slot: Any, value: Any) -> Spec:

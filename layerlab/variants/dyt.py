@@ -106,7 +106,7 @@ class EmbeddingScale(Part):
 def first_alpha(width: int, form: str) -> tuple[float, float]:
     """Where alpha starts before attention, and elsewhere: smaller in wider models.
 
-    Source: zhu25, section 7 (tanh); chen25, its settings (erf: 0.5 everywhere).
+    Source: zhu25, section 7 (tanh), section 4 (0.5 for other models, here for erf).
 
     Differs: the source has values for widths of 1024, 2048, 4096, 5120 and 8192; a width between
     them gets those of the next larger one.
@@ -146,7 +146,8 @@ VARIANTS = (
         "the embedding times a learned number",
         source="chen25, equation 10",
         about="The successor of DyT: the error function with a learned shift, found by search.",
-        unsaid="Whether the learned factor of the embedding stays; it does here, as with DyT.",
+        unsaid="Where alpha starts in language models: 0.5, as DyT does elsewhere. Whether the learned "
+        "factor of the embedding stays: it does here, as with DyT.",
         cost="Two numbers more per norm, and a bias.",
     ),
 )
