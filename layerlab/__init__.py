@@ -36,3 +36,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+# At the foot: what it leads to needs `UserError`.
+from layerlab.model.enrolment import watch as _watch  # noqa: E402
+
+_watch()
