@@ -1,10 +1,14 @@
-"""What a variant costs at a size, by the formulas of its parts: nothing is built."""
+"""What a variant costs at a size, by the formulas of its parts: nothing is built.
 
-from dataclasses import dataclass
+Where a part from outside has no formula, a model on the meta device is counted instead.
+"""
 
-from layerlab import UserError
+from dataclasses import dataclass, replace
+from functools import cache
+
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.layer import layer_cost
+from layerlab.blocks.layer import Find, layer_cost
+from layerlab.blocks.part import Slot
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import Choice, Spec
 from layerlab.variants.inventory import part
@@ -22,6 +26,8 @@ class Account:
         forward: FLOPs of one token's forward pass, as PyTorch's FlopCounterMode counts them.
         pointwise: an estimate of the operations that this count leaves out.
         carry: numbers per token that travel from layer to layer beside the hidden features.
+        counted: whether this was counted on a model without memory, since a part says no cost;
+            pointwise operations are then unknown, and 0.
     """
 
     embedding: int
@@ -31,6 +37,7 @@ class Account:
     forward: int
     pointwise: int
     carry: int
+    counted: bool = False
 
     @property
     def parameters(self) -> int:
@@ -47,21 +54,24 @@ def account(spec: Spec, shape: Shape) -> Account:
     """The account of a spec at a size.
 
     Source: Own; attention as in kaplan20, section 2.1, with its full square.
-
-    Raises:
-        UserError: a part says no cost.
     """
-    stack, site = spec.stack, Site(shape=shape)
-    edge = [("norm", stack.embedding_norm), ("norm", stack.final_norm)]
-    edge.append(("residual", spec.block.residual))
-    around = sum((_part(slot, choice, site) for slot, choice in edge), Cost())
-    layers = [_layer(spec, Site(shape=shape, layer=layer)) for layer in range(shape.layers)]
-    inside = sum(layers, Cost())
-    head = linear_cost(shape.width, shape.vocab)
-    rows = shape.vocab + (shape.context if stack.position == "learned" else 0)
+    find, site = cache(part), Site(shape=shape)
+    around = _around(spec, site, find)
+    layers = [_layer(spec, replace(site, layer=layer), find) for layer in range(shape.layers)]
+    inside = [one for one in layers if one is not None]
+    if around is None or len(inside) < len(layers):
+        from layerlab.model.count import counted  # brings transformers, which formulas do without
+
+        return Account(**counted(spec, shape), counted=True)
+    return _summed(spec, shape, around, inside)
+
+
+def _summed(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Account:
+    inside, head = sum(layers, Cost()), linear_cost(shape.width, shape.vocab)
+    rows = shape.vocab + (shape.context if spec.stack.position == "learned" else 0)
     return Account(
         embedding=rows * shape.width,
-        head=0 if stack.head == "tied" else head.weights,
+        head=0 if spec.stack.head == "tied" else head.weights,
         blocks=inside.weights + around.weights,
         scalars=inside.scalars + around.scalars,
         forward=inside.flops + around.flops + head.flops,
@@ -70,17 +80,23 @@ def account(spec: Spec, shape: Shape) -> Account:
     )
 
 
-def _part(slot: str, choice: Choice, site: Site) -> Cost:
-    kind = part(slot, choice.name)  # type: ignore[arg-type]
-    cost = kind.cost(site.shape.width, site, **kind.given(choice.given()))
-    if cost is None:
-        raise UserError(f"{slot} part {choice.name!r} does not say what it costs")
-    return cost
+def _around(spec: Spec, site: Site, find: Find) -> Cost | None:
+    """What stands before and after the layers; None where a part has no formula."""
+    edge: list[tuple[Slot, Choice]] = [
+        ("norm", spec.stack.embedding_norm),
+        ("norm", spec.stack.final_norm),
+        ("residual", spec.block.residual),
+    ]
+    total = Cost()
+    for slot, choice in edge:
+        kind = find(slot, choice.name)
+        cost = kind.cost(site.shape.width, site, **kind.given(choice.given()))
+        if cost is None:
+            return None
+        total += cost
+    return total
 
 
-def _layer(spec: Spec, site: Site) -> Cost:
+def _layer(spec: Spec, site: Site, find: Find) -> Cost | None:
     borrows = spec.stack.sharing == "blocks" and not site.first
-    cost = layer_cost(spec.block, site, part, borrows=borrows)
-    if cost is None:
-        raise UserError("a part of this variant does not say what it costs")
-    return cost
+    return layer_cost(spec.block, site, find, borrows=borrows)

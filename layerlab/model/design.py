@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from layerlab import UserError
@@ -22,12 +22,14 @@ class Design:
 
     Attributes:
         preset: whose sizes these are, where one was named.
+        asked: the sizes that a preset or the user named; the others are the variant's own.
     """
 
     variant: Variant
     spec: Spec
     shape: Shape
     preset: Preset | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 def design(
@@ -51,7 +53,8 @@ def design(
     if preset is not None:
         chosen = preset_of(preset)
     given = {key: size for key, size in (sizes or {}).items() if size is not None}
-    wanted = {"inner": kind.inner, **sizes_of(chosen), **given}
+    asked = {**sizes_of(chosen), **given}
+    wanted = {"inner": kind.inner, **asked}
     for key, size in wanted.items():
         _check(key, size)
     settings = {**(chosen.options if chosen and chosen.variant == kind.name else {})}
@@ -62,7 +65,7 @@ def design(
             f"rotary positions turn features in pairs, and a head width of {found.head_width} is "
             f"odd; type head_width={found.head_width + 1}, or other heads"
         )
-    return Design(variant=kind, spec=spec, shape=found, preset=chosen)
+    return Design(variant=kind, spec=spec, shape=found, preset=chosen, asked=asked)
 
 
 def named(name: Any) -> tuple[Preset | None, Variant]:

@@ -47,8 +47,8 @@ def parsed(entries: Iterable[str]) -> dict[str, Any]:
         UserError: an entry without a name or without a value.
 
     Example:
-        >>> parsed(["shortcut.r=1/32", "ffn.activations=silu,gelu-tanh", "head=tied"])
-        {'shortcut.r': 0.03125, 'ffn.activations': ('silu', 'gelu-tanh'), 'head': 'tied'}
+        >>> parsed(["shortcut.r=1/2", "ffn.activations=silu,gelu-tanh", "head=tied"])
+        {'shortcut.r': 0.5, 'ffn.activations': ('silu', 'gelu-tanh'), 'head': 'tied'}
     """
     found = {}
     for entry in entries:

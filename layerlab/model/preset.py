@@ -1,4 +1,4 @@
-"""Published shapes by name: a variant with its sizes, what is printed about them and what is not."""
+"""Published shapes by name: a variant with its sizes, what is printed of them and what is not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
