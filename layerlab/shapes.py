@@ -9,6 +9,7 @@ inner       hidden features of a feed-forward sublayer (d_ff)
 key         positions attended to, where they are not the same as token
 vocab       entries of the vocabulary
 layer       blocks of the stack
+stream      residual streams beside each other (n)
 place       whatever axes stand before the width
 """
 
@@ -16,6 +17,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 Stream = Float[Tensor, "batch token width"]
+Streams = Float[Tensor, "batch token stream width"]
+StreamRows = Float[Tensor, "batch token row stream"]
+StreamWeights = Float[Tensor, "batch token stream"]
+Matrices = Float[Tensor, "*place row column"]
 Features = Float[Tensor, "*place width"]
 Heads = Float[Tensor, "batch head token head_width"]
 KeyHeads = Float[Tensor, "batch kv_head token head_width"]

@@ -1,0 +1,103 @@
+"""Residual streams, several in parallel: what hyper-connections and their kin share."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from layerlab.blocks.cost import Cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Option
+from layerlab.blocks.residual import Residual
+from layerlab.blocks.shape import Role, Site
+from layerlab.domain import Domain
+from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
+
+STREAMS = Option(
+    default=4, domain=Domain(kind=int, least=1), about="residual streams beside each other (n)"
+)
+COLLAPSE = Option(
+    default="mean",
+    domain=Domain(kind=str, choices=("mean", "sum")),
+    about="how the streams become the one that the final norm sees",
+)
+
+
+class ParallelStreams(Residual):
+    """H' = M H + w F(r H), with n streams H, mixed by M, read with r and written with w.
+
+    The streams travel in the carry. What is handed from layer to layer is their collapse, so that
+    a reader of the model sees features of the width as usual. Streams keep their precision under
+    autocast, as a plain residual stream does.
+
+    Source: zhu24, equations 2 to 5.
+    """
+
+    name: ClassVar[str] = "parallel"
+    remembers = ("streams",)
+
+    def __init__(self, width: int, site: Site, *, streams: int, collapse: str) -> None:
+        super().__init__(width, site)
+        self.streams = streams
+        self.collapse = collapse
+
+    def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
+        """What `read` and `write` weigh with: n + 1 rows (r above M), and w."""
+        raise NotImplementedError
+
+    def open(self, x: Stream, flow: Flow) -> Stream:
+        copies = x.unsqueeze(-2).expand(-1, -1, self.streams, -1)
+        flow.keep("residual", "streams", copies.contiguous())
+        return x
+
+    def read(self, x: Stream, flow: Flow) -> Stream:
+        streams = self.kept(flow)
+        with exact(streams):
+            rows, written = self.coefficients(streams)
+            entered, mixed = (rows @ streams).split([1, self.streams], dim=-2)
+        flow.keep("residual", "streams", mixed)
+        flow.keep("residual", "written", written)
+        return entered.squeeze(-2)
+
+    def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
+        mixed, written = self.kept(flow), flow.take("residual", "written")
+        assert written is not None  # `read` came before
+        with exact(mixed):
+            outer = (
+                written.flatten(0, 1).unsqueeze(-1),
+                y.to(mixed.dtype).flatten(0, 1).unsqueeze(1),
+            )
+            streams = torch.baddbmm(mixed.flatten(0, 1), *outer).view(mixed.shape)
+        flow.keep("residual", "streams", streams)
+        return streams.mean(-2) if self.collapse == "mean" else streams.sum(-2)
+
+    @staticmethod
+    def kept(flow: Flow) -> Tensor:
+        """The streams as they stand."""
+        streams = flow.kept("residual", "streams")
+        assert streams is not None  # `open` came before
+        return streams
+
+    @staticmethod
+    def mixing_cost(width: int, site: Site, streams: int) -> Cost:
+        """Reading, mixing and writing at one sublayer; the carry is counted once a layer."""
+        carried = streams * width if site.role == "attention" else 0
+        products = 2 * streams * (streams + 1) * width + 2 * streams * width
+        return Cost(flops=products, pointwise=streams * width, carry=carried)
+
+
+def sublayer(site: Site) -> int:
+    """How many sublayers stand before this one, where every layer has two.
+
+    Source: Own.
+    """
+    roles: tuple[Role, ...] = ("attention", "ffn")
+    return 2 * site.layer + roles.index(site.role)
+
+
+def exact(x: Tensor) -> torch.autocast:
+    """Keep the precision of the streams under autocast.
+
+    Source: Own.
+    """
+    return torch.autocast(x.device.type, enabled=False)

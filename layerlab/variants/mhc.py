@@ -1,0 +1,170 @@
+"""Manifold-constrained hyper-connections: streams are mixed by doubly stochastic matrices."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.flow import Flow
+from layerlab.blocks.part import Option
+from layerlab.blocks.shape import Site
+from layerlab.blocks.spec import Choice, Spec, Variant
+from layerlab.blocks.start import Draw, Start, constant, linear, starts, zeros
+from layerlab.blocks.stream import STREAMS, ParallelStreams, exact, sublayer
+from layerlab.domain import Domain
+from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
+
+NORM_EPSILON = 1e-6
+
+
+def doubly_stochastic(logits: Matrices, iterations: int, epsilon: float) -> Matrices:
+    """exp(logits), its rows and then its columns divided by their sums, again and again.
+
+    Rows and columns of the limit sum to 1. Columns come last, so theirs are exact.
+
+    Source: xie25, equation 9, transposed.
+    """
+    last = logits.movedim((-2, -1), (0, 1)).contiguous()  # places last: sums become long vectors
+    matrix = last.softmax(1) + epsilon
+    matrix = matrix / (matrix.sum(0, keepdim=True) + epsilon)
+    for _ in range(iterations - 1):
+        matrix = matrix / (matrix.sum(1, keepdim=True) + epsilon)
+        matrix = matrix / (matrix.sum(0, keepdim=True) + epsilon)
+    return matrix.movedim((0, 1), (-2, -1))
+
+
+class ManifoldConnections(ParallelStreams):
+    """h = sigmoid(p) H; H' = C^T H + 2 sigmoid(w)^T F(h), C doubly stochastic from exp(c).
+
+    (p, w, c) = s RMS(vec(H)) W + b.
+
+    Source: xie25, equations 7 to 9.
+    Differs: epsilon is added to every sum that divides, to C before the first and to sigmoid(p),
+    as DeepSeek-V4 does with 1e-6; at the default it vanishes unless a sum does.
+    """
+
+    name = "mhc"
+    options = {
+        "streams": Option(
+            default=STREAMS.default, domain=Domain(kind=int, least=2), about=STREAMS.about
+        ),
+        "iterations": Option(
+            default=20, domain=Domain(kind=int, least=1), about="divisions of rows and of columns"
+        ),
+        "epsilon": Option(
+            default=1e-20,
+            domain=Domain(kind=float, least=0, most=1e-3),
+            about="keeps sums from being zero; DeepSeek-V4 has 1e-6",
+        ),
+        "scale": Option(
+            default=0.01, domain=Domain(kind=float), about="start of the learned scales s"
+        ),
+        "diagonal": Option(
+            default=4.0,
+            domain=Domain(kind=float, least=-20, most=20),
+            about="start of the diagonal of c: how much a stream keeps to itself",
+            unsaid=True,
+        ),
+        "collapse": Option(
+            default="mean",
+            domain=Domain(kind=str, choices=("mean", "sum", "head")),
+            about="how the streams become one: head weighs them by the token, as DeepSeek-V4 does",
+            unsaid=True,
+        ),
+    }
+
+    def __init__(
+        self,
+        width: int,
+        site: Site,
+        *,
+        streams: int,
+        iterations: int,
+        epsilon: float,
+        scale: float,
+        diagonal: float,
+        collapse: str,
+    ) -> None:
+        super().__init__(width, site, streams=streams, collapse=collapse)
+        self.iterations, self.epsilon = iterations, epsilon
+        stack = site.role == "stack"
+        if stack and collapse != "head":
+            return
+        kinds, outputs = (1, streams) if stack else (3, streams * (streams + 2))
+        self.weight = linear(streams * width, outputs, start=zeros)
+        self.static = nn.Parameter(torch.zeros(outputs))
+        self.scale = nn.Parameter(torch.zeros(kinds))
+        even = constant(_logit(1 / streams - epsilon))
+        plain = _plain(sublayer(site) % streams, streams, diagonal, epsilon) if not stack else even
+        starts(self, static=plain, scale=constant(scale))
+
+    def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
+        n = self.streams
+        scale = torch.cat([self.scale[:2].repeat_interleave(n), self.scale[2:].expand(n * n)])
+        read, written, mixed = self._logits(streams, scale).split([n, n, n * n], dim=-1)
+        read = torch.sigmoid(read) + self.epsilon
+        written = 2 * torch.sigmoid(written)
+        mixing = doubly_stochastic(mixed.unflatten(-1, (n, n)), self.iterations, self.epsilon)
+        rows = torch.cat([read.unsqueeze(-2), mixing.transpose(-1, -2)], dim=-2)
+        return rows.to(streams.dtype), written.to(streams.dtype)
+
+    def close(self, x: Stream, flow: Flow) -> Stream:
+        if self.collapse != "head":
+            return x
+        streams = self.kept(flow)
+        with exact(streams):
+            read = torch.sigmoid(self._logits(streams, self.scale)) + self.epsilon
+            return (read.unsqueeze(-2).to(streams.dtype) @ streams).squeeze(-2)
+
+    def _logits(self, streams: Tensor, scale: Tensor) -> Tensor:
+        """In float32 at least; the norm is one number a token and comes after the product."""
+        flat = streams.flatten(-2)
+        flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
+        root = torch.linalg.vector_norm(flat, dim=-1, keepdim=True)
+        norm = torch.rsqrt(root.square() / flat.shape[-1] + NORM_EPSILON)
+        logits = functional.linear(flat, self.weight.weight.to(flat.dtype))
+        return logits * norm * scale.to(flat.dtype) + self.static.to(flat.dtype)
+
+    @classmethod
+    def cost(cls, width: int, site: Site, **options: Any) -> Cost:
+        n, stack = options["streams"], site.role == "stack"
+        if stack and options["collapse"] != "head":
+            return Cost()
+        kinds, outputs = (1, n) if stack else (3, n * (n + 2))
+        cost = linear_cost(n * width, outputs) + Cost(
+            scalars=outputs + kinds, pointwise=2 * n * width
+        )
+        return cost + (Cost(flops=2 * n * width) if stack else cls.mixing_cost(width, site, n))
+
+
+def _plain(read: int, streams: int, diagonal: float, epsilon: float) -> Start:
+    """Read one stream more than the others, with weights that sum to 1; write 1 into all."""
+
+    def values(shape: torch.Size, draw: Draw) -> Tensor:
+        reading = torch.full((streams,), _logit(1 / (2 * streams) - epsilon))
+        reading[read] = _logit((streams + 1) / (2 * streams) - epsilon)
+        mixing = diagonal * torch.eye(streams)
+        return torch.cat([reading, torch.zeros(streams), mixing.flatten()])
+
+    return values
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+VARIANTS = (
+    Variant(
+        name="mhc",
+        spec=Spec().with_block(residual=Choice("mhc")),
+        equation="h = sigmoid(p) H; H <- C^T H + 2 sigmoid(w)^T F(RMS(h)); C doubly stochastic",
+        source="xie25, equations 7 to 9",
+        about="Hyper-connections whose mixing neither amplifies nor loses what the streams carry.",
+        unsaid="The start of the static parts: each sublayer reads one stream more than the rest.",
+        start="identity",
+    ),
+)
+PARTS = (ManifoldConnections,)
