@@ -4,6 +4,7 @@ batch       sequences that are processed together
 token       positions of one sequence; padding is always cut off before
 width       features of the residual stream (d)
 head        attention heads; kv_head where keys and values are shared between heads
+joined      features of all heads side by side
 head_width  features of one head's query and key (d_h); value_width of its value
 inner       hidden features of a feed-forward sublayer (d_ff)
 key         positions attended to, where they are not the same as token
@@ -22,6 +23,7 @@ StreamRows = Float[Tensor, "batch token row stream"]
 StreamWeights = Float[Tensor, "batch token stream"]
 Matrices = Float[Tensor, "*place row column"]
 Features = Float[Tensor, "*place width"]
+Joined = Float[Tensor, "batch token joined"]
 Heads = Float[Tensor, "batch head token head_width"]
 KeyHeads = Float[Tensor, "batch kv_head token head_width"]
 Hidden = Float[Tensor, "token width"]

@@ -10,7 +10,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import linear, residual
 from layerlab.domain import Domain
-from layerlab.shapes import Features, Heads, KeyHeads, Stream
+from layerlab.shapes import Heads, Joined, KeyHeads, Stream
 
 BIAS = Option(
     default="none",
@@ -74,7 +74,7 @@ class Attention(Part):
         """Queries, keys and values."""
         return (self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
 
-    def joined(self, attended: Features, x: Stream, flow: Flow) -> Stream:
+    def joined(self, attended: Joined, x: Stream, flow: Flow) -> Stream:
         """The sublayer's output from all heads side by side; `x` is what attention read."""
         out: Stream = self.output(attended)
         return out

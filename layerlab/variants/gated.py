@@ -12,7 +12,7 @@ from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.blocks.start import linear
 from layerlab.domain import Domain
-from layerlab.shapes import Features, Stream
+from layerlab.shapes import Joined, Stream
 
 GRAIN = Option(
     default="element",
@@ -38,7 +38,7 @@ class GatedAttention(Attention):
         self.grain = gate
         self.gate = linear(width, _gates(site.shape, gate), bias=bias != "none")
 
-    def joined(self, attended: Features, x: Stream, flow: Flow) -> Stream:
+    def joined(self, attended: Joined, x: Stream, flow: Flow) -> Stream:
         gate = torch.sigmoid(self.gate(x))
         if self.grain == "head":
             gate = gate.repeat_interleave(self.head_dim, dim=-1)
