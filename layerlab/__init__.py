@@ -11,13 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerlab.api import inspect
+    from layerlab.model.build import build
+    from layerlab.model.card import list_variants
+    from layerlab.model.match import matched
     from layerlab.report.report import Report, load_report
 
 __version__ = "0.1.0"
-__all__ = ["Report", "UserError", "__version__", "inspect", "load_report"]
+__all__ = [
+    "Report",
+    "UserError",
+    "__version__",
+    "build",
+    "inspect",
+    "list_variants",
+    "load_report",
+    "matched",
+]
 
 _HOMES = {
     "inspect": "layerlab.api",
+    "build": "layerlab.model.build",
+    "list_variants": "layerlab.model.card",
+    "matched": "layerlab.model.match",
     "Report": "layerlab.report.report",
     "load_report": "layerlab.report.report",
 }

@@ -41,7 +41,9 @@ def plainly(command: Callable[..., Any]) -> int:
         return 2
     except typer.TyperException as error:
         message = " ".join(error.format_message().split())
-        sys.stderr.write(f"layerlab: {message}; type layerlab inspect --help\n")
+        place = getattr(error, "ctx", None)
+        name = f"{place.info_name} " if place is not None and place.parent is not None else ""
+        sys.stderr.write(f"layerlab: {message}; type layerlab {name}--help\n")
         return 2
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -154,6 +156,108 @@ def inspect(
 
         if exceeds(report.findings, fail_on.value):
             raise typer.Exit(1)
+
+
+class Way(StrEnum):
+    """Which size makes a variant equal to another."""
+
+    ffn = "ffn"
+    depth = "depth"
+    width = "width"
+    none = "none"
+
+
+@app.command()
+def variants(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="One variant or preset for its card, several for a table of them, none for all.",
+        ),
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Features per token.  [default: 256]")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers.  [default: 6]")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads.  [default: 4]")] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="Heads of keys and values.  [default: as many]")
+    ] = None,
+    inner: Annotated[
+        int | None,
+        typer.Option(help="Features of the feed-forward.  [default: the variant's share]"),
+    ] = None,
+    vocab: Annotated[int | None, typer.Option(help="Vocabulary.  [default: 8192]")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of a full context.  [default: 256]")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Sizes of a preset, as pangu-pi-1b.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="An option: head=tied, shortcut.r=16; may be repeated."
+        ),
+    ] = None,
+    match: Annotated[
+        Way | None,
+        typer.Option(help="Resize the variant until it has as many parameters as its baseline."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --match: another than the baseline."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+    ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a variant of your own to start from."),
+    ] = None,
+) -> None:
+    """Show what can be built: equation, source, options, parameters and FLOPs."""
+    if new is not None:
+        from layerlab.variants.template import write_template
+
+        write_template(new)
+        typer.echo(f"wrote {new}; type: layerlab variants --load {new}")
+        return
+    if load:
+        from layerlab import registry
+
+        for path in load:
+            registry.load(path)
+
+    from layerlab.model.catalogue import request
+    from layerlab.model.option import parsed
+
+    sizes = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "inner": inner,
+        "vocab": vocab,
+        "context": context,
+    }
+    wanted = request(
+        names or [],
+        sizes=sizes,
+        preset=preset,
+        options=parsed(option or ()),
+        by=None if match is None else match.value,
+        against=against,
+    )
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(wanted.to_json(), indent=2))
+    else:
+        from rich.console import Console
+
+        console = Console(markup=False, highlight=False)
+        console.print(wanted.shown(console.width))
 
 
 def _show(report: Any, as_json: bool) -> None:

@@ -1,18 +1,19 @@
 """What `layerlab variants` prints: a table of what can be built, or the page of one variant."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from layerlab import UserError
-from layerlab.model.account import Account
+from layerlab.model.account import Account, account
 from layerlab.model.card import Card, card
 from layerlab.model.design import design
-from layerlab.model.match import Match
+from layerlab.model.match import Match, match, rival
 from layerlab.variants.inventory import home, variants
 
 WIDE = 112
@@ -31,26 +32,88 @@ _LEGEND = (
 _COUNTED = "* counted on a model without memory, since a part does not say what it costs."
 
 
-def cards(
-    names: Sequence[str], sizes: Mapping[str, Any], options: Mapping[str, Any], preset: str | None
-) -> tuple[list[Card], dict[str, str]]:
-    """The cards of some variants, or of all, by file; and why some do not exist at these sizes.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for, answered.
+
+    Attributes:
+        cards: of what was named, or of everything.
+        refused: why a variant does not exist at these sizes, by its name.
+        matches: what was sought to make each on equal terms with another.
+        named: whether a single one was named, which shows its page.
+    """
+
+    cards: Sequence[Card]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    matches: Sequence[Match] = ()
+    named: bool = False
+
+    def shown(self, width: int) -> Group:
+        """For a terminal of this width."""
+        if self.named:
+            return page(self.cards[0], *self.matches)
+        lines = [
+            Text(f"{_shown(one.name)} matched by {found.by}, {found}")
+            for one, found in zip(self.cards, self.matches, strict=False)
+        ]
+        return Group(table(self.cards, self.refused, width), *lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts."""
+        return {
+            "schema": 1,
+            "variants": {one.name: one.to_json() for one in self.cards},
+            "refused": dict(self.refused),
+            "matches": [found.to_json() for found in self.matches],
+        }
+
+
+def request(
+    names: Sequence[str],
+    *,
+    sizes: Mapping[str, Any],
+    preset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    by: Any = None,
+    against: str | None = None,
+) -> Request:
+    """The cards of some variants, or of all, file by file; resized where they are to be matched.
 
     Raises:
-        UserError: one that was named cannot be, or none can.
+        UserError: one that was named cannot be, none can, or there is nothing to match.
     """
-    if names:
-        given = [design(name, preset=preset, sizes=sizes, options=options) for name in names]
-        return [card(one) for one in given], {}
-    found, refused = [], {}
+    if (by is None and against is not None) or (by is not None and not names):
+        raise UserError(
+            "--match resizes a variant that is named until it equals another; "
+            "type: layerlab variants pangu-pi --match depth --against llama"
+        )
+    if not names:
+        return _everything(sizes, preset, options)
+    found = [design(name, preset=preset, sizes=sizes, options=options) for name in names]
+    if by is None:
+        return Request(cards=[card(one) for one in found], named=len(found) == 1)
+    cards, matches = [], []
+    for own in found:
+        other = rival(own, against, sizes)
+        target = account(other.spec, other.shape)
+        matches.append(match(own.spec, own.shape, target, by=by))
+        resized = card(replace(own, shape=matches[-1].shape))
+        cards.append(replace(resized, baseline=against or resized.baseline, against=target))
+    return Request(cards=cards, matches=matches, named=len(found) == 1)
+
+
+def _everything(
+    sizes: Mapping[str, Any], preset: str | None, options: Mapping[str, Any] | None
+) -> Request:
+    cards, refused = [], {}
     for name in _ordered():
         try:
-            found.append(card(design(name, preset=preset, sizes=sizes, options=options)))
+            cards.append(card(design(name, preset=preset, sizes=sizes, options=options)))
         except UserError as error:
             refused[name] = str(error)
-    if not found:
+    if not cards:
         raise UserError(next(iter(refused.values())))
-    return found, refused
+    return Request(cards=cards, refused=refused)
 
 
 def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
@@ -90,13 +153,8 @@ def page(one: Card, matched: Match | None = None) -> Group:
     if one.account.counted:
         parts.append(Text(_COUNTED, style="dim"))
     if matched is not None:
-        parts += [Text(), Text(f"matched by {matched.by}: {matched}")]
+        parts += [Text(), Text(f"matched by {matched.by} to {one.baseline}: {matched}")]
     return Group(*parts)
-
-
-def shown(what: RenderableType, console: Console) -> None:
-    """Print; nothing that a file says of itself is read as markup."""
-    console.print(what, markup=False, highlight=False)
 
 
 def figure(count: int) -> str:

@@ -3,20 +3,18 @@
 Only the account's formulas are asked; no model is built.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.model.account import Account, account
-from layerlab.model.design import SIZES, Design, design
+from layerlab.model.design import SIZES, Design, design, named
 
-By = Literal["ffn", "depth", "width", "none"]
-On = Literal["parameters", "flops"]
-WAYS: tuple[By, ...] = ("ffn", "depth", "width", "none")
-MEASURES: tuple[On, ...] = ("parameters", "flops")
+WAYS = ("ffn", "depth", "width", "none")
+MEASURES = ("parameters", "flops")
 _SET: dict[str, str] = {"ffn": "inner", "depth": "layers", "width": "width"}
 _MOST: dict[str, int] = {"ffn": 2**24, "depth": 2**11, "width": 2**20}
 
@@ -34,8 +32,8 @@ class Match:
     """
 
     shape: Shape
-    by: By
-    on: On
+    by: str
+    on: str
     found: int
     wanted: int
 
@@ -54,6 +52,13 @@ class Match:
         """The shape as `build` takes it."""
         return {name: getattr(self.shape, name) for name in SIZES}
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, numbers and texts."""
+        counts = {"found": self.found, "wanted": self.wanted, "mismatch": self.mismatch}
+        return {"by": self.by, "on": self.on, **counts, "percent": self.percent} | {
+            "sizes": self.sizes
+        }
+
     def __str__(self) -> str:
         size = _SET.get(self.by)
         setting = f"{size}={getattr(self.shape, size)}" if size else "no size changed"
@@ -65,19 +70,19 @@ class Match:
 
 def matched(
     name: str,
-    against: str = "llama",
+    against: str | None = None,
     *,
-    by: By = "ffn",
-    on: On = "parameters",
+    by: str = "ffn",
+    on: str = "parameters",
     preset: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Match:
     """The sizes at which a variant is on equal terms with another that has the sizes given.
 
     Args:
         name: the variant that is resized.
-        against: the one that keeps its sizes; a preset brings its own.
+        against: the one that keeps its sizes; its baseline if left out; a preset brings its own.
         by: what is resized: "ffn", "depth", "width", or "none" to learn the mismatch as it is.
         on: what is to be equal, "parameters" or "flops" of one token's forward pass.
         preset: whose sizes to start from.
@@ -89,20 +94,29 @@ def matched(
 
     Example:
         >>> found = matched("llama", "gpt2", by="ffn")
-        >>> abs(found.percent) < 0.5
+        >>> abs(found.percent) < 0.1
+        True
+        >>> from layerlab.model.build import build
+        >>> build("llama", **found.sizes, device="meta").num_parameters() == found.found
         True
     """
     for size in sizes:
         if size not in SIZES:
             raise UserError(f"{size!r} is not a size; expected {', '.join(SIZES)}: type width=64")
     own = design(name, preset=preset, sizes=sizes, options=options)
-    other = design(against, preset=preset, sizes=sizes)
-    return match(own.spec, own.shape, target(other), by=by, on=on)
+    other = rival(own, against, sizes)
+    return match(own.spec, own.shape, account(other.spec, other.shape), by=by, on=on)
 
 
-def target(found: Design) -> Account:
-    """What a design costs."""
-    return account(found.spec, found.shape)
+def rival(own: Design, against: str | None, sizes: Mapping[str, Any]) -> Design:
+    """The other side of a comparison: at the sizes of the first, unless it is a preset.
+
+    Raises:
+        UserError: nothing has this name.
+    """
+    against = own.variant.baseline if against is None else against
+    chosen, _ = named(against)
+    return design(against, sizes=own.asked if chosen is None else sizes)
 
 
 def match(
@@ -110,8 +124,8 @@ def match(
     shape: Shape,
     target: Account,
     *,
-    by: By = "ffn",
-    on: On = "parameters",
+    by: str = "ffn",
+    on: str = "parameters",
 ) -> Match:
     """The shape, changed in one size, at which a spec comes nearest to an account.
 
@@ -135,7 +149,7 @@ def match(
     return Match(shape=near, by=by, on=on, found=found, wanted=wanted)
 
 
-def _resized(shape: Shape, by: By, step: int) -> Shape:
+def _resized(shape: Shape, by: str, step: int) -> Shape:
     if by == "ffn":
         return replace(shape, inner=step)
     if by == "depth":
@@ -146,7 +160,7 @@ def _resized(shape: Shape, by: By, step: int) -> Shape:
     return replace(shape, width=width, head_width=head_width, inner=inner)
 
 
-def _nearest(count: Callable[[int], int], wanted: int, by: By) -> int:
+def _nearest(count: Callable[[int], int], wanted: int, by: str) -> int:
     """The step at which a growing count is nearest to what is wanted."""
     if count(1) == count(64):
         raise UserError(
@@ -172,9 +186,9 @@ def _nearest(count: Callable[[int], int], wanted: int, by: By) -> int:
     return min((low, high), key=lambda step: abs(count(step) - wanted))
 
 
-def _count(cost: Account, on: On) -> int:
+def _count(cost: Account, on: str) -> int:
     return cost.parameters if on == "parameters" else cost.forward
 
 
-def _unit(on: On) -> str:
+def _unit(on: str) -> str:
     return "parameters" if on == "parameters" else "FLOPs per token"
