@@ -23,8 +23,10 @@ from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
 from layerlab.model.config import LabConfig
 from layerlab.model.drawing import draw
+from layerlab.model.loss import causal_loss
 from layerlab.model.plan import tensor_plan
 from layerlab.variants.inventory import part
+from layerlab.variants.origin import require
 
 
 class LabDecoderLayer(GradientCheckpointingLayer, Layer):
@@ -89,6 +91,7 @@ class LabModel(LabPreTrainedModel):
 
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
+        require(config.files or {}, config.name_or_path or "")
         spec, shape = config.parsed(), config.shape()
         stack, site = spec.stack, Site(shape=shape, attend=attend)
         self.spec = spec
@@ -209,6 +212,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
+    _loss_function = staticmethod(causal_loss)
 
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)

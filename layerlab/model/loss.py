@@ -1,0 +1,89 @@
+"""The language-modelling loss, with its gradient made while the logits are at hand."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+IGNORED = -100
+ROWS = 64  # that many rows of a large vocabulary stay in the processor's cache
+
+
+def causal_loss(
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = IGNORED,
+    shift_labels: Tensor | None = None,
+    **ignored: Any,
+) -> Tensor:
+    """Mean negative log-likelihood of each next token, in nats; called as transformers calls it.
+
+    Source: Own.
+    Unit: nats per token.
+
+    Args:
+        num_items_in_batch: divides the sum instead of the number of labels, where one update spans
+            several batches.
+        shift_labels: labels that are shifted already.
+    """
+    if shift_labels is None:
+        shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    rows = logits.reshape(-1, vocab_size)
+    targets = shift_labels.reshape(-1).to(rows.device)
+    count = (targets != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    if not _worthwhile(rows):
+        total = functional.cross_entropy(
+            rows.to(torch.promote_types(rows.dtype, torch.float32)),
+            targets,
+            ignore_index=ignore_index,
+            reduction="sum",
+        )
+        return total / count
+    mean: Tensor = _CrossEntropy.apply(rows.float(), targets, ignore_index, count)
+    return mean
+
+
+def _worthwhile(logits: Tensor) -> bool:
+    """A compiler, and a GPU's own kernel, do as well; float64 is asked for its digits."""
+    return (
+        logits.requires_grad
+        and logits.device.type == "cpu"
+        and logits.dtype != torch.float64
+        and not torch.compiler.is_compiling()
+    )
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Log-sum-exp minus the label's logit, summed and divided by a count.
+
+    Each row of logits is read from memory once: its gradient is made beside its loss.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, ignored: int, count: Tensor | int
+    ) -> Tensor:
+        gradient = torch.empty_like(logits)
+        total = torch.zeros((), dtype=torch.float64)
+        for start in range(0, len(logits), ROWS):
+            part, wanted = logits[start : start + ROWS], targets[start : start + ROWS, None]
+            slope = gradient[start : start + ROWS]
+            torch.softmax(part, dim=-1, out=slope)
+            kept, place = wanted != ignored, wanted.clamp(min=0)
+            largest = part.amax(-1, keepdim=True)
+            loss = largest - slope.amax(-1, keepdim=True).log() - part.gather(1, place)
+            total += (loss * kept).sum()
+            slope.scatter_add_(1, place, slope.new_full(place.shape, -1.0))
+            slope.mul_(kept / count)
+        ctx.save_for_backward(gradient)
+        return (total / count).to(logits.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        scaled = gradient if upstream == 1 else gradient * upstream
+        return scaled, None, None, None

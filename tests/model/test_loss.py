@@ -1,0 +1,74 @@
+"""The loss and its gradient beside transformers' own."""
+
+import pytest
+import torch
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from layerlab.model.loss import causal_loss
+
+VOCAB = 301
+ROUNDING = torch.finfo(torch.float32).eps
+
+
+def logits(seed: int = 0, scale: float = 3.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(3, 70, VOCAB, generator=generator) * scale).requires_grad_()
+
+
+def labels() -> torch.Tensor:
+    found = torch.randint(0, VOCAB, (3, 70), generator=torch.Generator().manual_seed(1))
+    found[0, :9] = -100
+    return found
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0, 60.0])
+@pytest.mark.parametrize("count", [None, 17, torch.tensor(400)])
+def test_value_and_gradient_are_those_of_transformers(scale: float, count: object) -> None:
+    ours, theirs = logits(scale=scale), logits(scale=scale)
+    found = causal_loss(ours, labels(), VOCAB, num_items_in_batch=count)
+    exact = theirs.double()
+    expected = ForCausalLMLoss(theirs, labels(), VOCAB, num_items_in_batch=count)
+    found.backward()
+    expected.backward()
+    # transformers sums 200 terms in float32, each of the size of the largest logit
+    bound = 200 * ROUNDING * exact.abs().max().item() * (200 / int(count or 200))
+    assert abs(found.item() - expected.item()) <= bound
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=16 * ROUNDING)
+
+
+def test_labels_that_are_shifted_already() -> None:
+    shifted = torch.nn.functional.pad(labels(), (0, 1), value=-100)[:, 1:]
+    found = causal_loss(logits(), labels(), VOCAB, shift_labels=shifted)
+    assert found.item() == causal_loss(logits(), labels(), VOCAB).item()
+
+
+def test_backward_twice_gives_twice_the_gradient() -> None:
+    x = logits()
+    loss = 3 * causal_loss(x, labels(), VOCAB)
+    loss.backward(retain_graph=True)
+    once = x.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(x.grad, 2 * once, rtol=0, atol=0)
+    plain = logits()
+    loss = causal_loss(plain, labels(), VOCAB)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(plain.grad * 1.5, once, rtol=4 * ROUNDING, atol=0)
+
+
+def test_an_impossible_label_costs_what_its_logit_says() -> None:
+    x = torch.zeros(1, 2, VOCAB)
+    x[0, 0, 5] = -300.0  # a probability that float32 cannot hold
+    found = causal_loss(x.requires_grad_(), torch.tensor([[0, 5]]), VOCAB)
+    expected = 300 + torch.tensor(VOCAB - 1.0).log().item()
+    assert abs(found.item() - expected) <= 4 * ROUNDING * expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    x = logits().detach().to(dtype).requires_grad_()
+    y = logits().detach().to(dtype).double().requires_grad_()
+    found, expected = causal_loss(x, labels(), VOCAB), causal_loss(y, labels(), VOCAB)
+    found.backward()
+    assert x.grad.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=64 * ROUNDING, atol=0)
