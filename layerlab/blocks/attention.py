@@ -53,8 +53,6 @@ class Attention(Part):
     def forward(self, x: Stream, flow: Flow) -> tuple[Stream, Tensor | None]:
         query, key, value = self.heads(x, flow)
         query, key = flow.placed(query, key)
-        if self.layer_idx != flow.layer:  # layers share this part
-            self.layer_idx = flow.layer
         if flow.cache is not None:
             key, value = flow.cache.update(key, value, flow.layer)
         attended, weights = self.attend(

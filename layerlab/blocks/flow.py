@@ -14,7 +14,7 @@ class Flow:
     """The state of one pass through one layer.
 
     Attributes:
-        layer: counts from 0; a part that layers share finds its place in the cache by it.
+        layer: counts from 0; its place in the cache.
         carry: tensors that travel from layer to layer; each part has its own names in it.
         mask: of attention, as transformers' mask functions make it; None where plain causal.
         rotary: cosines and sines of rotary positions, or None.

@@ -68,7 +68,9 @@ class Layer(nn.Module):
         self.convolutions = len(found)
 
     def borrow(self, lender: "Layer") -> None:
-        """Use the attention and the feed-forward of another layer; all else stays its own.
+        """Take the parameters of another layer's attention and feed-forward for its own.
+
+        The modules stay this layer's: who listens to them, or adapts them, tells layers apart.
 
         Raises:
             UserError: the two layers are not built alike.
@@ -80,7 +82,11 @@ class Layer(nn.Module):
                     f"layers {lender.number} and {self.number} cannot share their {role}: the part "
                     "differs from layer to layer; type sharing=none"
                 )
-            self.add_module(role, lent)
+            for module in own.modules():
+                vars(module)["lent"] = True
+            for name, parameter in lent.named_parameters():
+                home, _, leaf = name.rpartition(".")
+                setattr(own.get_submodule(home), leaf, parameter)
 
     def run(self, x: Stream, flow: Flow) -> Stream:
         """The stream after this layer; what it hands on is in `flow.carry`."""

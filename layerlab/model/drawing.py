@@ -30,9 +30,12 @@ def draw(module: nn.Module, prefix: str, config: Any) -> None:
     """Give the parameters that a module itself holds their first values.
 
     What was loaded from a checkpoint stays: transformers' initialisation functions leave it alone.
+    What layers share is drawn where it is lent from, under its first name.
 
     Source: Own.
     """
+    if getattr(module, "lent", False):
+        return
     depth = 2 * config.num_hidden_layers
     scaled = config.parsed().stack.initialisation == "depth-scaled"
     std = config.initializer_range

@@ -1,5 +1,6 @@
 """Layers that share attention and feed-forward, and what stays their own."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,13 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from layerlab import UserError
-from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.layer import Layer
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Shape, Site
-from layerlab.blocks.spec import BlockSpec, Choice, Spec
-from layerlab.blocks.start import normal
+from layerlab.blocks.spec import BlockSpec
 from layerlab.model.account import account
-from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants import inventory
 from layerlab.variants.inventory import part
 from tests.model.small import SIZES, shaken, small, tokens
 
@@ -31,13 +28,24 @@ def unshared(model: LabForCausalLM) -> LabForCausalLM:
     return plain
 
 
-def test_layers_share_attention_and_feed_forward_and_nothing_else() -> None:
+def shares(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return one is not other and all(a is b for a, b in pairs)
+
+
+def test_layers_share_the_parameters_of_attention_and_feed_forward_and_no_others() -> None:
     first, *others = small("llama", sharing="blocks").model.layers
     for layer in others:
-        assert layer.attention is first.attention and layer.ffn is first.ffn
+        assert shares(layer.attention, first.attention) and shares(layer.ffn, first.ffn)
         own = {id(one) for one in layer.parameters()} - {id(one) for one in first.parameters()}
         norms = [layer.attention_norm.weight, layer.ffn_norm.weight]
         assert own == {id(one) for one in norms}
+
+
+def test_what_is_shared_starts_as_the_first_layer_of_a_model_that_shares_nothing() -> None:
+    model, plain = small("llama", sharing="blocks"), small("llama")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name)), name
 
 
 def test_a_parameter_has_one_name_and_counts_once() -> None:
@@ -87,7 +95,8 @@ def test_a_checkpoint_holds_each_parameter_once_and_shares_again(head: str, tmp_
     again, info = LabForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     first, *others = again.model.layers
-    assert all(layer.attention is first.attention for layer in others)
+    assert all(shares(layer.attention, first.attention) for layer in others)
+    assert all(shares(layer.ffn, first.ffn) for layer in others)
     assert [name for name, _ in again.named_parameters()] == [
         n for n, _ in model.named_parameters()
     ]
@@ -95,40 +104,25 @@ def test_a_checkpoint_holds_each_parameter_once_and_shares_again(head: str, tmp_
     assert (again.lm_head.weight is again.model.embed_tokens.weight) == (head == "tied")
 
 
-def test_an_attention_function_learns_in_which_layer_it_is() -> None:
-    model, seen = small("llama", sharing="blocks"), []
-    attention = model.model.layers[0].attention
-    attend = attention.attend
-
-    def watched(module: nn.Module, *given: Tensor, **options: object) -> object:
-        seen.append(module.layer_idx)
-        return attend(module, *given, **options)
-
-    attention.attend = watched
-    model(tokens())
-    model(tokens())
-    assert seen == [*range(SIZES["layers"])] * 2
+def test_each_layer_shows_its_own_features_and_attention() -> None:
+    model = shaken(small("llama", sharing="blocks"))
+    model.set_attn_implementation("eager")
+    given = model(tokens(), output_hidden_states=True, output_attentions=True)
+    assert len(given.attentions) == SIZES["layers"] == len(given.hidden_states) - 1
+    first, second = given.attentions[:2]
+    assert not torch.allclose(first, second)
 
 
-class Stirring(Part):
-    """A feed-forward that looks at three tokens."""
-
-    name = "stirring"
-    slot = "ffn"
-
-    def __init__(self, width: int, site: Site) -> None:
-        super().__init__()
-        self.mix = CausalConvolution(width, 3, normal)
-
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        return torch.sin(self.mix(x, flow))
+def test_a_copy_shares_among_its_own_layers() -> None:
+    model = small("llama", sharing="blocks")
+    first, *others = deepcopy(model).model.layers
+    assert all(shares(layer.attention, first.attention) for layer in others)
+    assert first.attention.query.weight is not model.model.layers[0].attention.query.weight
 
 
-def test_a_shared_convolution_keeps_a_past_for_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(inventory._ADDED, "here", inventory.Found("here", (Stirring,), ()))
-    spec = Spec().with_block(ffn=Choice("stirring")).with_stack(sharing="blocks")
-    sizes = small("llama", device="meta").config.shape()
-    model, x = shaken(assemble("stirring", spec, sizes).double()), tokens()
+def test_a_shared_convolution_keeps_a_past_for_every_layer() -> None:
+    model, x = shaken(small("canon", sharing="blocks")), tokens()
+    assert model.model.convolutions
     cache = DynamicCache(config=model.config)
     steps = [model(x[:, :5], past_key_values=cache, use_cache=True).logits]
     for at in range(5, x.shape[1]):
