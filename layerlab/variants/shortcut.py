@@ -24,7 +24,7 @@ ALSO_FFN = Option(
 )
 
 
-def bottleneck(width: int, r: float) -> int:
+def bottleneck(width: int, r: int | float) -> int:
     """Width of the narrow layer: the width over r, or times r where r is a fraction; at least 1.
 
     Source: pangu23, section 4.1.
@@ -285,7 +285,7 @@ class ScaledIdentity(Part):
         width: int,
         site: Site,
         *,
-        scale: float = 2.0,
+        scale: int | float = 2.0,
         form: str = "identity",
         also_ffn: bool = False,
     ) -> None:

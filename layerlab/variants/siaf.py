@@ -127,7 +127,7 @@ class Projected(nn.Module):
         self.shift = nn.Parameter(torch.zeros(numbers))
         starts(self, shift=apart(name))
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: Features) -> Tensor:
         z = self.projection(x)
         shift = self.shift.to(z.dtype)
         return activated(z + shift, self.name) - resting(shift, z, self.name)
