@@ -24,9 +24,9 @@ OUTPUT = ("o_proj", "out_proj", "dense", "c_proj", "attention_out", "out_lin", "
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "Wqkv", "qkv", "W_pack")
 WIDTHS = ("head_dim", "head_size", "attention_head_size", "size_per_head", "dim_head", "head_width")
 LATENT = ("kv_a_proj_with_mqa", "kv_a_proj", "kv_b_proj", "q_a_proj")
-QUERY_NORM = ("q_norm", "q_layernorm", "query_layernorm", "qk_norm")
-KEY_NORM = ("k_norm", "k_layernorm", "key_layernorm", "qk_norm")
-AFTER = ("gate_proj", "g_proj", "attn_sub_norm", "groupnorm", "v_norm")
+QUERY_NORM = ("q_norm", "query_norm", "q_layernorm", "query_layernorm", "qk_norm")
+KEY_NORM = ("k_norm", "key_norm", "k_layernorm", "key_layernorm", "qk_norm")
+AFTER = ("gate", "gate_proj", "g_proj", "attn_sub_norm", "groupnorm", "v_norm")
 """Modules that change what a head gives, and leave query and key as they are."""
 IDLE = ("rotary_emb", "rotary_fn", "rotary", "dt_proj", "indexer", "softmax")
 """Modules of an attention layer that touch none of its four projections."""
