@@ -1,8 +1,9 @@
 """What files declare: found by looking into them, so that there is no list to keep.
 
-A file of `layerlab/measures` that ends in `MEASURES = (Measure(...),)` is part of the laboratory;
-`load` brings such a file from anywhere else. Values are read, nothing is registered at import:
-two files that claim one name are one clear error.
+A file of `layerlab/measures` that ends in `MEASURES = (Measure(...),)` is part of the laboratory,
+and so is one of `layerlab/variants` that ends in `PARTS` and `VARIANTS`; `load` brings such a file
+from anywhere else. Values are read, nothing is registered at import: two files that claim one name
+are one clear error.
 """
 
 import ast
@@ -10,10 +11,12 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from layerlab import UserError
@@ -31,6 +34,7 @@ ORDER = (
     "gain",
 )
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
+BUILDING = ("PARTS", "VARIANTS")
 
 
 def measures() -> dict[str, Measure]:
@@ -47,30 +51,69 @@ def measures() -> dict[str, Measure]:
 def load(path: str | PathLike[str]) -> tuple[Measure, ...]:
     """Run a file from outside the package and give the measures at its foot.
 
-    An error inside the file keeps its traceback: its author needs it.
+    The parts and variants at its foot are from then on known by their names, as the package's own.
+    An error while it runs keeps its traceback: its author needs it.
 
     Raises:
-        UserError: there is no such Python file, or it declares no measures.
+        UserError: there is no such Python file, it is not Python, it declares nothing, or it claims
+            a name that another file has.
     """
     file = Path(path)
     if not file.is_file() or file.suffix != ".py":
         raise UserError(
-            f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),): "
-            "type --load my_measure.py"
+            f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),) or "
+            "in PARTS and VARIANTS: type --load my_idea.py"
         )
-    name = f"layerlab_loaded_{file.stem}"
+    source = file.read_bytes()
+    module = _run(file, source)
+    measures, builds = _declared(file, module)
+    if builds:
+        # Late: who only measures needs nothing that builds.
+        from layerlab.variants.inventory import add
+        from layerlab.variants.origin import Origin
+
+        add(module, Origin(module.__name__, file.resolve(), file.name, source))
+    return measures
+
+
+def _run(file: Path, source: bytes) -> ModuleType:
+    """The module that a file becomes: what runs are the very bytes that are kept."""
+    name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
+    try:
+        code = compile(source, str(file), "exec")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or str(error)
+        raise UserError(
+            f"cannot read {file} as Python: line {line}: {said}; mend that line, then load it again"
+        ) from error
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    assert spec is not None, "a .py file has a specification"
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
+    try:
+        exec(code, vars(module))
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _declared(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:
+    """The measures of a file, and whether it has something to build."""
     found = getattr(module, "MEASURES", None)
+    builds = any(hasattr(module, name) for name in BUILDING)
+    if found is None and builds:
+        return (), True
     if not isinstance(found, tuple) or not all(isinstance(item, Measure) for item in found):
         raise UserError(
-            f"{file} declares no measures; expected a tuple at its foot: "
-            "type MEASURES = (Measure(...),)"
+            f"{file} declares no measures, parts or variants; expected a tuple at its foot: "
+            "type MEASURES = (Measure(...),), or PARTS = (MyPart,) and VARIANTS = (Variant(...),)"
         )
-    return found
+    return found, builds
 
 
 def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:

@@ -1,8 +1,9 @@
 """Measures are found in their files, asked for by name, and brought from outside."""
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -176,15 +177,35 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foot", ["", "MEASURES = ()[0:]\nMEASURES = None", "MEASURES = (1,)"])
-def test_a_file_without_measures_at_its_foot_is_told_what_to_add(tmp_path: Path, foot: str) -> None:
+def test_a_file_with_nothing_at_its_foot_is_told_what_to_add(tmp_path: Path, foot: str) -> None:
     path = tmp_path / "empty.py"
     path.write_text(foot)
-    with pytest.raises(UserError, match="declares no measures; expected a tuple at its foot: type"):
+    with pytest.raises(UserError, match="declares no measures, parts or variants; expected a tup"):
         load(path)
 
 
-def test_an_error_inside_a_loaded_file_keeps_its_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x = 1\ndef broken(:\n", "broken.py as Python: line 2: invalid syntax; mend that line"),
+        ("x = 'a\n", "line 1: unterminated string literal"),
+        ("\0", "as Python: line 1: source code string cannot contain null bytes"),
+    ],
+)
+def test_a_file_that_is_not_python_is_answered_in_one_line(
+    tmp_path: Path, source: str, said: str
+) -> None:
     path = tmp_path / "broken.py"
-    path.write_text(dedent("def broken(:\n"))
-    with pytest.raises(SyntaxError):
+    path.write_text(source)
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
         load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_while_a_loaded_file_runs_keeps_its_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("MEASURES = (1 / 0,)\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        load(path)
+    assert str(caught.traceback[-1].path) == str(path)
+    assert "layerlab_loaded_broken" not in sys.modules

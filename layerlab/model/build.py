@@ -11,6 +11,7 @@ from layerlab.model.config import LabConfig
 from layerlab.model.design import design
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
+from layerlab.variants.inventory import needed
 
 __all__ = ["assemble", "build", "configuration", "with_options"]
 
@@ -92,6 +93,7 @@ def configuration(name: str, spec: Spec, sizes: Shape, *, seed: int = 0) -> LabC
     return LabConfig(
         variant=name,
         spec=spec.to_json(),
+        files=needed(spec),
         seed=seed,
         hidden_size=sizes.width,
         intermediate_size=sizes.inner,

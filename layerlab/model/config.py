@@ -1,5 +1,6 @@
 """The configuration of a layerlab model: sizes, and the whole variant as JSON."""
 
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -52,6 +53,18 @@ class LabConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.parsed().stack.position != "rotary":
             self.rope_parameters = None  # the line above fills it in for every model
+
+    def save_pretrained(
+        self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Write the configuration, and beside it the code that its model runs on."""
+        from layerlab.model.export import AUTO, exported  # late: loading needs none of it
+
+        files = exported(self)
+        self.auto_map = dict(AUTO)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        for name, content in files.items():
+            (Path(save_directory) / name).write_bytes(content)
 
     def parsed(self) -> Spec:
         """The spec as a value."""

@@ -43,7 +43,7 @@ class Watch:
 def watch() -> None:
     """Enrol now or as soon as it can be."""
     if not any(isinstance(one, Watch) for one in sys.meta_path):
-        sys.meta_path.insert(0, Watch())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Watch())
     enrol()
 
 

@@ -1,0 +1,155 @@
+"""The code of a model as a flat folder of files, which run where layerlab is not installed.
+
+A checkpoint holds `modeling_layerlab.py`, `configuration_layerlab.py` and the files that these
+need, each importing the others as siblings: `trust_remote_code=True` reads just these. Only files
+whose parts the model uses come along. Some are written for the place instead of taken over: the
+error class, the shapes (plain tensors there), the inventory (which knows the parts that are there)
+and this file's double, which passes on the files of the user when the model is saved again.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from layerlab import __version__
+from layerlab.blocks.spec import Spec
+from layerlab.variants.inventory import Found, declaring, needed
+from layerlab.variants.origin import require
+from layerlab.variants.sibling import file_stem, sibling
+
+CONFIG, MODELS = "layerlab.model.config", "layerlab.model.modeling"
+AUTO = {
+    "AutoConfig": f"{file_stem(CONFIG)}.LabConfig",
+    "AutoModel": f"{file_stem(MODELS)}.LabModel",
+    "AutoModelForCausalLM": f"{file_stem(MODELS)}.LabForCausalLM",
+}
+HEADER = "# {place}, as layerlab {version} wrote it beside the weights that it belongs to.\n"
+
+ERROR = '''"""Errors that a user can mend."""
+
+
+class UserError(Exception):
+    """One line that says what was given, what was expected, what to type."""
+'''
+SHAPES = '''"""Tensors; the shapes that their names stand for are checked where this was written."""
+
+from torch import Tensor
+
+'''
+ORIGIN = '''"""Files of users: those that this model needs lie beside it."""
+
+
+def require(files, folder):
+    """Nothing to ask for: the inventory looks at what lies here."""
+'''
+INVENTORY = '''"""The parts of this model, in the files beside this one."""
+
+import hashlib
+from pathlib import Path
+
+from .{error} import UserError
+
+
+def _intact(name, digest):
+    found = hashlib.sha256(Path(__file__).with_name(name).read_bytes()).hexdigest()
+    if found != digest:
+        raise UserError(
+            f"{{name}} has SHA-256 {{found[:16]}}..., but was saved with {{digest[:16]}}...; "
+            "fetch the folder of the model again"
+        )
+
+
+{checks}{imports}
+_PARTS = {{(one.slot, one.name): one for parts in ({names},) for one in parts}}
+
+
+def part(slot, name):
+    """The part class of a slot by its name."""
+    if (slot, name) not in _PARTS:
+        raise UserError(
+            f"this copy has no {{slot}} part called {{name!r}}; type: pip install layerlab"
+        )
+    return _PARTS[slot, name]
+'''
+DOUBLE = '''"""What is saved when the model is saved again; transformers copies the code."""
+
+AUTO = {auto!r}
+ORIGINALS = {originals!r}
+
+
+def exported(config):
+    """The user's own files, as they were."""
+    return dict(ORIGINALS)
+'''
+
+
+def exported(config: Any) -> dict[str, bytes]:
+    """The files that a configuration's model needs beside it, by name.
+
+    Source: Own.
+
+    Raises:
+        UserError: a part or a file is not there.
+    """
+    spec = Spec.from_json(config.spec)
+    config.files = config.files or needed(spec)
+    require(config.files, config.name_or_path or "")
+    homes = declaring(spec, config.files)
+    outside = {one.module: one.origin for one in homes if one.origin}
+    originals = {one.name: one.source for one in outside.values()}
+    texts = {"layerlab.model.export": DOUBLE.format(auto=AUTO, originals=originals)}
+    texts |= {"layerlab": ERROR, "layerlab.shapes": _shapes(), "layerlab.variants.origin": ORIGIN}
+    inventory = "layerlab.variants.inventory"
+    wanted = [CONFIG, MODELS, *(one.module for one in homes)]
+    while wanted:
+        name = wanted.pop()
+        if name in texts or name == inventory:
+            continue
+        origin = outside.get(name)
+        source = origin.source.decode("utf-8-sig") if origin else _source(name)
+        made = sibling(source, name, home=str(origin.path) if origin else name)
+        texts[name] = made.text
+        wanted += made.needs
+    files = {name: _file(name, text) for name, text in texts.items()}
+    files[inventory] = _file(inventory, _inventory(homes, files))
+    return originals | {f"{file_stem(name)}.py": content for name, content in files.items()}
+
+
+def _file(name: str, text: str) -> bytes:
+    return (HEADER.format(place=name, version=__version__) + text).encode()
+
+
+def _source(name: str) -> str:
+    """The source of an installed module."""
+    spec = importlib.util.find_spec(name)
+    loader: Any = spec.loader if spec else None
+    text: str = loader.get_source(name)
+    return text
+
+
+def _shapes() -> str:
+    module = importlib.import_module("layerlab.shapes")
+    names = [name for name, value in vars(module).items() if hasattr(value, "dims")]
+    return SHAPES + "".join(f"{name} = Tensor\n" for name in names)
+
+
+def _inventory(homes: list[Found], files: Mapping[str, bytes]) -> str:
+    stems = [file_stem(one.module) for one in homes]
+    checks = [
+        f"_intact({file_stem(one.module)!r} + '.py', {_digest(files[one.module])!r})\n"
+        for one in homes
+        if one.origin
+    ]
+    imports = [f"from .{stem} import PARTS as P{at}\n" for at, stem in enumerate(stems)]
+    return INVENTORY.format(
+        error=file_stem("layerlab"),
+        checks="".join(checks),
+        imports="".join(imports),
+        names=", ".join(f"P{at}" for at in range(len(stems))),
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

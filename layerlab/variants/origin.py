@@ -1,0 +1,69 @@
+"""Files from outside the package: what they were when they were read, and which a model needs.
+
+A model that is built from such a file records its name and SHA-256, and a checkpoint carries it.
+It never runs by itself: `require` says which file to load.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerlab import UserError
+
+SHOWN = 16  # digits of a hash that a message shows
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A file as it was read.
+
+    Attributes:
+        module: the module that it became.
+        path: where it lay.
+        name: what a checkpoint calls it.
+        source: its bytes.
+    """
+
+    module: str
+    path: Path
+    name: str
+    source: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its bytes."""
+        return hashlib.sha256(self.source).hexdigest()
+
+
+def require(files: Mapping[str, str], folder: str) -> None:
+    """Make sure that the files of a model are loaded, byte for byte.
+
+    Args:
+        files: SHA-256 by name, as the configuration has it.
+        folder: where the model came from.
+
+    Source: Own.
+
+    Raises:
+        UserError: one is not loaded, or another one of its name is.
+    """
+    from layerlab.variants.inventory import origins  # it needs this module
+
+    loaded = {one.digest: one for one in origins()}
+    names = {one.name: one for one in loaded.values()}
+    for name, digest in files.items():
+        if digest in loaded:
+            continue
+        carried = Path(folder) / Path(name).name
+        way = f"type --load {str(carried)!r}" if carried.is_file() else "load the one saved with it"
+        if name in names:
+            other = names[name]
+            raise UserError(
+                f"{name!r} as loaded from {other.path} has SHA-256 {other.digest[:SHOWN]}..., but "
+                f"this model was saved with {digest[:SHOWN]}...; {way} instead"
+            )
+        raise UserError(
+            f"this model needs the file {name!r} with SHA-256 {digest[:SHOWN]}..., which is not "
+            f"loaded; read it, and if you trust it, {way}"
+        )
