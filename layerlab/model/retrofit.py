@@ -96,7 +96,8 @@ def _filled(config: Any, found: Reading) -> LabForCausalLM:
                 f"{tuple(skeleton[key].shape)} in the variant; expected the same sizes"
             )
     state = {key: value for key, value in state.items() if key in skeleton}
-    built: LabForCausalLM = LabForCausalLM.from_pretrained(
+    built: Any = LabForCausalLM.from_pretrained(
         None, config=config, state_dict=state, dtype=kept.dtype
     )
-    return built.to(kept.device).eval()
+    moved: LabForCausalLM = built.to(kept.device).eval()
+    return moved
