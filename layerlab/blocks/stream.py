@@ -54,7 +54,8 @@ class ParallelStreams(Residual):
         streams = self.kept(flow)
         with exact(streams):
             rows, written = self.coefficients(streams)
-            entered, mixed = (rows @ streams).split([1, self.streams], dim=-2)
+            product = torch.bmm(rows.flatten(0, 1), streams.flatten(0, 1))
+            entered, mixed = product.unflatten(0, x.shape[:2]).split([1, self.streams], dim=-2)
         flow.keep("residual", "streams", mixed)
         flow.keep("residual", "written", written)
         return entered.squeeze(-2)
