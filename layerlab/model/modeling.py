@@ -145,6 +145,8 @@ class LabModel(LabPreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
             position_ids = self._positions(inputs_embeds, attention_mask, past_key_values)
+        if isinstance(attention_mask, dict):  # made beforehand for a static cache, by kind of layer
+            attention_mask = attention_mask["full_attention"]
         mask = create_causal_mask(
             config=self.config,
             inputs_embeds=inputs_embeds,
