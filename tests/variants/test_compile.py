@@ -1,0 +1,40 @@
+"""Options that the laws of all variants do not reach: each compiles as one graph."""
+
+import os
+import subprocess
+import sys
+
+COMPILED = """
+import torch
+from tests.model.small import shaken, small, tokens
+
+for name, options in [
+    ("qk-norm", {"form": "full"}),
+    ("qk-norm", {"form": "l2"}),
+    ("gated-attention", {"gate": "head", "kv_heads": 2}),
+    ("canon", {"places": "bd", "kernel": 2, "kv_heads": 2}),
+]:
+    torch._dynamo.reset()
+    model = shaken(small(name, layers=1, **options)).train()
+    x = tokens(2, 12)
+    positions = torch.cat((torch.arange(5), torch.arange(7))).expand(2, -1)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    given = {"labels": x, "use_cache": False, "position_ids": positions}
+    plain, found = model(x, **given), compiled(x, **given)
+    torch.testing.assert_close(found.logits, plain.logits, rtol=0, atol=1e-11)
+    found.loss.backward()
+    print(name, options)
+"""
+
+
+def test_options_compile_as_one_graph() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED],
+        env={**os.environ, "JAXTYPING_DISABLE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert len(done.stdout.splitlines()) == 4
