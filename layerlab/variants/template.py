@@ -1,0 +1,59 @@
+"""A variant of one's own to start from: a commented file that trains as it is."""
+
+import os
+import re
+import tempfile
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from string import Template
+
+from layerlab import UserError
+from layerlab.variants.inventory import variants
+
+
+def write_template(path: str | PathLike[str]) -> Path:
+    """Write a file with one part and one variant, named after the file.
+
+    Source: Own.
+
+    Raises:
+        UserError: the file is there already, or its name makes no name of a variant, or that of one
+            that there is.
+    """
+    file = Path(path)
+    words = re.findall(r"[a-z0-9]+", file.stem.lower())
+    name = "-".join(words)
+    if file.suffix != ".py" or not name[:1].isalpha():
+        raise UserError(
+            f"cannot name a variant after {file}; expected a letter first and .py last: "
+            "type layerlab variants --new my_idea.py"
+        )
+    if name in variants():
+        raise UserError(f"a variant called {name!r} is there already; give the file another name")
+    text = (files("layerlab.variants") / "template.txt").read_text("utf-8")
+    filled = Template(text).substitute(
+        name=name,
+        file=file.name,
+        title=" ".join(words).capitalize(),
+        kind="".join(word.capitalize() for word in words),
+    )
+    _place(file, filled)
+    return file
+
+
+def _place(file: Path, text: str) -> None:
+    """Write a whole file or none, and never over another."""
+    if not file.parent.is_dir():
+        raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it first")
+    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.link(partial, file)  # fails where a file is, which a rename would not
+    except FileExistsError:
+        raise UserError(f"{file} is there already; give another name, or move it away") from None
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}; name another folder") from error
+    finally:
+        Path(partial).unlink()

@@ -1,0 +1,53 @@
+"""The check that a user runs on a variant: it passes what is right and names what is wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from layerlab.model.law import LAWS, STARTS, check
+from layerlab.registry import load
+from layerlab.variants import inventory
+from layerlab.variants.template import write_template
+
+BREAKS = {
+    # What is replaced in the template, by what, and what the check then says.
+    "a later token": ("self.gain * super()", "x.mean(1, keepdim=True) + super()", "nothing that"),
+    "an idle parameter": ("return self.gain * super()", "return super()", "none at model.layers.0"),
+    "scalars": ("scalars=width", "scalars=width + 1", "parameters are as the formula says: cost"),
+    "flops": ("Cost(scalars", "Cost(flops=1, scalars", "FLOPs are as the formula says: cost says"),
+    "the start": ("default=1.0", "default=0.5", "as its baseline: logits differ"),
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a test loads from outside is gone after it."""
+    yield
+    inventory._ADDED.clear()
+
+
+def test_the_template_keeps_every_law(tmp_path: Path) -> None:
+    load(write_template(tmp_path / "idea.py"))
+    verdicts = check("idea")
+    assert [str(one) for one in verdicts] == [f"holds: {law}" for law in {**LAWS, **STARTS}]
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
+    path = write_template(tmp_path / "idea.py")
+    right, wrong, said = BREAKS[name]
+    text = path.read_text("utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong), "utf-8")
+    load(path)
+    failed = [str(one) for one in check("idea") if not one.holds]
+    assert any(one.startswith("FAILS: ") and said in one for one in failed), failed
+
+
+def test_a_law_of_the_start_is_asked_only_where_a_variant_promises_it(tmp_path: Path) -> None:
+    path = write_template(tmp_path / "idea.py")
+    text = path.read_text("utf-8")
+    path.write_text(text.replace('start="identity"', 'start="own"'), "utf-8")
+    load(path)
+    assert [one.law for one in check("idea", start=0.5)] == list(LAWS)
