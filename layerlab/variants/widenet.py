@@ -1,6 +1,5 @@
 """WideNet: all layers share one attention and one mixture of experts; norms stay their own."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -67,6 +66,7 @@ class Experts(Part):
         activation: str = "silu",
     ) -> None:
         super().__init__()
+        _check(experts, k)
         self.experts, self.k = experts, k
         wide = experts * (inner or site.shape.inner)
         self.router = linear(width, experts)
@@ -94,23 +94,22 @@ class Experts(Part):
         return kept.to(x.dtype)
 
     @classmethod
-    def given(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().given(options)
-        if found["k"] > found["experts"]:
-            raise UserError(
-                f"{found['k']} experts cannot serve a token where there are {found['experts']}; "
-                f"type k={found['experts']} or less"
-            )
-        return found
-
-    @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:
         experts = options.get("experts", 4)
+        _check(experts, options.get("k", 2))
         wide = experts * (options.get("inner") or site.shape.inner)
         into = linear_cost(width, wide)
         gate = into if options.get("gated", True) else Cost()
         own = Cost(pointwise=6 * wide + 5 * experts)
         return linear_cost(width, experts) + gate + into + linear_cost(wide, width) + own
+
+
+def _check(experts: int, k: int) -> None:
+    if k > experts:
+        raise UserError(
+            f"{k} experts cannot serve a token where there are {experts}; "
+            f"type k={experts} or less, or experts={k}"
+        )
 
 
 PARTS = (Experts,)
