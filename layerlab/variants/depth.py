@@ -157,7 +157,7 @@ class AttentionResiduals(Residual):
             about="what the scores are multiplied with: 1, or 1 / sqrt(width)",
         ),
     }
-    remembers = ("block",)
+    remembers = ("block", "scale")
 
     def __init__(
         self,
@@ -182,10 +182,18 @@ class AttentionResiduals(Residual):
             starts(self, query=zeros)
 
     def read(self, x: Stream, flow: Flow) -> Stream:
+        scale = self._inverse_size(x)
+        if self.opens:  # what comes after reads this sum again, and need not measure it again
+            flow.keep("residual", f"scale{self.block}", scale)
         if not self.sums:
             return x
-        kept = (flow.kept("residual", f"block{one}") for one in range(self.sums))
-        return self._average([*(one for one in kept if one is not None), x])
+        places = range(self.sums)
+        sources = [flow.kept("residual", f"block{one}") for one in places]
+        scales = [flow.kept("residual", f"scale{one}") for one in places]
+        return self._average(
+            [*(one for one in sources if one is not None), x],
+            [*(one for one in scales if one is not None), scale],
+        )
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
         if not self.opens:
@@ -196,8 +204,7 @@ class AttentionResiduals(Residual):
     def close(self, x: Stream, flow: Flow) -> Stream:
         return self.read(x, flow)
 
-    def _average(self, sources: Sequence[Stream]) -> Stream:
-        scales = [self._inverse_size(one) for one in sources]
+    def _average(self, sources: Sequence[Stream], scales: Sequence[Tensor]) -> Stream:
         query = self.query.unsqueeze(0)
         scores = [
             functional.linear(one, query) * (scale * self.scale)
@@ -205,7 +212,7 @@ class AttentionResiduals(Residual):
         ]
         weights = torch.cat(scores, dim=-1).softmax(dim=-1)
         if self.normed:
-            weights = weights * torch.cat(scales, dim=-1)
+            weights = weights * torch.cat([*scales], dim=-1)
         shares = weights.to(sources[0].dtype).split(1, dim=-1)
         mixed = shares[0] * sources[0]
         for share, one in zip(shares[1:], sources[1:], strict=True):
@@ -228,8 +235,8 @@ class AttentionResiduals(Residual):
         return Cost(
             scalars=width if done else 0,
             flops=2 * width * sources,
-            pointwise=adds + 4 * width * sources,
-            carry=width * kept,
+            pointwise=adds + 2 * width * (sources + 1),
+            carry=(width + 1) * kept,
         )
 
 
@@ -277,8 +284,9 @@ VARIANTS = (
         "the head sees: one more, with its own query. A block norm after the add (placement=post) "
         "would norm each output here; the source has pre-norm only.",
         cost="width parameters per sublayer, 2 x width FLOPs per sublayer and source; memory moves "
-        "are what counts: every earlier output is read at every sublayer, 2 L x width numbers per "
-        "token are kept, and time grows with the square of the depth. Block form bounds both.",
+        "are what counts: every earlier output is read at every sublayer, 2 L x (width + 1) "
+        "numbers per token are kept, and time grows with the square of the depth: more than the "
+        "share of its FLOPs. Block form bounds both.",
     ),
     Variant(
         name="attention-residuals-block",
@@ -292,7 +300,7 @@ VARIANTS = (
         "the quotient rounded up, so that the last may be shorter, and with at most blocks / 2 "
         "layers this is the full form. The rest as in `attention-residuals`.",
         cost="width parameters per sublayer; at most blocks + 1 sources are read at each sublayer, "
-        "and blocks x width numbers per token kept, whatever the depth.",
+        "and blocks x (width + 1) numbers per token kept, whatever the depth.",
     ),
 )
 

@@ -130,7 +130,7 @@ def test_no_more_is_carried_than_the_account_says(name: str, options: dict[str, 
 def test_blocks_bound_what_is_carried() -> None:
     for layers in (12, 24):
         model = small("attention-residuals-block", layers=layers)
-        assert max(carried(model, tokens(1, 4))) == 8 * SIZES["width"]
+        assert max(carried(model, tokens(1, 4))) == 8 * (SIZES["width"] + 1)
 
 
 def root_mean_square(x: Tensor) -> Tensor:

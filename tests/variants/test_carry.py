@@ -1,0 +1,101 @@
+"""What holds of every variant that carries tensors from layer to layer, options included."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+
+from layerlab.model.account import account
+from layerlab.model.modeling import LabForCausalLM
+from tests.model.small import SIZES, shaken, small, tokens
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((f"history-{method}", {}) for method in range(1, 8)),
+    ("history-5", {"first_layer": "zero", "divide": True}),
+    ("history-7", {"placement": "post"}),
+    ("denseformer", {"dilation": 2}),
+    ("denseformer", {"period": 2}),
+    ("attention-residuals", {"values": "normed", "scale": "inverse-sqrt"}),
+    ("attention-residuals-block", {"blocks": 2}),
+    ("value-residual", {}),
+    ("value-residual", {"form": "learned"}),
+    ("value-residual", {"form": "shared"}),
+]
+TIGHT = 1e-11  # float64: thousands of operations of 1e-16 each
+
+COMPILED = """
+import json, sys, torch
+from layerlab.model.build import build
+from tests.model.small import SIZES, tokens
+for name, options in json.loads(sys.argv[1]):
+    torch._dynamo.reset()
+    model = build(name, **{**SIZES, 'layers': 2, **options})
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    ids = tokens(1, 8)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits)
+    print(name, "compiled")
+"""
+
+
+def gradients(model: LabForCausalLM, ids: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_checkpointing_gives_equal_gradients(name: str, options: dict[str, Any]) -> None:
+    model = shaken(small(name, **options)).train()
+    ids = tokens()
+    plain = gradients(model, ids)
+    runs: list[int] = []
+    for layer in model.model.layers:
+        layer.attention.register_forward_pre_hook(lambda *_: runs.append(1))
+    model.activation_checkpointing_enable()
+    again = gradients(model, ids)
+    assert len(runs) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
+    assert plain.keys() == again.keys() == dict(model.named_parameters()).keys()
+    for key, one in plain.items():
+        torch.testing.assert_close(again[key], one, rtol=0, atol=TIGHT)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_token_by_token_with_a_cache_is_the_same(name: str, options: dict[str, Any]) -> None:
+    model = shaken(small(name, **options))
+    ids = tokens(2, 8)
+    cache = DynamicCache(config=model.config)
+    steps = [
+        model(ids[:, at : at + 1], past_key_values=cache, use_cache=True).logits for at in range(8)
+    ]
+    torch.testing.assert_close(torch.cat(steps, 1), model(ids).logits, rtol=0, atol=TIGHT)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_the_account_is_exact_with_options(name: str, options: dict[str, Any]) -> None:
+    model = small(name, dtype=torch.float32, **options).train()
+    model.set_attn_implementation("eager")
+    said = account(model.config.parsed(), model.config.shape())
+    assert said.parameters == sum(one.numel() for one in model.parameters())
+    ids = tokens(2, SIZES["context"])
+    with FlopCounterMode(display=False) as forward:
+        logits = model(ids).logits
+    assert forward.get_total_flops() == said.forward * ids.numel()
+    with FlopCounterMode(display=False) as backward:
+        logits.sum().backward()
+    assert backward.get_total_flops() == said.backward * ids.numel()
+
+
+def test_all_compile_into_one_graph() -> None:
+    """In a process of its own: checks of shapes at run time break graphs."""
+    environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
+    command = [sys.executable, "-c", COMPILED, json.dumps(CASES)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("compiled") == len(CASES)
