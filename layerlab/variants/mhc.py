@@ -130,8 +130,8 @@ class ManifoldConnections(ParallelStreams):
         self.weight = linear(streams * width, outputs, start=zeros)
         self.static = nn.Parameter(torch.zeros(outputs))
         self.scale = nn.Parameter(torch.zeros(kinds))
-        even = constant(_logit(1 / streams - guard))
-        plain = _plain(sublayer(site) % streams, streams, diagonal, guard) if not stack else even
+        read, mixed = (0, None) if stack else (sublayer(site) % streams, diagonal)
+        plain = _plain(read, streams, guard, mixed)
         starts(self, static=plain, scale=constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
@@ -171,20 +171,24 @@ class ManifoldConnections(ParallelStreams):
         return cost + (Cost(flops=2 * n * width) if stack else cls.mixing_cost(width, site, n))
 
 
-def _plain(read: int, streams: int, diagonal: float, guard: float) -> Start:
-    """Read one stream more than the others, with weights that sum to 1; write 1 into all."""
+def _plain(read: int, streams: int, guard: float, diagonal: float | None) -> Start:
+    """Read one stream more than the others; write 1 into all, mix little.
+
+    What is read has to be the plain stream exactly, but the share of a stored float32 is not exact.
+    So the largest share is what the others leave of 1: near a half, its logit is as fine as that.
+    """
+    largest = 1 / 2 if streams > 2 else 3 / 4
 
     def values(shape: torch.Size, draw: Draw) -> Tensor:
-        reading = torch.full((streams,), _logit(1 / (2 * streams) - guard))
-        reading[read] = _logit((streams + 1) / (2 * streams) - guard)
-        mixing = diagonal * torch.eye(streams)
-        return torch.cat([reading, torch.zeros(streams), mixing.flatten()])
+        even = math.log((1 - largest) / (streams - 2 + largest))
+        reading = torch.full((streams,), even)
+        others = torch.sigmoid(reading.double())[1:].sum() + streams * guard
+        reading[read] = torch.logit(1 - others)
+        if diagonal is None:
+            return reading
+        return torch.cat([reading, torch.zeros(streams), diagonal * torch.eye(streams).flatten()])
 
     return values
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))
 
 
 VARIANTS = (
