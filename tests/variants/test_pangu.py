@@ -38,7 +38,7 @@ def test_a_card_says_what_the_source_leaves_open(name: str) -> None:
     assert one.source.startswith("pangu23") and one.unsaid and one.equation and one.about
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", STARTS)
 def test_it_starts_as_the_llama_block_to_the_bit(name: str, dtype: torch.dtype) -> None:
     x = tokens()
