@@ -1,5 +1,7 @@
 """The size at which every law is checked: width 48 with 4 heads, no power of 2."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,8 @@ from layerlab.model.build import build
 from layerlab.model.modeling import LabForCausalLM
 
 SIZES = {"width": 48, "layers": 3, "heads": 4, "vocab": 61, "context": 24}
+TIGHT = 1e-11
+"""In float64: logits of size 10 after thousands of operations that round by 1e-16 each."""
 
 
 def small(name: str, **changes: object) -> LabForCausalLM:
@@ -28,4 +32,12 @@ def shaken(model: LabForCausalLM, seed: int = 0) -> LabForCausalLM:
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             parameter.add_(noise * 0.1)
+    return model
+
+
+@functools.cache
+def kept(name: str, implementation: str = "sdpa") -> LabForCausalLM:
+    """A small shaken model that tests share: they may not change it."""
+    model = shaken(small(name)).requires_grad_(False)
+    model.set_attn_implementation(implementation)
     return model

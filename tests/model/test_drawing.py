@@ -1,0 +1,139 @@
+"""What is drawn depends on a parameter's name and the seed, and on nothing else."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab.blocks.start import Draw, normal, residual, zeros
+from layerlab.model.build import build
+from layerlab.model.drawing import stream
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.variants.inventory import variant
+from tests.model.exempt import bound
+from tests.model.small import SIZES, TIGHT, small, tokens
+
+INNER = 128
+DIGESTS = """
+import json
+from layerlab.model.build import build
+from layerlab.variants.inventory import variants
+from tests.model.test_drawing import SIZES, digest
+print(json.dumps({name: digest(build(name, **SIZES)) for name in variants()}))
+"""
+
+
+def digest(model: LabForCausalLM) -> str:
+    """One text for all parameters."""
+    found = hashlib.blake2b(digest_size=8)
+    for name, one in sorted(model.state_dict().items()):
+        found.update(name.encode() + one.numpy().tobytes())
+    return found.hexdigest()
+
+
+def parameters(model: LabForCausalLM) -> dict[str, Tensor]:
+    return {name: one.detach() for name, one in model.named_parameters()}
+
+
+def starts(model: LabForCausalLM) -> dict[str, object]:
+    """How each parameter starts, where a part says so."""
+    return {
+        f"{place}.{name}": start
+        for place, module in model.named_modules()
+        for name, start in getattr(module, "starts", {}).items()
+    }
+
+
+@pytest.mark.parametrize("other", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", bound("drawing"))
+def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None:
+    sizes = {**SIZES, "inner": INNER}
+    mine = build(name, **sizes)
+    how = variant(name).spec.stack.initialisation
+    theirs = build(other, **sizes, initialisation=how)
+    one, two = parameters(mine), parameters(theirs)
+    own = {  # a start of the part's own: the identity, a constant
+        key
+        for key, start in starts(mine).items()
+        if start not in (normal, residual, zeros) and key in two
+    }
+    shared = {key for key in one.keys() & two.keys() - own if one[key].shape == two[key].shape}
+    assert "model.embed_tokens.weight" in shared
+    different = [key for key in shared if not torch.equal(one[key], two[key])]
+    assert different == []
+    for key in own & one.keys():  # then it is the same in both, or differs on purpose, by its start
+        if starts(theirs).get(key) is starts(mine)[key]:
+            assert torch.equal(one[key], two[key])
+
+
+def test_every_variant_is_the_same_in_a_fresh_process() -> None:
+    given = subprocess.run(
+        [sys.executable, "-c", DIGESTS], capture_output=True, text=True, timeout=300, check=True
+    )
+    theirs = json.loads(given.stdout.splitlines()[-1])
+    names = bound("drawing")
+    assert {name: digest(build(name, **SIZES)) for name in names} == {
+        name: theirs[name] for name in names
+    }
+
+
+@pytest.mark.parametrize("name", bound("drawing"))
+def test_another_seed_gives_other_numbers_and_the_same_constants(name: str) -> None:
+    one, two = (parameters(build(name, **SIZES, seed=seed)) for seed in (0, 1))
+    constant = {key for key in one if torch.equal(one[key], two[key])}
+    drawn = {key for key in one if key.endswith(("query.weight", "embed_tokens.weight"))}
+    assert drawn and not drawn & constant
+    for key in constant:  # nothing that is constant hides random numbers of a fixed seed
+        values = one[key].flatten()
+        gaps = values.sort().values.diff().abs()
+        assert values.unique().numel() <= 2 + len(values) // 2 or bool((gaps == gaps[0]).all()), key
+
+
+@pytest.mark.parametrize("name", bound("drawing"))
+def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name: str) -> None:
+    built = build(name, **SIZES)
+    empty = build(name, **SIZES, device="meta")
+    assert all(one.is_meta for one in empty.parameters())
+    full = LabForCausalLM.from_pretrained(None, config=empty.config, state_dict={})
+    theirs = full.state_dict()
+    for key, one in built.state_dict().items():
+        assert torch.equal(one, theirs[key]), key
+    assert torch.equal(built(tokens()).logits, full.eval()(tokens()).logits)
+
+
+def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed() -> None:
+    def first(seed: int, name: str) -> float:
+        return float(torch.randn(1, generator=stream(seed, name)))
+
+    assert first(0, "a") == first(0, "a")
+    assert len({first(seed, name) for seed in (0, 1) for name in ("a", "b")}) == 4
+
+
+def test_ordinary_weights_have_the_standard_deviation_that_the_configuration_says() -> None:
+    model = build("gpt2", width=192, layers=4, heads=4, vocab=512, context=32)
+    std, layers = model.config.initializer_range, model.config.num_hidden_layers
+    for key, one in parameters(model).items():
+        if one.dim() < 2:
+            continue
+        scaled = key.endswith(("output.weight", "down.weight"))
+        expected = std / (2 * layers) ** 0.5 if scaled else std
+        # The sample's standard deviation has a relative error of 1/sqrt(2 n): six of them.
+        assert abs(float(one.std()) / expected - 1) < 6 / (2 * one.numel()) ** 0.5, key
+
+
+@pytest.mark.parametrize("name", [n for n in bound("identity") if variant(n).start == "identity"])
+def test_an_identity_start_is_the_function_of_its_baseline(name: str) -> None:
+    baseline = variant(name).baseline
+    mine, theirs = small(name, inner=INNER), small(baseline, inner=INNER)
+    torch.testing.assert_close(mine(tokens()).logits, theirs(tokens()).logits, rtol=0, atol=TIGHT)
+
+
+def test_the_starts_draw_at_the_scale_that_is_theirs() -> None:
+    draws = (Draw(generator=stream(0, "x"), std=0.5, residual_std=0.25) for _ in range(2))
+    shape = torch.Size((3, 2))
+    plain, scaled = normal(shape, next(draws)), residual(shape, next(draws))
+    assert torch.equal(plain / 2, scaled)

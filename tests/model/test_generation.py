@@ -1,0 +1,30 @@
+"""`generate` of every variant: with a cache it writes what it writes without one."""
+
+import pytest
+import torch
+
+from tests.model.exempt import bound
+from tests.model.small import kept, tokens
+
+LENGTH = 6
+
+
+def written(name: str, **options: object) -> torch.Tensor:
+    x = tokens(2, 7)
+    mask = torch.ones_like(x)
+    mask[1, :3] = 0  # padding on the left, as batches of prompts have it
+    given: torch.Tensor = kept(name).generate(
+        x, attention_mask=mask, max_new_tokens=LENGTH, do_sample=False, pad_token_id=0, **options
+    )
+    assert given.shape == (2, 7 + LENGTH) and torch.equal(given[:, :7], x)
+    return given
+
+
+@pytest.mark.parametrize("name", bound("generation"))
+def test_greedy_words_are_the_same_with_a_cache_and_without(name: str) -> None:
+    assert torch.equal(written(name), written(name, use_cache=False))
+
+
+@pytest.mark.parametrize("name", bound("generation"))
+def test_beams_are_the_same_with_a_cache_and_without(name: str) -> None:
+    assert torch.equal(written(name, num_beams=3), written(name, num_beams=3, use_cache=False))
