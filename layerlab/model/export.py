@@ -15,7 +15,7 @@ from typing import Any
 
 from layerlab import __version__
 from layerlab.blocks.spec import Spec
-from layerlab.variants.inventory import Found, declaring, needed
+from layerlab.variants.inventory import Found, declaring, needed, read_before
 from layerlab.variants.origin import require
 from layerlab.variants.sibling import file_stem, sibling
 
@@ -95,7 +95,8 @@ def exported(config: Any) -> dict[str, bytes]:
     """
     spec = Spec.from_json(config.spec)
     config.files = config.files or needed(spec)
-    require(config.files, config.name_or_path or "")
+    unknown = {name: one for name, one in config.files.items() if not read_before(one)}
+    require(unknown, config.name_or_path or "")
     homes = declaring(spec, config.files)
     outside = {one.module: one.origin for one in homes if one.origin}
     originals = {one.name: one.source for one in outside.values()}

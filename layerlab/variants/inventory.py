@@ -74,6 +74,14 @@ def origins() -> list[Origin]:
     return [found.origin for found in _all() if found.origin]
 
 
+def read_before(digest: str) -> bool:
+    """Whether this process has read a file of this SHA-256, loaded still or not.
+
+    Source: Own.
+    """
+    return digest in _SEEN or digest in {one.digest for one in origins()}
+
+
 def needed(spec: Spec) -> dict[str, str]:
     """The files from outside the package that a spec needs: SHA-256 by name.
 

@@ -1,10 +1,7 @@
 """A checkpoint brings its code: it runs, bit for bit, where layerlab cannot be imported."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,19 +15,9 @@ from layerlab.model.export import exported
 from layerlab.model.modeling import LabForCausalLM, LabModel
 from layerlab.variants.inventory import variants
 from layerlab.variants.sibling import sibling
+from tests.model.absent import fresh
 from tests.model.small import shaken, small, tokens
 
-# Stands before every import: neither layerlab nor what only its checks need is there.
-ABSENT = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("layerlab", "jaxtyping"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-"""
 READ = """
 from pathlib import Path
 import torch
@@ -51,18 +38,6 @@ for folder in sorted(one for one in Path().iterdir() if one.is_dir()):
         found["again"] = AutoModelForCausalLM.from_pretrained("again", **trusted)(x).logits.detach()
 save_file(found, "found.safetensors")
 """
-
-
-def fresh(code: str, folder: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Run where layerlab is not, with a cache for code of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", ABSENT + code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,305 @@
+"""Parts and variants from files outside the package: loaded, refused, carried, asked for."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from layerlab import UserError
+from layerlab.model.build import build
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.registry import load
+from layerlab.variants import inventory
+from layerlab.variants.template import write_template
+from tests.model.absent import fresh
+from tests.model.small import SIZES, tokens
+
+PART = """
+from layerlab.blocks.ffn import Gated
+from layerlab.blocks.spec import Choice, Spec, Variant
+
+
+class Mine(Gated):
+    name = "{name}"
+
+
+PARTS = (Mine,)
+VARIANTS = (
+    Variant(
+        name="{name}", spec=Spec().with_block(ffn=Choice("{name}")), equation="x", source="Own",
+        about="A."
+    ),
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a test loads from outside is gone after it."""
+    yield
+    inventory._ADDED.clear()
+    inventory._plugged.cache_clear()
+
+
+def written(path: Path, name: str = "mine") -> Path:
+    path.write_text(PART.format(name=name), "utf-8")
+    return path
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def outside(path: Path, name: str = "mine") -> LabForCausalLM:
+    load(path)
+    return build(name, **SIZES)
+
+
+def saved(folder: Path) -> Path:
+    """A checkpoint of a model from my_idea.py, which is then forgotten."""
+    model = outside(write_template(folder / "my_idea.py"), "my-idea")
+    torch.nn.init.normal_(model.model.layers[0].ffn.gain)
+    model.save_pretrained(folder / "saved")
+    inventory._ADDED.clear()
+    return folder / "saved"
+
+
+def test_a_file_brings_parts_and_variants_and_its_model_knows_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py")
+    assert "mine" not in inventory.variants()
+    assert load(path) == ()
+    assert inventory.home("mine") == str(path)
+    model = build("mine", **SIZES)
+    assert model.config.files == {"mine.py": digest(path)}
+    assert build("llama", **SIZES).config.files == {}
+
+
+def test_one_file_may_bring_measures_and_variants(tmp_path: Path) -> None:
+    path = written(tmp_path / "both.py")
+    with path.open("a") as file:
+        file.write("MEASURES = ()\n")
+    assert load(path) == ()
+    assert "mine" in inventory.variants()
+
+
+def test_a_checkpoint_carries_the_file_as_it_was(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    path = tmp_path / "my_idea.py"
+    assert (folder / "my_idea.py").read_bytes() == path.read_bytes()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["files"] == {"my_idea.py": digest(path)}
+
+
+def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    short = digest(tmp_path / "my_idea.py")[:16]
+    said = f"needs the file 'my_idea.py' with SHA-256 {short}..., which is not loaded; read it"
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        AutoModelForCausalLM.from_pretrained(folder)
+    assert f"type --load {str(folder / 'my_idea.py')!r}" in str(caught.value)
+    assert "\n" not in str(caught.value) and "my-idea" not in inventory.variants()
+    load(folder / "my_idea.py")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
+
+
+def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    load(tmp_path / "my_idea.py")
+    load(folder / "my_idea.py")
+    assert len(inventory.origins()) == 1
+    assert AutoModelForCausalLM.from_pretrained(folder).config.variant == "my-idea"
+
+
+def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    path = tmp_path / "my_idea.py"
+    path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
+    load(path)
+    with pytest.raises(UserError, match=r"as loaded from .*my_idea.py has SHA-256") as caught:
+        AutoModelForCausalLM.from_pretrained(folder)
+    assert "but this model was saved with" in str(caught.value)
+    assert str(caught.value).endswith("instead") and "\n" not in str(caught.value)
+
+
+def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Path) -> None:
+    path = write_template(tmp_path / "my_idea.py")
+    before = path.read_bytes()
+    model = outside(path, "my-idea")
+    path.write_bytes(before + b"# changed\n")
+    load(path)
+    model.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "my_idea.py").read_bytes() == before
+
+
+def test_where_layerlab_is_not_the_carried_file_runs_and_is_carried_on(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    load(tmp_path / "my_idea.py")
+    x = tokens(1)
+    with torch.no_grad():
+        wanted = AutoModelForCausalLM.from_pretrained(folder)(x).logits
+    torch.save({"x": x, "wanted": wanted}, tmp_path / "logits.pt")
+    code = (
+        "import torch\nfrom transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained('{}', trust_remote_code=True)\n"
+        "known = torch.load('logits.pt', weights_only=True)\n"
+        "assert torch.equal(model(known['x']).logits, known['wanted'])\n"
+        "model.save_pretrained('again')\n"
+    )
+    for name in ("saved", "again"):
+        done = fresh(code.format(name), tmp_path, tmp_path / "cache")
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "my_idea.py").read_bytes() == (folder / "my_idea.py").read_bytes()
+    carried = folder / "layerlab_loaded_my_idea.py"
+    carried.write_text(carried.read_text("utf-8") + "# changed\n", "utf-8")
+    done = fresh(code.format("saved"), tmp_path, tmp_path / "cache")
+    assert "layerlab_loaded_my_idea.py has SHA-256" in done.stderr
+    assert "fetch the folder of the model again" in done.stderr
+
+
+def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
+    load(written(tmp_path / "one.py"))
+    other = written(tmp_path / "two.py")
+    other.write_text(other.read_text("utf-8") + "# another file\n", "utf-8")
+    said = r"two files claim the variant 'mine': .*one\.py and .*two\.py; give one of them another"
+    with pytest.raises(UserError, match=said):
+        load(other)
+    with pytest.raises(UserError, match=r"two files claim the variant 'llama': layerlab\.variants"):
+        load(written(tmp_path / "llama.py", "llama"))
+    assert len(inventory.origins()) == 1
+
+
+@pytest.mark.parametrize(
+    ("foot", "said"),
+    [
+        ("PARTS = [Mine]", "is not a tuple of parts; type PARTS = (MyPart,)"),
+        ("PARTS = (1,)", "is not a tuple of parts; type PARTS = (MyPart,)"),
+        ("PARTS = (int,)", "is not a tuple of parts; type PARTS = (MyPart,)"),
+        ("VARIANTS = Spec()", "is not a tuple of variants; type VARIANTS = (Variant(name="),
+        ("import layerlab.api", "a checkpoint cannot carry line"),
+    ],
+)
+def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(
+    tmp_path: Path, foot: str, said: str
+) -> None:
+    path = written(tmp_path / "mine.py")
+    path.write_text(f"{path.read_text('utf-8')}\n{foot}\n", "utf-8")
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(path)
+    assert "mine" not in inventory.variants()
+
+
+def plugin(site: Path) -> None:
+    """An installed package with two entry points, one of which fails."""
+    (site / "plug").mkdir(parents=True)
+    (site / "plug" / "__init__.py").write_text("")
+    (site / "plug" / "size.py").write_text("FACTOR = 2.0\n")
+    idea = PART.format(name="plugged").replace("\n\n\nclass", "\nfrom .size import FACTOR\n\nclass")
+    doubled = "    def forward(self, x, flow):\n        return FACTOR * super().forward(x, flow)\n"
+    idea = idea.replace('name = "plugged"\n\n', f'name = "plugged"\n\n{doubled}\n', 1)
+    assert "FACTOR * " in idea
+    (site / "plug" / "idea.py").write_text(idea)
+    (site / "plug" / "broken.py").write_text("import a_module_that_is_nowhere\n")
+    (site / "plug-1.0.dist-info").mkdir()
+    (site / "plug-1.0.dist-info" / "METADATA").write_text("Name: plug\nVersion: 1.0\n")
+    (site / "plug-1.0.dist-info" / "entry_points.txt").write_text(
+        "[layerlab.variants]\nbad = plug.broken\ngood = plug.idea\n"
+    )
+
+
+def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
+    plugin(tmp_path / "site")
+    code = (
+        "import torch\nfrom layerlab.model.build import build\n"
+        "model = build('plugged', width=16, layers=1, heads=2, vocab=61, context=24)\n"
+        "x = torch.arange(24)[None]\n"
+        "torch.save({'x': x, 'wanted': model(x).logits.detach()}, 'logits.pt')\n"
+        "model.save_pretrained('saved')\nprint(*model.config.files)\n"
+    )
+    places = [str(tmp_path / "site"), os.environ["PYTHONPATH"]]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["plug.idea.py"]
+    told = [line for line in done.stderr.splitlines() if "plug-in" in line]
+    assert told == [
+        "the plug-in 'bad' is left out: ModuleNotFoundError: "
+        "No module named 'a_module_that_is_nowhere'"
+    ]
+    read = (
+        "import torch\nfrom transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained('saved', trust_remote_code=True)\n"
+        "known = torch.load('logits.pt', weights_only=True)\n"
+        "assert torch.equal(model(known['x']).logits, known['wanted'])\n"
+    )
+    done = fresh(read, tmp_path, tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plugin_that_claims_a_name_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path / "greedy_plugin.py", "llama")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("greedy", "greedy_plugin", inventory.PLUGINS)
+    monkeypatch.setattr(inventory, "entry_points", lambda group: [entry])
+    inventory._plugged.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="layerlab"):
+        assert inventory.home("llama") == "layerlab.variants.reference"
+        inventory.variants()
+    (record,) = caplog.records
+    said = "the plug-in 'greedy' is left out: UserError: two files claim the variant 'llama'"
+    assert record.getMessage().startswith(said)
+
+
+def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
+    path = write_template(tmp_path / "my_idea.py")
+    path.write_text("mine")
+    with pytest.raises(UserError, match="is there already; give another name, or move it away"):
+        write_template(path)
+    assert path.read_text() == "mine" and [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_idea.txt", "cannot name a variant after .*my_idea.txt; expected a letter first and"),
+        ("1st.py", "cannot name a variant after .*1st.py"),
+        ("__.py", "cannot name a variant after"),
+        ("llama.py", "a variant called 'llama' is there already; give the file another name"),
+        ("nowhere/idea.py", "there is no folder .*nowhere; make it first"),
+    ],
+)
+def test_a_template_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        write_template(tmp_path / name)
+    assert "\n" not in str(caught.value) and not [*tmp_path.iterdir()]
+
+
+def test_a_template_that_cannot_be_written_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.link", full)
+    said = r"cannot write .*idea\.py: No space left on device; name another folder"
+    with pytest.raises(UserError, match=said):
+        write_template(tmp_path / "idea.py")
+    assert not [*tmp_path.iterdir()]
