@@ -16,12 +16,12 @@ from layerlab.model.design import design
 from layerlab.model.match import Match, match, rival
 from layerlab.variants.inventory import home, variants
 
-WIDE = 112
+WIDE, AIRY = 118, 134  # from here on all columns fit; from here on with space between them
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _FIRST = "layerlab.variants.reference"
 _NARROW = ("emb.", "head", "block", "scal.", "fwd", "bwd", "carry", "par%", "FLOP%")
 _FULL = (
-    *("embedding", "head", "blocks", "scalars", "forward", "backward", "carry", "par. %", "FLOP %"),
+    *("embed.", "head", "blocks", "scalars", "forward", "backward", "carry", "par. %", "FLOP %"),
     *("total", "pointwise", "baseline"),
 )
 _LEGEND = (
@@ -119,14 +119,14 @@ def _everything(
 def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
     """The table: one line per variant, grouped by file, narrow enough for the terminal."""
     wide = width >= WIDE
-    grid = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False)
+    grid = Table(box=None, padding=(0, 2 if width >= AIRY else 1, 0, 0), pad_edge=False)
     grid.add_column("variant", overflow="fold", style="bold")
     for name in _FULL if wide else _NARROW:
         grid.add_column(name, no_wrap=True, justify="left" if name == "baseline" else "right")
     for place, group in groupby(found, key=lambda one: one.home):
         grid.add_row(Text(f"{place.removeprefix('layerlab.variants.')}:", style="dim"))
         for one in group:
-            name = f"{'  ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
+            name = f"{' ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
             grid.add_row(Text(_shown(name)), *_row(one, wide))
     notes = [Text(_LEGEND, style="dim")]
     if any(one.account.counted for one in found):

@@ -16,7 +16,7 @@ from layerlab.model.design import SIZES, Design, design, named
 WAYS = ("ffn", "depth", "width", "none")
 MEASURES = ("parameters", "flops")
 _SET: dict[str, str] = {"ffn": "inner", "depth": "layers", "width": "width"}
-_MOST: dict[str, int] = {"ffn": 2**24, "depth": 2**11, "width": 2**20}
+_MOST: dict[str, int] = {"ffn": 2**24, "depth": 2**8, "width": 2**20}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import Field, fields, replace
+from typing import Any, get_args
 
 from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Option
@@ -84,7 +84,7 @@ def _set(spec: Spec, name: str, value: Any) -> Spec:
     if slot in SLOTS:
         if inner or isinstance(value, Mapping):
             return _fill(spec, slot, {inner: value} if inner else value)
-        return _swap(spec, slot, value)
+        return _with(spec, slot, _choice(slot, value))
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
     if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
         for slot in homes:
@@ -98,9 +98,10 @@ def _set(spec: Spec, name: str, value: Any) -> Spec:
     if homes:
         return _fill(spec, homes[0], {name: value})
     for place, kind in _PLACES:
-        if name in {one.name for one in fields(kind)}:
-            changed = replace(getattr(spec, place), **{name: _checked(name, value)})
-            return Spec.from_json(replace(spec, **{place: changed}).to_json())
+        for one in fields(kind):
+            if one.name == name:
+                changed = replace(getattr(spec, place), **{name: _checked(one, value)})
+                return replace(spec, **{place: changed})
     raise _unknown(spec, name)
 
 
@@ -112,27 +113,33 @@ def _unknown(spec: Spec, name: str) -> UserError:
     return UserError(f"no option is called {name!r} here; {hint}known: {', '.join(known)}")
 
 
-def _checked(name: str, value: Any) -> Any:
-    if name.endswith("_norm"):
-        return _choice("norm", value)
-    if name == "dropout" and value not in DROPOUT:
+def _checked(one: Field[Any], value: Any) -> Any:
+    """A value for a field of the block or the stack."""
+    allowed = get_args(one.type)
+    if allowed and value not in allowed:
+        raise UserError(
+            f"{one.name} is {value!r}; expected {' or '.join(map(repr, allowed))}: "
+            f"type {one.name}={allowed[0]!r}"
+        )
+    if one.name == "dropout" and value not in DROPOUT:
         raise UserError(f"dropout is {value!r}; expected {DROPOUT}: type dropout=0.1")
-    return value
+    return _choice("norm", value) if one.name in _EDGES else value
 
 
 def _fill(spec: Spec, slot: Any, options: Mapping[str, Any]) -> Spec:
-    before = getattr(spec.block, slot)
-    choice = before.with_options(**options)
+    choice = getattr(spec.block, slot).with_options(**options)
     part(slot, choice.name).given(choice.given())
+    return _with(spec, slot, choice)
+
+
+def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
+    """Another part in a slot; norms of the stack that were like those of the block stay so."""
+    before = getattr(spec.block, slot)
     spec = spec.with_block(**{slot: choice})
     if slot != "norm":
         return spec
     alike = [name for name in _EDGES if getattr(spec.stack, name) == before]
     return spec.with_stack(**dict.fromkeys(alike, choice))
-
-
-def _swap(spec: Spec, slot: Any, value: Any) -> Spec:
-    return spec.with_block(**{slot: _choice(slot, value)})
 
 
 def _choice(slot: Any, value: Any) -> Choice:
