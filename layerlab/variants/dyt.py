@@ -146,8 +146,8 @@ VARIANTS = (
         "the embedding times a learned number",
         source="chen25, equation 10",
         about="The successor of DyT: the error function with a learned shift, found by search.",
-        unsaid="Where alpha starts in language models: 0.5, as DyT does elsewhere. Whether the learned "
-        "factor of the embedding stays: it does here, as with DyT.",
+        unsaid="Where alpha starts in language models: 0.5, as DyT does elsewhere. Whether the "
+        "learned factor of the embedding stays: it does here, as with DyT.",
         cost="Two numbers more per norm, and a bias.",
     ),
 )

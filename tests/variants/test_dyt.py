@@ -69,10 +69,9 @@ def test_an_option_of_the_norms_also_holds_before_the_head() -> None:
     assert type(apart.model.norm).__name__ == "RmsNorm"
 
 
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_laws_hold(name: str, bias: bool) -> None:
-    holds(name, **{"norm.bias": bias})
+def test_laws_hold_without_biases(name: str) -> None:
+    holds(name, **{"norm.bias": False})
 
 
 def test_tanh_and_erf_are_different_models() -> None:

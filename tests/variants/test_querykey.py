@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 
+from layerlab import UserError
 from layerlab.blocks.flow import Flow
 from layerlab.measures.projection import project
 from layerlab.model.modeling import LabForCausalLM
@@ -84,8 +85,7 @@ def test_l2_does_not_see_how_long_queries_and_keys_are() -> None:
     torch.testing.assert_close(model(tokens()).logits, before, rtol=0, atol=TIGHT)
 
 
-@pytest.mark.parametrize("form", ["head", "full", "l2"])
-@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize(("form", "kv_heads"), [("head", 1), ("full", 2), ("l2", 1)])
 def test_laws_hold(form: str, kv_heads: int) -> None:
     holds("qk-norm", form=form, kv_heads=kv_heads)
 
@@ -94,6 +94,8 @@ def test_biases_and_epsilon_are_taken() -> None:
     holds("qk-norm", **{"attention.bias": "all", "attention.epsilon": 1e-3})
     model = small("qk-norm", **{"attention.epsilon": 1e-3})
     assert model.model.layers[0].attention.query_norm.epsilon == 1e-3
+    with pytest.raises(UserError, match=r"epsilon is an option of norm and attention"):
+        small("qk-norm", epsilon=1e-3)
 
 
 def test_inspection_reads_the_norms() -> None:

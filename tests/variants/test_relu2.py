@@ -5,7 +5,6 @@ import torch
 
 from layerlab.model.account import account
 from tests.model.small import small
-from tests.variants.option import holds
 from tests.variants.relative import ours, published, words
 
 NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
@@ -27,7 +26,3 @@ def test_it_has_as_many_weights_as_the_gated_baseline() -> None:
     assert (
         account(one.parsed(), one.shape()).blocks == account(other.parsed(), other.shape()).blocks
     )
-
-
-def test_laws_hold() -> None:
-    holds("relu2")
