@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerlab.api import inspect
+    from layerlab.api import inspect, retrofit
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
     from layerlab.model.match import matched
@@ -26,10 +26,12 @@ __all__ = [
     "list_variants",
     "load_report",
     "matched",
+    "retrofit",
 ]
 
 _HOMES = {
     "inspect": "layerlab.api",
+    "retrofit": "layerlab.api",
     "build": "layerlab.model.build",
     "list_variants": "layerlab.model.card",
     "matched": "layerlab.model.match",

@@ -1,12 +1,13 @@
 """The public functions: the only place where measuring and reporting meet."""
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from layerlab import UserError, __version__, builtin
+from layerlab.measures.checkpoint import quiet
 from layerlab.measures.detail import Wanted, details
 from layerlab.measures.measure import Measure
 from layerlab.measures.passage import Passage, passage, placeholder, sequences
@@ -21,8 +23,11 @@ from layerlab.measures.reading import Progress, Readings, Silence, readings
 from layerlab.measures.series import expanded
 from layerlab.measures.subject import Subject, label, subject
 from layerlab.measures.thread import threads
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.retrofit import rebuilt, step0
 from layerlab.registry import resolve
 from layerlab.report.findings import find
+from layerlab.report.folder import write_folder
 from layerlab.report.notes import notes
 from layerlab.report.progress import Bar
 from layerlab.report.report import SCHEMA, Report
@@ -86,6 +91,70 @@ def inspect(
         dtype=dtype,
     )
     return run(job, progress=progress)
+
+
+def retrofit(
+    model: Any,
+    variant: str | None = None,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    **options: Any,
+) -> LabForCausalLM:
+    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
+
+    Variants that start as the identity give the same logits before any training; `Step0` of
+    `layerlab.model.retrofit` says how far others are.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, with which
+            weights are then shared.
+        variant: its name; the reference variant with equal logits if left out.
+        seed: from which parameters that the model does not have are drawn.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        options: as `build` takes them.
+
+    Raises:
+        UserError: a family that cannot be rebuilt, or a variant that does not fit it.
+
+    Example:
+        >>> retrofit("llama", "as-32").config.variant
+        'as-32'
+    """
+    source = subject(model, device=device, dtype=dtype).model
+    with quiet():
+        return rebuilt(source, variant, options, seed=seed)
+
+
+def rework(
+    model: str,
+    variant: str | None,
+    options: Mapping[str, Any],
+    *,
+    out: Path,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> str:
+    """Retrofit a saved model into a folder, with its tokenizer, and say in words what was done.
+
+    Raises:
+        UserError: as `retrofit`, or the folder cannot be written.
+    """
+    source = subject(model, device=device, dtype=dtype)
+    with quiet():
+        new = rebuilt(source.model, variant, options, seed=seed)
+        said = step0(source.model, new)
+
+        def fill(folder: Path) -> None:
+            new.save_pretrained(folder)
+            if source.tokenizer is not None:
+                source.tokenizer.save_pretrained(folder)
+
+        write_folder(out, fill, "model")
+    return said.told(source.name, new.config.variant, str(out))
 
 
 @dataclass(frozen=True, kw_only=True)

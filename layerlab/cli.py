@@ -223,11 +223,7 @@ def variants(
         write_template(new)
         typer.echo(f"wrote {new}; type: layerlab variants --load {new}")
         return
-    if load:
-        from layerlab import registry
-
-        for path in load:
-            registry.load(path)
+    _load(load)
 
     from layerlab.model.catalogue import request
     from layerlab.model.option import parsed
@@ -258,6 +254,53 @@ def variants(
 
         console = Console(markup=False, highlight=False)
         console.print(wanted.shown(console.width))
+
+
+@app.command()
+def retrofit(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the rebuilt model.")],
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="As layerlab variants lists them.  [default: what it is already]"
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws what the model does not have.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+    ] = None,
+) -> None:
+    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    from layerlab.model.option import parsed
+    from layerlab.report.folder import check_folder
+
+    check_folder(out, "model")
+    _load(load)
+    options = parsed(option or ())
+
+    from layerlab.api import rework
+
+    typer.echo(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
+
+
+def _load(files: list[Path] | None) -> None:
+    """Take in variants from outside the package."""
+    if files:
+        from layerlab import registry
+
+        for path in files:
+            registry.load(path)
 
 
 def _show(report: Any, as_json: bool) -> None:

@@ -38,6 +38,22 @@ class Step0:
         """Whether every logit is the same bit for bit."""
         return self.difference == 0
 
+    def told(self, name: str, variant: str, place: str) -> str:
+        """What was done, in a few lines for a terminal."""
+        added = f"{self.added:,} parameters that {name} does not have"
+        lines = [f"{name} rebuilt as {variant}: {added}"]
+        if self.dropped:
+            lines.append(f"weights without a place in {variant}: {', '.join(self.dropped)}")
+        if self.identical:
+            lines.append("logits before training: the same, bit for bit")
+        else:
+            share = self.difference / self.scale if self.scale else self.difference
+            lines.append(
+                f"logits before training: off by up to {self.difference:.2g} ({share:.1e} of the "
+                "largest)"
+            )
+        return "\n".join([*lines, f"saved in {place}"])
+
 
 def rebuilt(
     model: PreTrainedModel, name: str | None, options: Mapping[str, Any], *, seed: int = 0

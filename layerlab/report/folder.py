@@ -29,15 +29,18 @@ _REASONS = {
 }
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Write a report folder; `fill` is handed an empty folder to write into.
+def write_folder(folder: Path, fill: Callable[[Path], None], what: str = "report") -> Path:
+    """Write a folder; `fill` is handed an empty one to write into.
+
+    Args:
+        what: is written; only a report takes the place of an earlier one.
 
     Raises:
-        UserError: the folder cannot be written, or holds something that is no report.
+        UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explained(folder):
         target = folder.resolve()
-        _refuse_others(target, folder)
+        _refuse_others(target, folder, what)
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
@@ -45,15 +48,15 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     return target
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, what: str = "report") -> None:
     """Raise at once what `write_folder` would raise when the work is done.
 
     Raises:
-        UserError: the folder cannot be written, or holds something that is no report.
+        UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explained(folder):
         target = folder.resolve()
-        _refuse_others(target, folder)
+        _refuse_others(target, folder, what)
         nearest = next(parent for parent in target.parents if parent.exists())
         with _neighbour(nearest / target.name) as partial:
             partial.mkdir()
@@ -75,20 +78,20 @@ def write_file(path: Path, text: str) -> Path:
     return target
 
 
-def _refuse_others(target: Path, given: Path) -> None:
+def _refuse_others(target: Path, given: Path, what: str) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise UserError(f"cannot write a report to {given}: it is a file; name a folder")
+        raise UserError(f"cannot write a {what} to {given}: it is a file; name a folder")
     if target == Path.cwd() or target in Path.cwd().parents or target.is_mount():
         raise UserError(
-            f"cannot put a report in place of {given}, which is in use; "
-            f"name a folder inside it, such as {given / 'report'}"
+            f"cannot put a {what} in place of {given}, which is in use; "
+            f"name a folder inside it, such as {given / what}"
         )
-    if any(target.iterdir()) and not is_report(target):
-        raise UserError(
-            f"{given} holds something other than a report; name a new or an empty folder"
-        )
+    replaced = what == "report" and is_report(target)
+    if any(target.iterdir()) and not replaced:
+        held = "something other than a report" if what == "report" else "files already"
+        raise UserError(f"{given} holds {held}; name a new or an empty folder")
 
 
 def is_report(folder: Path) -> bool:
