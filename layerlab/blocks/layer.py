@@ -67,14 +67,15 @@ class Layer(nn.Module):
             convolution.state = state
         self.convolutions = len(found)
 
-    def borrow(self, lender: "Layer") -> None:
-        """Take the parameters of another layer's attention and feed-forward for its own.
+    def borrow(self, lender: "Layer") -> list[str]:
+        """Have attention and feed-forward start as another layer's; the names to be tied to it.
 
         The modules stay this layer's: who listens to them, or adapts them, tells layers apart.
 
         Raises:
             UserError: the two layers are not built alike.
         """
+        names = []
         for role in self.roles:
             own, lent = getattr(self, role), getattr(lender, role, None)
             if lent is None or _sizes(own) != _sizes(lent):
@@ -84,9 +85,8 @@ class Layer(nn.Module):
                 )
             for module in own.modules():
                 vars(module)["lent"] = True
-            for name, parameter in lent.named_parameters():
-                home, _, leaf = name.rpartition(".")
-                setattr(own.get_submodule(home), leaf, parameter)
+            names += [f"{role}.{name}" for name in _sizes(own)]
+        return names
 
     def run(self, x: Stream, flow: Flow) -> Stream:
         """The stream after this layer; what it hands on is in `flow.carry`."""

@@ -106,10 +106,12 @@ class LabModel(LabPreTrainedModel):
             )
             for layer in range(shape.layers)
         ]
-        if stack.sharing == "blocks":
-            for layer in layers[1:]:
-                layer.borrow(layers[0])
         self.layers = nn.ModuleList(layers)
+        self._tied_weights_keys = {
+            f"layers.{layer.number}.{name}": f"layers.0.{name}"
+            for layer in (layers[1:] if stack.sharing == "blocks" else ())
+            for name in layer.borrow(layers[0])
+        }
         self.norm = made(part, "norm", stack.final_norm, shape.width, site)
         rotary = stack.position == "rotary"
         self.rotary_emb = LlamaRotaryEmbedding(config) if rotary else None  # type: ignore[arg-type]
@@ -118,7 +120,6 @@ class LabModel(LabPreTrainedModel):
             config.layer_types = ["hybrid"] * shape.layers
             config.number_of_conv_states = self.convolutions
         self.gradient_checkpointing = False
-        self._tied_weights_keys = self._shared()
         vars(config)["base_model_tp_plan"] = tensor_plan(spec)
         for module in self.modules():  # attention functions, and who listens to them, ask for it
             if isinstance(module, Part) and module.slot == "attention":
@@ -181,13 +182,6 @@ class LabModel(LabPreTrainedModel):
             tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)
             return tied
         return dict(self._tied_weights_keys)
-
-    def _shared(self) -> dict[str, str]:
-        """Every further name of a parameter that layers share, with its first."""
-        first: dict[nn.Parameter, str] = {}
-        names = self.named_parameters(remove_duplicate=False)
-        found = {name: first.setdefault(one, name) for name, one in names}
-        return {name: source for name, source in found.items() if name != source}
 
     def _embedded(self, embeddings: Tensor, positions: Tensor, flow: Flow) -> Tensor:
         stack = self.spec.stack
