@@ -1,5 +1,6 @@
 """Learned augmented residual layers: weights, a low-rank term and earlier activations."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class Laurel(Residual):
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
         kept = x
         if self.low:
-            kept = x + self.norm(self.right(self.left(self._seen(x, flow))))
+            kept = x + self.norm(self.right(self._seen(x, flow)))
         self._remember(x, flow)
         if "rw" not in self.forms:
             return kept + y
@@ -92,13 +93,14 @@ class Laurel(Residual):
         return weight[0] * y + weight[1] * kept
 
     def _seen(self, x: Tensor, flow: Flow) -> Tensor:
-        """What h is applied to: the sum comes first, since h is linear."""
-        found = [x] if "lr" in self.forms else []
+        """V applied to what h sees: to each before they are summed, since its results are small."""
+        seen = [self.left(x)] if "lr" in self.forms else []
         for back in range(self.reach):
             earlier = flow.kept("residual", f"before{back}")
             if earlier is not None:
-                found.append(self.earlier[back] * earlier)
-        return torch.stack(found).sum(0) if len(found) > 1 else found[0]
+                seen.append(self.earlier[back] * self.left(earlier))
+        found: Tensor = sum(seen[1:], start=seen[0])
+        return found
 
     def _remember(self, x: Tensor, flow: Flow) -> None:
         for back in range(self.reach):
@@ -118,10 +120,11 @@ class Laurel(Residual):
         if "rw" in forms:
             cost += Cost(scalars=2, pointwise=2 * width)
         earlier = min(reach, sublayer(site)) if "pa" in forms else 0
-        cost += Cost(scalars=earlier, pointwise=2 * earlier * width)
-        if "lr" in forms or earlier:
+        cost += Cost(scalars=earlier)
+        seen = earlier + ("lr" in forms)
+        if seen:
             matrix = linear_cost(width, options["rank"])
-            cost += matrix + matrix + Cost(pointwise=width)
+            cost += matrix + replace(matrix, flops=seen * matrix.flops) + Cost(pointwise=width)
             if options["normed"]:
                 cost += Cost(scalars=width, pointwise=4 * width)
         return cost
