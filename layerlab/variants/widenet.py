@@ -130,6 +130,8 @@ VARIANTS = (
         cost="All experts are computed for every token, not k of them: matrix products cost "
         "experts/k times what the chosen ones need. PyTorch's grouped product, which would do only "
         "those, takes no float64, does not compile in float32 and is not counted by "
-        "FlopCounterMode. Parameters of attention and experts count once for all layers.",
+        "FlopCounterMode. Parameters of attention and experts count once for all layers. "
+        "Low-rank adapters are each layer's own: since the matrices below them are shared, they "
+        "stay beside the model and cannot be merged into it.",
     ),
 )
