@@ -108,7 +108,7 @@ VARIANTS = (
         source="zhu24, equations 2 to 5 and 10 to 14",
         about="n residual streams that learned weights, partly of the token, read, mix and write.",
         cost="Few operations, but n streams are n times the memory traffic of one, forward and "
-        "backward: eager, on one thread at width 256, a sublayer pays about a fifth of its time.",
+        "backward: eager, on one CPU thread at width 256, a step takes about a third longer.",
         start="identity",
     ),
 )
