@@ -1,13 +1,19 @@
-"""Writes what the declarations already say: docs/measures/*.md and the table of README.md.
+"""Writes what declarations already say: docs/measures/*.md, docs/variants.md, README.md's table.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
+from layerlab.blocks.part import SLOTS
+from layerlab.blocks.spec import Variant
 from layerlab.measures.measure import Bound, Measure
+from layerlab.model.option import options_of
+from layerlab.model.preset import Preset, presets
 from layerlab.registry import measures
+from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
 START, END = "<!-- measures: written by make docs -->", "<!-- end of measures -->"
@@ -38,6 +44,8 @@ def pages() -> dict[Path, str]:
     found = measures().values()
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
     readme = ROOT / "README.md"
+    own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
+    written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
     return {**written, readme: with_table(readme.read_text("utf-8"), found)}
 
 
@@ -90,6 +98,44 @@ def with_table(readme: str, found: Iterable[Measure]) -> str:
     ]
     table = _table(("measure", "what it is", "columns"), rows)
     return f"{before}{START}\n{table}\n{END}{after}"
+
+
+def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
+    """The page of all variants, by file, and of the published shapes."""
+    parts = [
+        "# Variants",
+        "What `layerlab variants` lists and `layerlab.build` builds. *Unsaid* is what the source "
+        "leaves open: in words, or as options, whose defaults are our reading; `layerlab variants "
+        "NAME` shows them with their values, beside parameters, FLOPs and a picture of the block. "
+        "Keys of sources are resolved in [sources](sources.md).",
+    ]
+    for place, names in groupby(own, key=home):
+        rows = [_variant(own[name]) for name in names]
+        head = ("variant", "equation", "source", "compared with", "unsaid")
+        parts += [f"## {place.removeprefix('layerlab.variants.')}", _table(head, rows)]
+    rows = [
+        (f"`{one.name}`", f"`{one.variant}`", one.source, one.published, one.unsaid)
+        for one in shapes
+    ]
+    head = ("preset", "variant", "source", "published", "not published")
+    parts += [
+        "## Presets",
+        'A preset stands where a variant may: `layerlab.build("llama-7b", device="meta")`. Its '
+        "shape fits every other variant too: `--preset`, or `preset=` in Python.",
+        _table(head, rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _variant(one: Variant) -> tuple[str, ...]:
+    open_ = [
+        f"`{slot}.{name}`"
+        for slot in SLOTS
+        for name, option in options_of(one.spec, slot).items()
+        if option.unsaid
+    ]
+    unsaid = " ".join(filter(None, [one.unsaid, f"Options: {', '.join(open_)}." if open_ else ""]))
+    return f"`{one.name}`", f"`{one.equation}`", one.source, f"`{one.baseline}`", unsaid
 
 
 def _place(name: str, measure: Measure) -> str:
