@@ -5,11 +5,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Role, Site
+from layerlab.blocks.spec import Spec
 from layerlab.domain import Domain
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
@@ -40,6 +42,14 @@ class ParallelStreams(Residual):
         super().__init__(width, site)
         self.streams = streams
         self.collapse = collapse
+
+    @classmethod
+    def accept(cls, spec: Spec) -> None:
+        if spec.block.placement == "post":
+            raise UserError(
+                f"residual {cls.name!r} keeps several streams, and a norm after the sum would see "
+                "only their collapse; type placement=pre, after or both"
+            )
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
         """What `read` and `write` weigh with: n + 1 rows (r above M), and w."""
