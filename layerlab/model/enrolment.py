@@ -24,7 +24,7 @@ class Watch:
         """What another finder gives for a module of `MOMENTS`; None for all others."""
         if name not in MOMENTS:
             return None
-        others = [one for one in sys.meta_path if one is not self]
+        others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
         found = (one.find_spec(name, path, target) for one in others)
         spec: Any = next(filter(None, found), None)
         if spec is None:
@@ -33,7 +33,7 @@ class Watch:
 
         def run_and_enrol(module: ModuleType) -> None:
             run(module)
-            _RAN.add(name)
+            _RAN.add(module.__name__)  # a loader may serve several modules
             enrol()
 
         spec.loader.exec_module = run_and_enrol

@@ -60,6 +60,12 @@ def add(module: ModuleType, origin: Origin) -> Found:
     found = _outside(module, home, origin)
     others = [one for one in _all() if one.home != home and _digest(one) != origin.digest]
     _check([*others, found])
+    alike = next((one.home for one in others if one.module == found.module), None)
+    if alike:
+        raise UserError(
+            f"two files are called {origin.name}, and a checkpoint has room for one: {alike} and "
+            f"{home}; rename one of them"
+        )
     for again in [one.home for one in _ADDED.values() if _digest(one) == origin.digest]:
         del _ADDED[again]
     _ADDED[home] = _SEEN[origin.digest] = found

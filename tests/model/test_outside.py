@@ -179,6 +179,21 @@ def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
     assert len(inventory.origins()) == 1
 
 
+def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    load(written(tmp_path / "mine.py"))
+    said = "two files are called mine.py, and a checkpoint has room for one: .*; rename one"
+    with pytest.raises(UserError, match=said):
+        load(written(tmp_path / "other" / "mine.py", "another"))
+    assert "another" not in inventory.variants()
+
+
+def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
+    load(written(tmp_path / "mine.py"))
+    load(written(tmp_path / "mine.py", "another"))
+    assert "another" in inventory.variants() and "mine" not in inventory.variants()
+
+
 @pytest.mark.parametrize(
     ("foot", "said"),
     [
