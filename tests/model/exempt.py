@@ -3,6 +3,10 @@
 from layerlab.variants.inventory import variants
 
 EXEMPT: dict[str, dict[str, str]] = {
+    "memory": {
+        "attention-residuals": "it attends to every earlier sublayer, so it keeps what each wrote",
+        "denseformer": "it mixes what every earlier block gave, so it keeps them all",
+    },
     "projection": {
         "canon": "a convolution stands between its matrices and the scores, which the measure says",
     },

@@ -48,7 +48,7 @@ def test_adapters_wrap_every_matrix_and_learn(name: str) -> None:
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
 
-    model, x = small(name, dtype=torch.float32), tokens()
+    model, x = shaken(small(name, dtype=torch.float32)), tokens()
     matrices, before = parts(model), model(x, use_cache=False).logits.detach()
     adapted = get_peft_model(
         model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
