@@ -1,5 +1,6 @@
 """What is drawn depends on a parameter's name and the seed, and on nothing else."""
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -35,6 +36,12 @@ def digest(model: LabForCausalLM) -> str:
     return found.hexdigest()
 
 
+@functools.cache
+def fresh(name: str, seed: int = 0, **options: object) -> LabForCausalLM:
+    """A model as it starts; nobody may change it."""
+    return build(name, **{**SIZES, **options}, seed=seed)
+
+
 def parameters(model: LabForCausalLM) -> dict[str, Tensor]:
     return {name: one.detach() for name, one in model.named_parameters()}
 
@@ -51,10 +58,9 @@ def starts(model: LabForCausalLM) -> dict[str, object]:
 @pytest.mark.parametrize("other", ["llama", "gpt2"])
 @pytest.mark.parametrize("name", bound("drawing"))
 def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None:
-    sizes = {**SIZES, "inner": INNER}
-    mine = build(name, **sizes)
+    mine = fresh(name, inner=INNER)
     how = variant(name).spec.stack.initialisation
-    theirs = build(other, **sizes, initialisation=how)
+    theirs = fresh(other, inner=INNER, initialisation=how)
     one, two = parameters(mine), parameters(theirs)
     own = {  # a start of the part's own: the identity, a constant
         key
@@ -76,14 +82,12 @@ def test_every_variant_is_the_same_in_a_fresh_process() -> None:
     )
     theirs = json.loads(given.stdout.splitlines()[-1])
     names = bound("drawing")
-    assert {name: digest(build(name, **SIZES)) for name in names} == {
-        name: theirs[name] for name in names
-    }
+    assert {name: digest(fresh(name)) for name in names} == {name: theirs[name] for name in names}
 
 
 @pytest.mark.parametrize("name", bound("drawing"))
 def test_another_seed_gives_other_numbers_and_the_same_constants(name: str) -> None:
-    one, two = (parameters(build(name, **SIZES, seed=seed)) for seed in (0, 1))
+    one, two = (parameters(fresh(name, seed)) for seed in (0, 1))
     constant = {key for key in one if torch.equal(one[key], two[key])}
     drawn = {key for key in one if key.endswith(("query.weight", "embed_tokens.weight"))}
     assert drawn and not drawn & constant
@@ -95,7 +99,7 @@ def test_another_seed_gives_other_numbers_and_the_same_constants(name: str) -> N
 
 @pytest.mark.parametrize("name", bound("drawing"))
 def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name: str) -> None:
-    built = build(name, **SIZES)
+    built = fresh(name)
     empty = build(name, **SIZES, device="meta")
     assert all(one.is_meta for one in empty.parameters())
     full = LabForCausalLM.from_pretrained(None, config=empty.config, state_dict={})

@@ -9,7 +9,7 @@ from layerlab.variants.inventory import variants
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
 
-MEASURES = ("attention", "stream")
+MEASURES = ("attention",)
 
 
 @pytest.mark.parametrize("name", bound("inspection"))
@@ -19,10 +19,9 @@ def test_every_layer_is_heard_and_read(name: str) -> None:
     found = anatomy(model)
     assert [part.block for part in found.attentions] == list(range(layers))
     assert all(part.interface for part in found.attentions)
-    report = layerlab.inspect(model, input_ids=tokens(1), measures=MEASURES, progress=False)
+    report = layerlab.inspect(model, input_ids=tokens(1, 12), measures=MEASURES, progress=False)
     heard = report.frame("attention")
     assert len(heard) == layers * SIZES["heads"]
-    assert set(report.frame("stream")["layer"]) >= set(range(1, layers + 1))
 
 
 @pytest.mark.parametrize("name", bound("projection"))
