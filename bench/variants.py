@@ -6,6 +6,7 @@ over rounds of the ratio within a round. x-transformers is timed where it is ins
 
     --section NAME   train, cost, decode, bottleneck or carry; all of them if left out
     --mode MODE      eager, eager-bf16, compiled or compiled-bf16; all four if left out
+    --variant NAME   in the section cost: this one; all of them if left out
     --rounds N       rounds of each comparison (default 5)
     --device NAME    cpu (default) or cuda
 """
@@ -52,6 +53,7 @@ MODES = ("eager", "eager-bf16", "compiled", "compiled-bf16")
 # The vocabularies and depths of the source, at a quarter of its width.
 TWIN = {"width": 1024, "heads": 8, "context": 128, "inner": 2752}
 SMALL, LARGE = 32000, 100883
+CHOSEN: list[str] = []
 
 Step = Callable[[], Any]
 
@@ -227,7 +229,7 @@ def cost(modes: list[str], rounds: int, device: str) -> None:
     for mode in modes:
         print(f" {mode}")
         for name, one in variants().items():
-            if name == one.baseline:
+            if name == one.baseline or (CHOSEN and name not in CHOSEN):
                 continue
             base, model = build(one.baseline, **SIZES), build(name, **SIZES)
             steps = {
@@ -368,9 +370,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--section", choices=SECTIONS, action="append")
     parser.add_argument("--mode", choices=MODES, action="append")
+    parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
+    CHOSEN.extend(given.variant)
     logging.set_verbosity_error()
     if given.device == "cpu":
         torch.set_num_threads(1)
