@@ -22,8 +22,8 @@ SOURCES = [
 FORBIDDEN = {"utils", "common", "helpers", "misc", "base", "core"}
 LONGEST = 400
 
-# What each part may import besides itself, the domains of options and UserError. Parts that are not named here (api, cli,
-# studies) are where the stems meet, and may import all.
+# What each part may import besides itself, the domains of options and UserError. Parts that are not
+# named here (api, cli, studies) are where the stems meet, and may import all.
 INSPECTION = {"numerics": {"shapes"}, "measures": {"numerics", "shapes", "builtin"}}
 BUILDING = {
     "blocks": {"shapes"},

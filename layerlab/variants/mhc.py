@@ -12,7 +12,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import Draw, Start, constant, linear, starts, zeros
+from layerlab.blocks.start import Draw, Start, constant, starts, zeros
 from layerlab.blocks.stream import STREAMS, ParallelStreams, exact, sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
@@ -127,12 +127,12 @@ class ManifoldConnections(ParallelStreams):
         if stack and collapse != "head":
             return
         kinds, outputs = (1, streams) if stack else (3, streams * (streams + 2))
-        self.weight = linear(streams * width, outputs, start=zeros)
+        self.weight = nn.Parameter(torch.zeros(outputs, streams * width))
         self.static = nn.Parameter(torch.zeros(outputs))
         self.scale = nn.Parameter(torch.zeros(kinds))
         read, mixed = (0, None) if stack else (sublayer(site) % streams, diagonal)
         plain = _plain(read, streams, guard, mixed)
-        starts(self, static=plain, scale=constant(scale))
+        starts(self, weight=zeros, static=plain, scale=constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
         n = self.streams
@@ -156,7 +156,7 @@ class ManifoldConnections(ParallelStreams):
         """In float32 at least; the norm is one number a token and comes after the product."""
         flat = streams.flatten(-2)
         flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-        logits: Tensor = NormedProduct.apply(flat, self.weight.weight.to(flat.dtype))
+        logits: Tensor = NormedProduct.apply(flat, self.weight.to(flat.dtype))
         return logits * scale.to(flat.dtype) + self.static.to(flat.dtype)
 
     @classmethod

@@ -3,9 +3,6 @@
 from layerlab.variants.inventory import variants
 
 EXEMPT: dict[str, dict[str, str]] = {
-    "adapters": {
-        "mhc": "its product is one with the norm: the matrix is read, so an adapter on it rests",
-    },
     "memory": {
         "attention-residuals": "it attends to every earlier sublayer, so it keeps what each wrote",
         "denseformer": "it mixes what every earlier block gave, so it keeps them all",

@@ -29,7 +29,7 @@ def config() -> DeepseekV4Config:
 
 def filled(theirs: nn.Module, ours: nn.Module) -> nn.Module:
     """Their module with our values, which stand in the same order."""
-    values = [ours.weight.weight, ours.static, ours.scale]
+    values = [ours.weight, ours.static, ours.scale]
     with torch.no_grad():
         for parameter, value in zip(theirs.parameters(), values, strict=True):
             parameter.copy_(value)
