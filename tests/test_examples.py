@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PROMISED = {
     "findings.py": "mean attention norm per layer",
     "pair.py": "relative residual",
+    "variant.py": "relative residual before training",
     "own_measure.py": "focus on the loudest channel, per layer",
 }
 

@@ -164,12 +164,13 @@ def subject(
 
 
 def label(model: Any) -> str:
-    """What a report calls a model: its name, the last part of its path, or its class.
+    """What a report calls a model: its name, the last part of its path, its variant, or its class.
 
     Source: Own.
     """
     if isinstance(model, PreTrainedModel):
-        return Path(model.config._name_or_path or type(model).__name__).name
+        own = getattr(model.config, "variant", None) or type(model).__name__
+        return Path(model.config._name_or_path or str(own)).name
     folder = Path(str(model))
     return folder.resolve().name if folder.is_dir() else str(model)
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from layerlab import load_report
+from tests.cli.several import several
 
 QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
 
@@ -69,29 +70,41 @@ def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     assert layerlab(*healthy, cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("nobody/nothing",), "'nobody/nothing' is neither a folder, nor a built-in model"),
-        (("--measures", "diversty"), "no measure is called 'diversty'; did you mean 'diversity'?"),
-        (("--measures", "dimension(eps=1)"), "measure 'dimension' has no option 'eps'"),
-        (("--text", "missing.txt"), "--text missing.txt: no such file or directory"),
-        (("--context", "4000"), "--context 4000 is longer than the 256 positions of pre-norm"),
-        (("--out", "taken"), "cannot write a report to taken: it is a file; name a folder"),
-        (("--context", "1"), "context is 1; expected a whole number, at least 2"),
-        (("--fail-on", "info"), "Invalid value for '--fail-on'"),
-        (("--no-such-option",), "No such option: --no-such-option"),
-        (("",), "the model's name is empty"),
-        (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
-        (("--load", "missing.py"), "no Python file at missing.py"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_two(tmp_path, words, message):
-    (tmp_path / "taken").touch()
-    done = layerlab("inspect", "-q", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr and done.stderr.count("\n") == 1
-    assert done.stdout == "" and [path.name for path in tmp_path.iterdir()] == ["taken"]
+MISTAKES = [
+    (("nobody/nothing",), "'nobody/nothing' is neither a folder, nor a built-in model"),
+    (("--measures", "diversty"), "no measure is called 'diversty'; did you mean 'diversity'?"),
+    (("--measures", "dimension(eps=1)"), "measure 'dimension' has no option 'eps'"),
+    (("--text", "missing.txt"), "--text missing.txt: no such file or directory"),
+    (("--context", "4000"), "--context 4000 is longer than the 256 positions of pre-norm"),
+    (("--out", "taken"), "cannot write a report to taken: it is a file; name a folder"),
+    (("--context", "1"), "context is 1; expected a whole number, at least 2"),
+    (("--fail-on", "info"), "Invalid value for '--fail-on'"),
+    (("--no-such-option",), "No such option: --no-such-option"),
+    (("",), "the model's name is empty"),
+    (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
+    (("--load", "missing.py"), "no Python file at missing.py"),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What every mistake was answered with, and the folder it was made in."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "taken").touch()
+    return several([("inspect", "-q", *words) for words, _ in MISTAKES], folder), folder
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][1])
+def test_a_mistake_is_one_line_and_exit_code_two(told, number):
+    found, folder = told[0][number], told[1]
+    assert found.code == 2
+    assert MISTAKES[number][1] in found.error and found.error.count("\n") == 1
+    assert found.out == "" and [path.name for path in folder.iterdir()] == ["taken"]
+
+
+def test_a_mistake_ends_the_process_with_two(tmp_path):
+    done = layerlab("inspect", "-q", "--context", "1", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):

@@ -1,7 +1,5 @@
 """`layerlab retrofit`: a saved model in, a variant with the same logits out, or one clear line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,19 +8,29 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
+from tests.cli.several import Said, several
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user types it."""
-    command = [sys.executable, "-m", "layerlab", "retrofit", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Said], Path]:
+    """What the commands below gave back, and the folder they were run in."""
+    folder = tmp_path_factory.mktemp("retrofit")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "text.txt").write_text("mine")
+    commands = [
+        ("pre-norm", "--variant", "pangu-pi", "--option", "r=8", "--out", "new"),
+        ("llama", "--variant", "history-1", "--out", "other"),
+        ("llama", "--variant", "pangu-pie", "--out", "never"),
+        ("llama", "--variant", "pangu-pi", "--option", "r=0", "--out", "never"),
+        ("llama", "--out", "mine"),
+    ]
+    return several([("retrofit", *words) for words in commands], folder), folder
 
 
-def test_a_rebuilt_model_is_saved_with_its_tokenizer(tmp_path: Path) -> None:
-    out = tmp_path / "new"
-    found = run("pre-norm", "--variant", "pangu-pi", "--option", "r=8", "--out", str(out))
-    assert found.returncode == 0 and found.stderr == ""
-    assert "logits before training: the same, bit for bit" in found.stdout
+def test_a_rebuilt_model_is_saved_with_its_tokenizer(said: tuple[list[Said], Path]) -> None:
+    found, out = said[0][0], said[1] / "new"
+    assert found.code == 0 and found.error == ""
+    assert "logits before training: the same, bit for bit" in found.out
     new = AutoModelForCausalLM.from_pretrained(out)
     old = AutoModelForCausalLM.from_pretrained(builtin.path("pre-norm"))
     ids = AutoTokenizer.from_pretrained(out)("A short text.", return_tensors="pt").input_ids
@@ -31,34 +39,29 @@ def test_a_rebuilt_model_is_saved_with_its_tokenizer(tmp_path: Path) -> None:
         assert torch.equal(new(ids).logits, old(ids).logits)
 
 
-def test_a_variant_that_is_another_function_says_how_far_it_is(tmp_path: Path) -> None:
-    found = run("llama", "--variant", "history-1", "--out", str(tmp_path / "new"))
-    assert found.returncode == 0
-    assert "logits before training: off by up to" in found.stdout
+def test_a_variant_that_is_another_function_says_how_far_it_is(
+    said: tuple[list[Said], Path],
+) -> None:
+    assert said[0][1].code == 0
+    assert "logits before training: off by up to" in said[0][1].out
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("number", "message"),
     [
-        (["llama", "--variant", "pangu-pie"], "did you mean 'pangu-pi'?"),
-        (["llama", "--variant", "pangu-pi", "--option", "r=0"], "option r of shortcut part"),
+        (2, "did you mean 'pangu-pi'?"),
+        (3, "option r of shortcut part"),
+        (4, "holds files already; name a new or an empty folder"),
     ],
 )
-def test_a_mistake_gets_one_line_and_leaves_nothing(
-    tmp_path: Path, words: list[str], message: str
+def test_a_mistake_gets_one_line_and_changes_nothing(
+    said: tuple[list[Said], Path], number: int, message: str
 ) -> None:
-    found = run(*words, "--out", str(tmp_path / "new"))
-    assert found.returncode == 2 and message in found.stderr
-    assert found.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_files_that_are_there_already_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    found = run("llama", "--out", str(tmp_path))
-    assert found.returncode == 2
-    assert "holds files already; name a new or an empty folder" in found.stderr
-    assert (tmp_path / "mine.txt").read_text() == "mine"
+    found, folder = said[0][number], said[1]
+    assert found.code == 2 and found.out == ""
+    assert message in found.error and found.error.count("\n") == 1
+    assert {path.name for path in folder.iterdir()} == {"mine", "new", "other"}
+    assert [path.name for path in (folder / "mine").iterdir()] == ["text.txt"]
 
 
 def test_function_takes_a_loaded_model_and_options(tiny) -> None:

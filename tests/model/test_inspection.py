@@ -5,6 +5,7 @@ import pytest
 import layerlab
 from layerlab.measures.anatomy import anatomy
 from layerlab.measures.projection import project
+from layerlab.measures.subject import label
 from layerlab.variants.inventory import variants
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
@@ -37,3 +38,7 @@ def test_the_weights_of_every_head_are_found_with_the_norm_in_front(name: str) -
     assert (read.rotary is not None) == (spec.stack.position == "rotary")
     plain = spec.block.norm.name in ("rms", "layer") and spec.block.placement in ("pre", "both")
     assert (read.norm == spec.block.norm.name) if plain else True
+
+
+def test_an_unsaved_model_is_called_by_its_variant() -> None:
+    assert label(small("as-4", device="meta")) == "as-4"

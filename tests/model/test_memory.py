@@ -24,7 +24,7 @@ def carried(name: str, layers: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", bound("memory"))
 def test_what_is_carried_does_not_grow_with_depth(name: str) -> None:
-    (few, said), (many, _) = carried(name, 2), carried(name, 6)
+    (few, said), (many, _) = carried(name, 8), carried(name, 16)
     assert few == many
     assert few <= said
 

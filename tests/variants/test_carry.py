@@ -1,9 +1,5 @@
 """What holds of every variant that carries tensors from layer to layer, options included."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -29,19 +25,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("value-residual", {"form": "shared"}),
 ]
 TIGHT = 1e-11  # float64: thousands of operations of 1e-16 each
-
-COMPILED = """
-import json, sys, torch
-from layerlab.model.build import build
-from tests.model.small import SIZES, tokens
-for name, options in json.loads(sys.argv[1]):
-    torch._dynamo.reset()
-    model = build(name, **{**SIZES, 'layers': 2, **options})
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    ids = tokens(1, 8)
-    torch.testing.assert_close(compiled(ids).logits, model(ids).logits)
-    print(name, "compiled")
-"""
 
 
 def gradients(model: LabForCausalLM, ids: Tensor) -> dict[str, Tensor]:
@@ -90,12 +73,3 @@ def test_the_account_is_exact_with_options(name: str, options: dict[str, Any]) -
     with FlopCounterMode(display=False) as backward:
         logits.sum().backward()
     assert backward.get_total_flops() == said.backward * ids.numel()
-
-
-def test_all_compile_into_one_graph() -> None:
-    """In a process of its own: checks of shapes at run time break graphs."""
-    environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
-    command = [sys.executable, "-c", COMPILED, json.dumps(CASES)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("compiled") == len(CASES)

@@ -13,9 +13,13 @@ for name, options in [
     ("qk-norm", {"form": "l2"}),
     ("gated-attention", {"gate": "head", "kv_heads": 2}),
     ("canon", {"places": "bd", "kernel": 2, "kv_heads": 2}),
+    ("denseformer", {"dilation": 2, "layers": 3}),
+    ("attention-residuals-block", {"blocks": 2, "layers": 2}),
+    ("value-residual", {"form": "learned", "layers": 2}),
+    ("history-5", {"first_layer": "zero", "divide": True, "layers": 2}),
 ]:
     torch._dynamo.reset()
-    model = shaken(small(name, layers=1, **options)).train()
+    model = shaken(small(name, **{'layers': 1, **options})).train()
     x = tokens(2, 12)
     positions = torch.cat((torch.arange(5), torch.arange(7))).expand(2, -1)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -37,4 +41,4 @@ def test_options_compile_as_one_graph() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(done.stdout.splitlines()) == 4
+    assert len(done.stdout.splitlines()) == 8
