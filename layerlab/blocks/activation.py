@@ -114,6 +114,30 @@ def gelu_tanh(x: Features) -> Features:
     return value
 
 
+def sloped(gradient: Features, x: Features, name: str) -> Features:
+    """The gradient of `activated` by x times another, in one pass over memory.
+
+    Source: Own.
+    """
+    ops = torch.ops.aten
+    match name:
+        case "silu":
+            return ops.silu_backward(gradient, x)
+        case "gelu":
+            return ops.gelu_backward(gradient, x)
+        case "gelu-tanh":
+            return ops.gelu_backward(gradient, x, approximate="tanh")
+        case "relu":
+            return ops.threshold_backward(gradient, x, 0)
+        case "relu2":
+            return gradient * 2 * functional.relu(x)
+        case "tanh":
+            return ops.tanh_backward(gradient, torch.tanh(x))
+        case "sigmoid":
+            return ops.sigmoid_backward(gradient, torch.sigmoid(x))
+    return gradient
+
+
 def activation_unit(name: str, width: int) -> nn.Module:
     """The named activation as a module for features of this width.
 

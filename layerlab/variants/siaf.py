@@ -22,6 +22,7 @@ from layerlab.blocks.shape import Site
 from layerlab.blocks.start import Draw, Start, linear, ones, residual, starts, zeros
 from layerlab.domain import Domain
 from layerlab.shapes import Features, Stream
+from layerlab.variants.series import resting, series
 
 CURVED = tuple(name for name in NAMES if name != "none")
 FLAT_BELOW = ("relu", "relu2")
@@ -149,14 +150,6 @@ class Shifted(nn.Module):
         return activated(x + self.shift.to(x.dtype), self.name)
 
 
-def resting(shift: Tensor, x: Features, name: str) -> Tensor:
-    """What a term gives where its argument is zero, rounded as a row of features is.
-
-    Source: Own.
-    """
-    return activated(shift.repeat(x.shape[-1] // shift.shape[0]), name)
-
-
 class Siaf(Part):
     """(S(x W_gate) * (x W_up)) W_down, or S(x W_up) W_down, with a series S of n activations f_i.
 
@@ -265,21 +258,38 @@ class Siaf(Part):
         self.neighbours = self._neighbours(inner)
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
-        first, *further = self.terms
         product = self.chosen["position"] == "product"
         z = self.gate(x) if self.gated else self.up(x)
-        y = first(z)
         if product:
-            z = y = y * self.up(x)
-        source = x if self.chosen["form"] == "multi-projection" else z
-        for term in further:
-            y = y + term(source)
+            y = self._on_product(z, self.up(x))
+        else:
+            y = self._summed(z, x)
         if self.neighbours is not None:
             y = self.neighbours(y, flow)
         if self.gated and not product:
             y = y * self.up(x)
         out: Stream = self.down(y)
         return out
+
+    def _summed(self, z: Tensor, x: Stream) -> Tensor:
+        terms = [one for one in self.terms if isinstance(one, Inner)]
+        if terms:
+            names = [one.name for one in terms]
+            return series(z, names, [one.scale for one in terms], [one.shift for one in terms])
+        first, *further = self.terms
+        y, source = first(z), x if self.chosen["form"] == "multi-projection" else z
+        for term in further:
+            y = y + term(source)
+        found: Tensor = y
+        return found
+
+    def _on_product(self, z: Features, up: Features) -> Features:
+        first, *further = self.terms
+        product = y = first(z) * up
+        for term in further:
+            y = y + term(product)
+        found: Features = y
+        return found
 
     def _terms(self, width: int, inner: int) -> list[nn.Module]:
         n, form = self.chosen["n"], self.chosen["form"]

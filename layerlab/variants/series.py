@@ -1,0 +1,143 @@
+"""The sum of a series of activations, a few rows at a time.
+
+On a processor a chain of element-wise operations on a large tensor spends its time moving memory.
+Over a few rows the chain stays in the cache, and only its input is kept for the backward pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.blocks.activation import activated, sloped
+from layerlab.shapes import Features
+
+ROWS = 64
+LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
+
+Numbers = Sequence[Tensor]
+
+
+def series(x: Features, names: Sequence[str], scales: Numbers, shifts: Numbers) -> Features:
+    """f_1(a_1 x + b_1) + sum over i > 1 of [f_i(a_i x + b_i) - f_i(b_i)].
+
+    Source: pangu23, equation 7; the terms less their values at rest: Own.
+
+    Args:
+        names: of the activations f_i.
+        scales: a_i, one number for all channels or one for each.
+        shifts: b_i, alike.
+    """
+    if not _worthwhile(x):
+        return _sum(x, names, scales, shifts)
+    y: Features = _Series.apply(x, tuple(names), *scales, *shifts)
+    return y
+
+
+def _worthwhile(x: Tensor) -> bool:
+    return (
+        x.device.type == "cpu"
+        and x.numel() >= LARGE
+        and torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+    )
+
+
+def _sum(x: Tensor, names: Sequence[str], scales: Numbers, shifts: Numbers) -> Tensor:
+    total = None
+    for name, scale, shift in zip(names, scales, shifts, strict=True):
+        scale, shift = scale.to(x.dtype), shift.to(x.dtype)
+        term = activated(torch.addcmul(shift, x, scale), name)
+        total = term if total is None else (term - resting(shift, x, name)).add_(total)
+    assert total is not None, "a series has a first term"
+    return total
+
+
+def resting(shift: Tensor, x: Tensor, name: str) -> Tensor:
+    """What a term gives where its argument is zero, rounded as a row of features is.
+
+    Source: Own.
+    """
+    return activated(shift.repeat(x.shape[-1] // shift.shape[0]), name)
+
+
+class _Series(torch.autograd.Function):
+    """The same sum and its derivatives, over rows that stay in the cache."""
+
+    @staticmethod
+    def forward(x: Tensor, names: tuple[str, ...], *numbers: Tensor) -> Tensor:
+        scales, shifts = _halves(numbers)
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for rows, target in zip(_pieces(x), _pieces(y), strict=True):
+            target.copy_(_sum(rows, names, scales, shifts))
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.names, *numbers = inputs
+        ctx.save_for_backward(x, *numbers)
+        ctx.save_for_forward(x, *numbers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, *numbers = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
+            y = _sum(x, ctx.names, *_halves(numbers))
+            first, *others = torch.autograd.grad(y, (x, *numbers), gradient, create_graph=True)
+            return first, None, *others
+        slope = torch.empty_like(x, memory_format=torch.contiguous_format)
+        totals = [torch.zeros(x.shape[-1], dtype=torch.float32) for _ in numbers]
+        for rows, given, target in zip(_pieces(x), _pieces(gradient), _pieces(slope), strict=True):
+            _backward_rows(rows, given, target, ctx.names, numbers, totals)
+        _at_rest(gradient, ctx.names, numbers, totals)
+        found = [
+            total.sum_to_size(one.shape).to(one.dtype)
+            for total, one in zip(totals, numbers, strict=True)
+        ]
+        return slope, None, *found
+
+    @staticmethod
+    def jvp(ctx: Any, moved: Tensor, _: None, *still: Tensor) -> Tensor:
+        x, *numbers = ctx.saved_tensors
+        total = torch.zeros_like(x)
+        for name, scale, shift in zip(ctx.names, *_halves(numbers), strict=True):
+            scale, shift = scale.to(x.dtype), shift.to(x.dtype)
+            total = total + sloped(moved * scale, torch.addcmul(shift, x, scale), name)
+        return total
+
+
+def _backward_rows(
+    x: Tensor,
+    gradient: Tensor,
+    slope: Tensor,
+    names: Sequence[str],
+    numbers: Numbers,
+    totals: Numbers,
+) -> None:
+    slope.zero_()
+    n = len(names)
+    for at, name in enumerate(names):
+        scale, shift = numbers[at].to(x.dtype), numbers[n + at].to(x.dtype)
+        inner = sloped(gradient, torch.addcmul(shift, x, scale), name)
+        slope.addcmul_(inner, scale.expand_as(inner))
+        totals[n + at] += inner.sum(0, dtype=torch.float32)
+        totals[at] += inner.mul_(x).sum(0, dtype=torch.float32)
+
+
+def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: Numbers) -> None:
+    """What further terms take off at rest moves with their shifts, by the same for every row."""
+    n, whole = len(names), gradient.flatten(0, -2).sum(0, dtype=torch.float32)
+    for at in range(1, n):
+        row = numbers[n + at].to(torch.float32).expand_as(whole)
+        totals[n + at] -= sloped(whole, row, names[at])
+
+
+def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
+    """Scales and shifts."""
+    return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+
+
+def _pieces(x: Tensor) -> tuple[Tensor, ...]:
+    """Views of a few rows each."""
+    return x.reshape(-1, x.shape[-1]).split(ROWS)
