@@ -80,6 +80,8 @@ class _GeluTanh(torch.autograd.Function):
     what the two matrix products beside it do.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Features) -> Features:
         cubed = torch.pow(x, 3.0).mul_(0.044715).add_(x)

@@ -42,7 +42,7 @@ def causal_loss(
             reduction="sum",
         )
         return total / count
-    mean: Tensor = _CrossEntropy.apply(rows.float(), targets, ignore_index, count)
+    mean: Tensor = _CrossEntropy.apply(rows.float(), targets, ignore_index, count)[0]
     return mean
 
 
@@ -64,8 +64,8 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, ignored: int, count: Tensor | int
-    ) -> Tensor:
+        logits: Tensor, targets: Tensor, ignored: int, count: Tensor | int
+    ) -> tuple[Tensor, Tensor]:
         gradient = torch.empty_like(logits)
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, len(logits), ROWS):
@@ -78,12 +78,21 @@ class _CrossEntropy(torch.autograd.Function):
             total += (loss * kept).sum()
             slope.scatter_add_(1, place, slope.new_full(place.shape, -1.0))
             slope.mul_(kept / count)
-        ctx.save_for_backward(gradient)
-        return (total / count).to(logits.dtype)
+        return (total / count).to(logits.dtype), gradient
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        scaled = gradient if upstream == 1 else gradient * upstream
-        return scaled, None, None, None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        logits, targets, ctx.ignored, ctx.count = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(logits, targets, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        logits, targets, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
+            total = functional.cross_entropy(
+                logits, targets, ignore_index=ctx.ignored, reduction="sum"
+            )
+            (slope,) = torch.autograd.grad(total / ctx.count, logits, upstream, create_graph=True)
+            return slope, None, None, None
+        return gradient if upstream == 1 else gradient * upstream, None, None, None

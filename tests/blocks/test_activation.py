@@ -35,6 +35,14 @@ def test_gelu_goes_through_function_transforms() -> None:
     torch.testing.assert_close(slope, expected, rtol=0, atol=8 * torch.finfo(torch.float32).eps)
 
 
+def test_gelu_is_mapped_over_a_batch() -> None:
+    x = torch.linspace(-3, 3, 12).view(3, 4)
+    assert torch.equal(torch.func.vmap(gelu_tanh)(x), gelu_tanh(x))
+    slopes = torch.func.vmap(torch.func.grad(lambda row: gelu_tanh(row).sum()))(x)
+    whole = torch.func.grad(lambda y: gelu_tanh(y).sum())(x)
+    torch.testing.assert_close(slopes, whole, rtol=0, atol=4 * torch.finfo(torch.float32).eps)
+
+
 def test_prelu_is_pytorchs() -> None:
     unit = Prelu(5)
     with torch.no_grad():

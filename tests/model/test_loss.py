@@ -72,3 +72,22 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     found.backward()
     assert x.grad.dtype == dtype
     torch.testing.assert_close(found.double(), expected, rtol=64 * ROUNDING, atol=0)
+
+
+def test_second_derivatives_are_those_of_cross_entropy() -> None:
+    direction = torch.linspace(-1, 1, 3 * 70 * VOCAB).view(3, 70, VOCAB)
+    found = []
+    for loss in (causal_loss, ForCausalLMLoss):
+        x = logits()
+        (slope,) = torch.autograd.grad(loss(x * x, labels(), VOCAB), x, create_graph=True)
+        (twice,) = torch.autograd.grad((slope * direction).sum(), x)
+        found.append(twice)
+    assert found[1].abs().max() > 1e-4
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=64 * ROUNDING)
+
+
+def test_function_transforms_reach_it() -> None:
+    x = logits().detach()
+    found = torch.func.grad(lambda y: causal_loss(y, labels(), VOCAB))(x)
+    expected = torch.func.grad(lambda y: ForCausalLMLoss(y, labels(), VOCAB))(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=16 * ROUNDING)
