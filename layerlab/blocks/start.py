@@ -1,11 +1,13 @@
 """With which values a parameter starts: functions of its shape, kept beside the parameter.
 
 A model draws each parameter from its own stream of random numbers, so a start never depends on
-what else a variant holds. Modules keep their starts in a dict `starts` by local parameter name.
+what else a variant holds. Modules keep their starts in a dict `starts` by local parameter name:
+functions or frozen values of a module, no closures, so that a model can be pickled.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,18 @@ class Draw:
 
 
 Start = Callable[[torch.Size, Draw], Tensor]
+# Whatever a model is in, and wherever: another precision or device would draw other numbers.
+EXACT: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number everywhere."""
+
+    value: float
+
+    def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
+        return torch.full(shape, self.value, **EXACT)
 
 
 def normal(shape: torch.Size, draw: Draw) -> Tensor:
@@ -33,7 +47,7 @@ def normal(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.randn(shape, generator=draw.generator) * draw.std
+    return torch.randn(shape, generator=draw.generator, **EXACT) * draw.std
 
 
 def residual(shape: torch.Size, draw: Draw) -> Tensor:
@@ -41,7 +55,7 @@ def residual(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: radford19, section 2.3.
     """
-    return torch.randn(shape, generator=draw.generator) * draw.residual_std
+    return torch.randn(shape, generator=draw.generator, **EXACT) * draw.residual_std
 
 
 def zeros(shape: torch.Size, draw: Draw) -> Tensor:
@@ -49,7 +63,7 @@ def zeros(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.zeros(shape)
+    return torch.zeros(shape, **EXACT)
 
 
 def ones(shape: torch.Size, draw: Draw) -> Tensor:
@@ -57,7 +71,7 @@ def ones(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.ones(shape)
+    return torch.ones(shape, **EXACT)
 
 
 def constant(value: float) -> Start:
@@ -65,7 +79,7 @@ def constant(value: float) -> Start:
 
     Source: Own.
     """
-    return lambda shape, draw: torch.full(shape, value)
+    return Constant(value)
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:

@@ -1,18 +1,26 @@
 """Name-keyed initialisation: each parameter is drawn from hash(seed, its name)."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization
 
-from layerlab.blocks.start import Draw, Start, normal, zeros
+from layerlab import UserError
+from layerlab.blocks.start import Draw, Start, normal, ones, zeros
 
 DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
     (nn.Linear, "weight"): normal,
     (nn.Linear, "bias"): zeros,
     (nn.Embedding, "weight"): normal,
+    (nn.Conv1d, "weight"): normal,
+    (nn.Conv1d, "bias"): zeros,
+    (nn.LayerNorm, "weight"): ones,
+    (nn.LayerNorm, "bias"): zeros,
+    (nn.RMSNorm, "weight"): ones,
 }
 
 
@@ -42,15 +50,40 @@ def draw(module: nn.Module, prefix: str, config: Any) -> None:
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.is_meta or getattr(parameter, "_is_hf_initialized", False):
             continue
-        start = getattr(module, "starts", {}).get(name) or DEFAULTS[_kind(module), name]
+        start = _start(module, prefix, name)
         numbers = Draw(
             generator=stream(config.seed, f"{prefix}.{name}".lstrip(".")),
             std=std,
             residual_std=std / depth**0.5 if scaled else std,
         )
-        values = start(parameter.shape, numbers)
+        with _everywhere_alike():
+            values = start(parameter.shape, numbers)
         initialization.copy_(parameter, values.to(parameter.device, parameter.dtype))
 
 
-def _kind(module: nn.Module) -> type[nn.Module]:
-    return next(kind for kind in type(module).__mro__ if kind in (nn.Linear, nn.Embedding))
+def _start(module: nn.Module, prefix: str, name: str) -> Start:
+    """How a parameter starts, as its module says, else as is usual for modules of its kind."""
+    said: Start | None = getattr(module, "starts", {}).get(name)
+    usual = (DEFAULTS[kind, name] for kind in type(module).__mro__ if (kind, name) in DEFAULTS)
+    start = said or next(usual, None)
+    if start is None:
+        raise UserError(
+            f"nothing says with which values {prefix}.{name} starts, a parameter of "
+            f"{type(module).__name__}; expected a start beside it: type starts(self, {name}=normal)"
+        )
+    return start
+
+
+@contextmanager
+def _everywhere_alike() -> Iterator[None]:
+    """Starts draw in float32 on the CPU, whatever the default is; so a part from outside may too.
+
+    In another precision a generator gives other numbers, and on another device it gives none.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)

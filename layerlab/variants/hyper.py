@@ -1,6 +1,6 @@
 """Hyper-connections: n residual streams, read, mixed and written with learned weights."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from layerlab.blocks.norm import LayerNorm
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import Draw, Start, constant, linear, starts, zeros
+from layerlab.blocks.start import EXACT, Draw, constant, linear, starts, zeros
 from layerlab.blocks.stream import COLLAPSE, STREAMS, ParallelStreams, sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import StreamRows, Streams, StreamWeights
@@ -53,7 +53,7 @@ class HyperConnections(ParallelStreams):
         if site.role == "stack":
             return
         self.static = nn.Parameter(torch.zeros(streams, streams + 2))
-        starts(self, static=_plain(sublayer(site) % streams))
+        starts(self, static=_Plain(sublayer(site) % streams))
         if dynamic:
             self.norm = LayerNorm(width, site)
             self.weight = linear(width, streams + 2, start=zeros)
@@ -89,15 +89,16 @@ class HyperConnections(ParallelStreams):
         )
 
 
-def _plain(read: int) -> Start:
+@dataclass(frozen=True)
+class _Plain:
     """Read one stream, mix none, write into all."""
 
-    def values(shape: torch.Size, draw: Draw) -> Tensor:
-        streams = shape[0]
-        eye = torch.eye(streams)
-        return torch.cat([eye[:, read : read + 1], eye, torch.ones(streams, 1)], dim=1)
+    read: int
 
-    return values
+    def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
+        eye = torch.eye(shape[0], **EXACT)
+        reading = eye[:, self.read : self.read + 1]
+        return torch.cat([reading, eye, torch.ones_like(reading)], dim=1)
 
 
 VARIANTS = (

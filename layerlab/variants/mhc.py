@@ -1,6 +1,7 @@
 """Manifold-constrained hyper-connections: streams are mixed by doubly stochastic matrices."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import Draw, Start, constant, starts, zeros
+from layerlab.blocks.start import EXACT, Draw, constant, starts, zeros
 from layerlab.blocks.stream import STREAMS, ParallelStreams, exact, sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
@@ -131,7 +132,7 @@ class ManifoldConnections(ParallelStreams):
         self.static = nn.Parameter(torch.zeros(outputs))
         self.scale = nn.Parameter(torch.zeros(kinds))
         read, mixed = (0, None) if stack else (sublayer(site) % streams, diagonal)
-        plain = _plain(read, streams, guard, mixed)
+        plain = _Plain(read=read, streams=streams, guard=guard, diagonal=mixed)
         starts(self, weight=zeros, static=plain, scale=constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
@@ -171,24 +172,29 @@ class ManifoldConnections(ParallelStreams):
         return cost + (Cost(flops=2 * n * width) if stack else cls.mixing_cost(width, site, n))
 
 
-def _plain(read: int, streams: int, guard: float, diagonal: float | None) -> Start:
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
     """Read one stream more than the others; write 1 into all, mix little.
 
     What is read has to be the plain stream exactly, but the share of a stored float32 is not exact.
     So the largest share is what the others leave of 1: near a half, its logit is as fine as that.
     """
-    largest = 1 / 2 if streams > 2 else 3 / 4
 
-    def values(shape: torch.Size, draw: Draw) -> Tensor:
-        even = math.log((1 - largest) / (streams - 2 + largest))
-        reading = torch.full((streams,), even)
-        others = torch.sigmoid(reading.double())[1:].sum() + streams * guard
-        reading[read] = torch.logit(1 - others)
-        if diagonal is None:
+    read: int
+    streams: int
+    guard: float
+    diagonal: float | None
+
+    def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
+        n = self.streams
+        largest = 1 / 2 if n > 2 else 3 / 4
+        reading = torch.full((n,), math.log((1 - largest) / (n - 2 + largest)), **EXACT)
+        others = torch.sigmoid(reading.double())[1:].sum() + n * self.guard
+        reading[self.read] = torch.logit(1 - others)
+        if self.diagonal is None:
             return reading
-        return torch.cat([reading, torch.zeros(streams), diagonal * torch.eye(streams).flatten()])
-
-    return values
+        mixing = self.diagonal * torch.eye(n, **EXACT).flatten()
+        return torch.cat([reading, torch.zeros_like(reading), mixing])
 
 
 VARIANTS = (

@@ -8,11 +8,14 @@ import sys
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
+from layerlab import UserError
 from layerlab.blocks.start import Draw, normal, residual, zeros
+from layerlab.blocks.start import starts as starts_of
 from layerlab.model.build import build
-from layerlab.model.drawing import stream
+from layerlab.model.drawing import draw, stream
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.inventory import variant
 from tests.model.exempt import bound
@@ -72,7 +75,7 @@ def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None
     different = [key for key in shared if not torch.equal(one[key], two[key])]
     assert different == []
     for key in own & one.keys():  # then it is the same in both, or differs on purpose, by its start
-        if starts(theirs).get(key) is starts(mine)[key]:
+        if starts(theirs).get(key) == starts(mine)[key]:
             assert torch.equal(one[key], two[key])
 
 
@@ -141,3 +144,76 @@ def test_the_starts_draw_at_the_scale_that_is_theirs() -> None:
     shape = torch.Size((3, 2))
     plain, scaled = normal(shape, next(draws)), residual(shape, next(draws))
     assert torch.equal(plain / 2, scaled)
+
+
+@pytest.mark.parametrize("name", bound("drawing"))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_what_is_drawn_does_not_depend_on_the_precision(name: str, dtype: torch.dtype) -> None:
+    model = fresh(name)
+    other = AutoModelForCausalLM.from_config(model.config, dtype=dtype)
+    for key, one in parameters(other).items():
+        assert one.dtype == dtype
+        assert torch.equal(one, parameters(model)[key].to(dtype)), key
+
+
+@pytest.mark.parametrize("name", bound("drawing"))
+def test_what_is_drawn_does_not_depend_on_the_device_around(name: str) -> None:
+    """The meta device stands for an accelerator: no generator of the CPU's draws on either."""
+    model, again = fresh(name), build(name, **SIZES, seed=1)
+    with torch.device("meta"):
+        for place, module in again.model.named_modules(prefix="model"):
+            for one in module.parameters(recurse=False):
+                one._is_hf_initialized = False
+            draw(module, place, model.config)
+    for key, one in again.model.named_parameters(prefix="model"):
+        assert torch.equal(one, parameters(model)[key]), key
+
+
+def test_a_start_of_ones_own_draws_alike_in_every_precision_and_place() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.zeros(3, dtype=torch.float64, device="cpu"))
+            starts_of(self, gain=lambda shape, draw: torch.randn(shape, generator=draw.generator))
+
+    config, found = fresh("llama").config, []
+    for dtype, device in ((torch.float32, "cpu"), (torch.float64, "cpu"), (torch.float32, "meta")):
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(device):
+                own = Own()
+                draw(own, "own", config)
+            assert torch.get_default_dtype() == dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(own.gain.detach())
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+def test_a_norm_of_torch_starts_as_the_norm_alone(kind: type[nn.Module]) -> None:
+    module = kind(3)
+    for one in module.parameters():
+        nn.init.constant_(one, 7.0)
+    draw(module, "norm", fresh("llama").config)
+    assert torch.equal(module.weight, torch.ones(3))
+    assert kind is nn.RMSNorm or torch.equal(module.bias, torch.zeros(3))
+
+
+def test_a_convolution_of_torch_starts_as_a_matrix_does() -> None:
+    module, config = nn.Conv1d(3, 3, 2), fresh("llama").config
+    draw(module, "mix", config)
+    numbers = Draw(
+        generator=stream(0, "mix.weight"), std=config.initializer_range, residual_std=0.0
+    )
+    assert torch.equal(module.weight, normal(torch.Size((3, 3, 2)), numbers))
+    assert torch.equal(module.bias, torch.zeros(3))
+
+
+def test_a_parameter_without_a_start_is_named_with_what_to_type() -> None:
+    module = nn.PReLU()
+    with pytest.raises(UserError, match=r"nothing says with which values mix\.weight") as told:
+        draw(module, "mix", fresh("llama").config)
+    wanted = "of PReLU; expected a start beside it: type starts(self, weight=normal)"
+    assert str(told.value).endswith(wanted)
+    assert "\n" not in str(told.value)

@@ -1,5 +1,7 @@
 """What is saved and loaded is the same model, to the bit."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import layerlab.model.enrolment  # noqa: F401  AutoModel learns of our models by it
+from layerlab.model.build import build
 from tests.model.exempt import bound
-from tests.model.small import shaken, small, tokens
+from tests.model.small import SIZES, shaken, small, tokens
 
 
 @pytest.mark.parametrize("name", bound("saving"))
@@ -24,3 +27,13 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     x = tokens()
     assert torch.equal(again(x).logits, model(x).logits)
+
+
+@pytest.mark.parametrize("name", bound("pickling"))
+def test_a_model_can_be_pickled_and_copied(name: str) -> None:
+    model = build(name, **SIZES)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        wanted, found = model.state_dict(), again.state_dict()
+        assert wanted.keys() == found.keys()
+        assert all(torch.equal(found[key], one) for key, one in wanted.items())
+        assert torch.equal(again(tokens()).logits, model(tokens()).logits)
