@@ -55,7 +55,7 @@ def _watched(model: Any, carried: list[int]) -> Iterator[None]:
     """Note how many numbers each layer hands on beside the hidden features."""
 
     def note(layer: nn.Module, given: Any, out: Any) -> None:
-        carried.append(sum(one.numel() for one in out[1].values()))
+        carried.append(sum(one.numel() for one in out[2:]))
 
     hooks = [layer.register_forward_hook(note) for layer in model.model.layers]
     try:

@@ -30,23 +30,28 @@ from layerlab.variants.origin import require
 
 
 class LabDecoderLayer(GradientCheckpointingLayer, Layer):
-    """A layer as transformers' gradient checkpointing wants it: what has a gradient comes first."""
+    """A layer as transformers' gradient checkpointing wants it.
+
+    Every tensor with a gradient enters by position and leaves on its own: reentrant checkpointing
+    looks for them nowhere else. `names` says which of the carry they are; those of what leaves
+    stand between the hidden features and it.
+    """
 
     def forward(
         self,
         hidden_states: Tensor,
-        carry: dict[str, Tensor],
-        *,
+        *carry: Tensor,
+        names: tuple[str, ...] = (),
         attention_mask: Any = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         ages: Tensor | None = None,
         past_key_values: Cache | None = None,
         implementation: str = "sdpa",
         **extra: Any,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Any, ...]:
         flow = Flow(
             layer=self.number,
-            carry=dict(carry),
+            carry=dict(zip(names, carry, strict=True)),
             mask=attention_mask,
             rotary=rotary,
             ages=ages,
@@ -54,7 +59,8 @@ class LabDecoderLayer(GradientCheckpointingLayer, Layer):
             implementation=implementation,
             extra=extra,
         )
-        return self.run(hidden_states, flow), flow.carry
+        hidden = self.run(hidden_states, flow)
+        return hidden, tuple(flow.carry), *flow.carry.values()
 
 
 class LabPreTrainedModel(PreTrainedModel):
@@ -157,12 +163,13 @@ class LabModel(LabPreTrainedModel):
         )
         flow = Flow()
         hidden = self._embedded(inputs_embeds, position_ids, flow)
-        carry = flow.carry
+        names, carry = tuple(flow.carry), list(flow.carry.values())
         rotary = self.rotary_emb(hidden, position_ids) if self.rotary_emb is not None else None
         for layer in self.layers:
-            hidden, carry = layer(
+            hidden, names, *carry = layer(
                 hidden,
-                carry,
+                *carry,
+                names=names,
                 attention_mask=mask,
                 rotary=rotary,
                 ages=position_ids if self.convolutions else None,
@@ -171,7 +178,8 @@ class LabModel(LabPreTrainedModel):
                 position_ids=position_ids,
                 **kwargs,
             )
-        hidden = self.residual.close(hidden, Flow(carry=dict(carry)))
+        flow = Flow(carry=dict(zip(names, carry, strict=True)))
+        hidden = self.residual.close(hidden, flow)
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden), past_key_values=past_key_values
         )

@@ -76,11 +76,16 @@ def test_gradient_checkpointing_changes_no_bit_of_a_gradient(name: str) -> None:
     calls = []
     for attention in {layer.attention for layer in model.model.layers}:  # some share it
         attention.register_forward_pre_hook(lambda *_: calls.append(1))
-    model.activation_checkpointing_enable()
-    again = gradients(model, x)
-    assert len(calls) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
-    for key, one in plain.items():
-        assert one is not None and torch.equal(one, again[key]), key
+    for reentrant in (
+        False,
+        True,
+    ):  # the latter sees no tensor that travels inside of another thing
+        calls.clear()
+        model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        again = gradients(model, x)
+        assert len(calls) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
+        for key, one in plain.items():
+            assert one is not None and torch.equal(one, again[key]), (key, reentrant)
 
 
 @pytest.mark.parametrize("name", bound("embeddings"))

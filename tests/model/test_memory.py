@@ -13,7 +13,7 @@ def carried(name: str, layers: int) -> tuple[int, int]:
     model, x, sizes = small(name, layers=layers), tokens(1, 3), []
     for layer in model.model.layers:
         layer.register_forward_hook(
-            lambda module, given, made: sizes.append(sum(one.numel() for one in made[1].values()))
+            lambda module, given, made: sizes.append(sum(one.numel() for one in made[2:]))
         )
     with torch.no_grad():
         model(x, use_cache=False)

@@ -41,12 +41,14 @@ def test_checkpointing_gives_equal_gradients(name: str, options: dict[str, Any])
     runs: list[int] = []
     for layer in model.model.layers:
         layer.attention.register_forward_pre_hook(lambda *_: runs.append(1))
-    model.activation_checkpointing_enable()
-    again = gradients(model, ids)
-    assert len(runs) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
-    assert plain.keys() == again.keys() == dict(model.named_parameters()).keys()
-    for key, one in plain.items():
-        torch.testing.assert_close(again[key], one, rtol=0, atol=TIGHT)
+    for reentrant in (False, True):
+        runs.clear()
+        model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        again = gradients(model, ids)
+        assert len(runs) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
+        assert plain.keys() == again.keys() == dict(model.named_parameters()).keys()
+        for key, one in plain.items():
+            torch.testing.assert_close(again[key], one, rtol=0, atol=TIGHT)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

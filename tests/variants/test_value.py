@@ -56,7 +56,7 @@ def carried(model: LabForCausalLM, ids: Tensor) -> list[int]:
     found: list[int] = []
 
     def count(layer: Any, given: Any, output: Any) -> None:
-        found.append(sum(one.numel() for one in output[1].values()) // ids.numel())
+        found.append(sum(one.numel() for one in output[2:]) // ids.numel())
 
     for layer in model.model.layers:
         layer.register_forward_hook(count)
