@@ -44,7 +44,7 @@ from transformers import (
 
 from layerlab.model.account import account
 from layerlab.model.build import build
-from layerlab.variants.inventory import variants
+from layerlab.variants.inventory import home, variants
 
 SIZES = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
 BATCH, TOKENS = 8, 256
@@ -53,6 +53,8 @@ MODES = ("eager", "eager-bf16", "compiled", "compiled-bf16")
 TWIN = {"width": 1024, "heads": 8, "context": 128, "inner": 2752}
 SMALL, LARGE = 32000, 100883
 CHOSEN: list[str] = []
+CONSTANT = {"history", "hyper", "mhc", "laurel"}
+STEPS = 16
 
 Step = Callable[[], Any]
 
@@ -240,10 +242,9 @@ def cost(modes: list[str], rounds: int, device: str) -> None:
             more = ratio(taken["ours"], taken["base"]) - 1
             limit = allowance(name, share)
             value = f"{more:+.1%} time, {share:+.1%} FLOPs"
-            why = f"   {one.cost}" if one.cost and more > limit else ""
             line(name, value, f"<= {limit:+.1%}", more <= limit)
-            if why:
-                print(f"{'':37}{why.strip()}")
+            if one.cost and more > limit:
+                print(f"{'':37}card: {one.cost}")
             torch._dynamo.reset()
 
 
@@ -260,7 +261,7 @@ def read_weights(name: str, layers: int, vocab: int, inner: int | None = None) -
 
 
 def decoder(name: str, layers: int, vocab: int, device: str, inner: int | None = None) -> Step:
-    """Sixteen tokens, one at a time, after a prompt of eight, batch 1."""
+    """Tokens one at a time after a prompt of eight, batch 1."""
     model = build(name, **{**TWIN, "inner": inner or TWIN["inner"]}, layers=layers, vocab=vocab)
     model = model.to(device)
     prompt = torch.randint(0, vocab, (1, 8), device=device)
@@ -269,7 +270,7 @@ def decoder(name: str, layers: int, vocab: int, device: str, inner: int | None =
     def step() -> None:
         cache = DynamicCache(config=model.config)
         token = model(prompt, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
-        for _ in range(16):
+        for _ in range(STEPS):
             logits = model(token, past_key_values=cache, use_cache=True).logits
             token = logits[:, -1:].argmax(-1)
 
@@ -294,7 +295,8 @@ def decode(modes: list[str], rounds: int, device: str) -> None:
         predicted = read_weights("pangu-pi", layers, vocab, inner) / read_weights(
             "llama", base_layers, base_vocab
         )
-        value = f"{found:.3f} measured, {predicted:.3f} predicted"
+        each = min(taken["ours"]) / (STEPS + 1) * 1000
+        value = f"{found:.3f} measured, {predicted:.3f} predicted ({each:.0f} ms)"
         if case.startswith("equal layers"):
             line(case, value, "<= 1.05", found <= 1.05)
         else:
@@ -349,13 +351,11 @@ def carry(modes: list[str], rounds: int, device: str) -> None:
             account(one.config.parsed(), one.config.shape()).carry
             for one in (build(name, **{**SIZES, "layers": n}, device="meta") for n in (6, 24))
         )
-        if few or many:
-            line(
-                name,
-                f"{few} and {many} ({few / SIZES['width']:.0f} widths)",
-                "constant in depth",
-                few == many,
-            )
+        value = f"{few} and {many} ({few / SIZES['width']:.0f} widths)"
+        if home(name).rsplit(".")[-1] in CONSTANT and few:
+            line(name, value, "constant in depth", few == many)
+        elif few:
+            line(name, value)
 
 
 SECTIONS = {
