@@ -95,25 +95,29 @@ def inspect(
 
 def retrofit(
     model: Any,
-    variant: str | None = None,
+    variant: Any = None,
     *,
     seed: int = 0,
     device: str | None = None,
     dtype: str | None = None,
+    shared: bool = False,
     **options: Any,
 ) -> LabForCausalLM:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
 
     Variants that start as the identity give the same logits before any training; `Step0` of
-    `layerlab.model.retrofit` says how far others are.
+    `layerlab.model.retrofit` says how far others are. Of a variant with a baseline of another kind
+    (pangu-pi on GPT-2), only what it changes of that baseline is carried over.
 
     Args:
-        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, with which
-            weights are then shared.
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, which stays
+            as it is.
         variant: its name; the reference variant with equal logits if left out.
         seed: from which parameters that the model does not have are drawn.
         device: where the model is loaded.
         dtype: of the loaded weights; as stored if left out.
+        shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
+            be transposed: training the result then changes that model too.
         options: as `build` takes them.
 
     Raises:
@@ -124,8 +128,9 @@ def retrofit(
         'as-32'
     """
     source = subject(model, device=device, dtype=dtype).model
+    alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet():
-        return rebuilt(source, variant, options, seed=seed)
+        return rebuilt(source, variant, options, seed=seed, shared=shared or alone)
 
 
 def rework(
@@ -145,7 +150,7 @@ def rework(
     """
     source = subject(model, device=device, dtype=dtype)
     with quiet():
-        new = rebuilt(source.model, variant, options, seed=seed)
+        new = rebuilt(source.model, variant, options, seed=seed, shared=True)
         said = step0(source.model, new)
 
         def fill(folder: Path) -> None:

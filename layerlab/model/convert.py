@@ -13,12 +13,14 @@ from layerlab.blocks.spec import Choice, Spec
 from layerlab.variants.inventory import variant
 
 State = Mapping[str, Tensor]
-# transformers' names of activations that round exactly as ours.
+# transformers' names of activations as ours. All round alike but gelu_pytorch_tanh, which computes
+# the same function in another order: its logits are close, not equal.
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
     "relu": "relu",
     "relu2": "relu2",
 }

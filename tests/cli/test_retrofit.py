@@ -23,6 +23,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Said], Path]:
         ("llama", "--variant", "pangu-pie", "--out", "never"),
         ("llama", "--variant", "pangu-pi", "--option", "r=0", "--out", "never"),
         ("llama", "--out", "mine"),
+        ("llama", "--variant", "gpt2", "--out", "never"),
+        ("llama", "--option", "sharing=blocks", "--out", "never"),
     ]
     return several([("retrofit", *words) for words in commands], folder), folder
 
@@ -52,6 +54,8 @@ def test_a_variant_that_is_another_function_says_how_far_it_is(
         (2, "did you mean 'pangu-pi'?"),
         (3, "option r of shortcut part"),
         (4, "holds files already; name a new or an empty folder"),
+        (5, "a llama model cannot be rebuilt as gpt2: expected a variant of llama"),
+        (6, "type sharing=none"),
     ],
 )
 def test_a_mistake_gets_one_line_and_changes_nothing(
@@ -68,5 +72,14 @@ def test_function_takes_a_loaded_model_and_options(tiny) -> None:
     model = tiny("llama")
     new = layerlab.retrofit(model, "as-4", shortcut={"bias": True})
     assert new.config.parsed().block.shortcut.given()["bias"] is True
+    theirs = model.model.layers[0].self_attn.q_proj.weight
+    for shared in (False, True):
+        new = layerlab.retrofit(model, shared=shared)
+        own = new.model.layers[0].attention.query.weight
+        assert (own.data_ptr() == theirs.data_ptr()) == shared
+    with pytest.raises(UserError, match="model is a int; expected a Hub id"):
+        layerlab.retrofit(3)
+    with pytest.raises(UserError, match="the variant is a int; expected"):
+        layerlab.retrofit(model, 5)
     with pytest.raises(UserError, match="this one is loaded: call"):
         layerlab.retrofit(model, device="cpu")
