@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
     from layerlab.model.match import matched
+    from layerlab.registry import load
     from layerlab.report.report import Report, load_report
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "build",
     "inspect",
     "list_variants",
+    "load",
     "load_report",
     "matched",
     "retrofit",
@@ -35,6 +37,7 @@ _HOMES = {
     "build": "layerlab.model.build",
     "list_variants": "layerlab.model.card",
     "matched": "layerlab.model.match",
+    "load": "layerlab.registry",
     "Report": "layerlab.report.report",
     "load_report": "layerlab.report.report",
 }

@@ -13,7 +13,8 @@ import importlib.util
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -65,20 +66,34 @@ def load(path: str | PathLike[str]) -> tuple[Measure, ...]:
             "in PARTS and VARIANTS: type --load my_idea.py"
         )
     source = file.read_bytes()
-    module = _run(file, source)
-    measures, builds = _declared(file, module)
-    if builds:
-        # Late: who only measures needs nothing that builds.
-        from layerlab.variants.inventory import add
-        from layerlab.variants.origin import Origin
+    name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
+    with _restored(name):
+        module = _run(file, source, name)
+        measures, builds = _declared(file, module)
+        if builds:
+            # Late: who only measures needs nothing that builds.
+            from layerlab.variants.inventory import add
+            from layerlab.variants.origin import Origin
 
-        add(module, Origin(module.__name__, file.resolve(), file.name, source))
+            add(module, Origin(name, file.resolve(), file.name, source))
     return measures
 
 
-def _run(file: Path, source: bytes) -> ModuleType:
+@contextmanager
+def _restored(name: str) -> Iterator[None]:
+    """After an error, the module of this name is what it was."""
+    before = sys.modules.get(name)
+    try:
+        yield
+    except BaseException:
+        sys.modules.pop(name, None)
+        if before is not None:
+            sys.modules[name] = before
+        raise
+
+
+def _run(file: Path, source: bytes, name: str) -> ModuleType:
     """The module that a file becomes: what runs are the very bytes that are kept."""
-    name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
     try:
         code = compile(source, str(file), "exec")
     except (SyntaxError, ValueError) as error:
@@ -90,15 +105,8 @@ def _run(file: Path, source: bytes) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "a .py file has a specification"
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look their own module up
-    try:
-        exec(code, vars(module))
-    except BaseException:
-        del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
-        raise
+    exec(code, vars(module))
     return module
 
 

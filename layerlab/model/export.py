@@ -109,7 +109,7 @@ def exported(config: Any) -> dict[str, bytes]:
         if name in texts or name == inventory:
             continue
         origin = outside.get(name)
-        source = origin.source.decode("utf-8-sig") if origin else _source(name)
+        source = origin.text if origin else _source(name)
         made = sibling(source, name, home=str(origin.path) if origin else name)
         texts[name] = made.text
         wanted += made.needs

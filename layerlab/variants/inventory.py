@@ -63,8 +63,8 @@ def add(module: ModuleType, origin: Origin) -> Found:
     alike = next((one.home for one in others if one.module == found.module), None)
     if alike:
         raise UserError(
-            f"two files are called {origin.name}, and a checkpoint has room for one: {alike} and "
-            f"{home}; rename one of them"
+            f"two files would be one module, {found.module}, and a checkpoint has room for one: "
+            f"{alike} and {home}; rename one of them"
         )
     for again in [one.home for one in _ADDED.values() if _digest(one) == origin.digest]:
         del _ADDED[again]
@@ -159,7 +159,7 @@ def variant(name: str) -> Variant:
         UserError: there is none.
     """
     known = variants()
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise UserError(
             f"no variant is called {name!r}; {_near(name, known)}type: layerlab variants"
         )
@@ -229,7 +229,7 @@ def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
             raise UserError(
                 f"{name} of {home} is not a tuple of {name.lower()}; type {name} = {example}"
             )
-    sibling(origin.source.decode("utf-8-sig"), module.__name__, home=home)
+    sibling(origin.text, module.__name__, home=home)
     return _declared(module, home, origin)
 
 
@@ -244,6 +244,11 @@ def _check(everything: Iterable[Found]) -> None:
         names = [("variant", one.name) for one in found.variants]
         names += [(f"{slot} part", name) for slot, name in _names(found)]
         for kind, name in names:
+            if owners.get((kind, name)) == found.home:
+                raise UserError(
+                    f"{found.home} declares the {kind} {name!r} twice; give one of them another "
+                    "name, or leave it out"
+                )
             if (kind, name) in owners:
                 raise UserError(
                     f"two files claim the {kind} {name!r}: {owners[kind, name]} and {found.home}; "
@@ -271,5 +276,6 @@ def _digest(found: Found) -> str | None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    # To a reader "none" is close to nothing: it asks for an empty slot, which not all may be.
+    near = [] if name == "none" else difflib.get_close_matches(str(name), known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

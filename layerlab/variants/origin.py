@@ -5,6 +5,8 @@ It never runs by itself: `require` says which file to load.
 """
 
 import hashlib
+import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 from layerlab import UserError
 
 SHOWN = 16  # digits of a hash that a message shows
+# A file may name its encoding in one of its first two lines (PEP 263).
+COOKIE = re.compile(r"\A((?:[^\n]*\n)??[ \t\f]*#[^\n]*?coding[:=][ \t]*)([-\w.]+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Origin:
         """SHA-256 of its bytes."""
         return hashlib.sha256(self.source).hexdigest()
 
+    @property
+    def text(self) -> str:
+        """What Python reads there, as a file in UTF-8 would say it."""
+        return COOKIE.sub(r"\1utf-8", importlib.util.decode_source(self.source))
+
 
 def require(files: Mapping[str, str], folder: str) -> None:
     """Make sure that the files of a model are loaded, byte for byte.
@@ -56,7 +65,9 @@ def require(files: Mapping[str, str], folder: str) -> None:
         if digest in loaded:
             continue
         carried = Path(folder) / Path(name).name
-        way = f"type --load {str(carried)!r}" if carried.is_file() else "load the one saved with it"
+        path = repr(str(carried))
+        way = f"type --load {path}, or in Python layerlab.load({path})"
+        way = way if carried.is_file() else "load the one saved with it"
         if name in names:
             other = names[name]
             raise UserError(

@@ -50,7 +50,7 @@ def sibling(source: str, module: str, *, home: str) -> Sibling:
     Raises:
         UserError: it imports one of these in a form that does not name a module and what is in it.
     """
-    lines = source.splitlines(keepends=True)
+    lines = source.split("\n")  # as Python counts: a form feed ends no line
     needs = []
     for node in ast.walk(ast.parse(source)):
         target = _target(node, module)
@@ -67,7 +67,7 @@ def sibling(source: str, module: str, *, home: str) -> Sibling:
             )
         lines[node.lineno - 1] = changed  # type: ignore[attr-defined]
         needs.append(target)
-    return Sibling("".join(lines), tuple(dict.fromkeys(needs)))
+    return Sibling("\n".join(lines), tuple(dict.fromkeys(needs)))
 
 
 def _target(node: ast.AST, module: str) -> str | None:

@@ -1,6 +1,7 @@
 """Parts and variants from files outside the package: loaded, refused, carried, asked for."""
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import layerlab
 from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.model.modeling import LabForCausalLM
@@ -106,9 +108,10 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
     said = f"needs the file 'my_idea.py' with SHA-256 {short}..., which is not loaded; read it"
     with pytest.raises(UserError, match=re.escape(said)) as caught:
         AutoModelForCausalLM.from_pretrained(folder)
-    assert f"type --load {str(folder / 'my_idea.py')!r}" in str(caught.value)
+    path = repr(str(folder / "my_idea.py"))
+    assert f"type --load {path}, or in Python layerlab.load({path})" in str(caught.value)
     assert "\n" not in str(caught.value) and "my-idea" not in inventory.variants()
-    load(folder / "my_idea.py")
+    layerlab.load(folder / "my_idea.py")
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
 
@@ -182,10 +185,41 @@ def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     load(written(tmp_path / "mine.py"))
-    said = "two files are called mine.py, and a checkpoint has room for one: .*; rename one"
-    with pytest.raises(UserError, match=said):
-        load(written(tmp_path / "other" / "mine.py", "another"))
+    before = sys.modules["layerlab_loaded_mine"]
+    said = "two files would be one module, layerlab_loaded_mine, and a checkpoint has room for one"
+    for other in (tmp_path / "other" / "mine.py", tmp_path / "other" / "min-e.py"):
+        if "-" in other.name:
+            load(written(tmp_path / "min_e.py", "third"))
+        with pytest.raises(UserError, match=said.replace("mine", other.stem.replace("-", "_"))):
+            load(written(other, "another"))
     assert "another" not in inventory.variants()
+    assert sys.modules["layerlab_loaded_mine"] is before
+
+
+HEADS = {
+    "encoding": "# -*- coding: latin-1 -*-\n# Idée\n",
+    "encoding below": "#!/usr/bin/env python3\n# vim: set fileencoding=latin-1 :\nNAME = 'Idée'\n",
+    "form feed": '"""One\f\ntwo."""\n\f\n',
+    "separators": '"""One\u2028two\x1cthree\x85four."""\n',
+    "carriage returns": '"""One."""\r\n\r\n',
+    "mark": "\ufeff# coding: utf-8\n# Idée\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_python_reads_can_be_loaded_and_carried(tmp_path: Path, head: str) -> None:
+    path = tmp_path / "mine.py"
+    source = (HEADS[head] + PART.format(name="mine")).encode(
+        "latin-1" if head.startswith("encoding") else "utf-8"
+    )
+    path.write_bytes(source)
+    outside(path).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "mine.py").read_bytes() == source
+    carried = (tmp_path / "saved" / "layerlab_loaded_mine.py").read_bytes()
+    compile(carried, "carried", "exec")
+    text = importlib.util.decode_source(carried)
+    assert "from .layerlab_blocks_ffn import Gated" in text
+    assert "Id" not in HEADS[head] or "Idée" in text
 
 
 def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
