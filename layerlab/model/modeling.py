@@ -83,7 +83,8 @@ class LabPreTrainedModel(PreTrainedModel):
     }
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module) if isinstance(module, LlamaRotaryEmbedding) else None
+        if isinstance(module, LlamaRotaryEmbedding):
+            super()._init_weights(module)
         draw(module, self._names()[module], self.config)
 
     def _names(self) -> dict[nn.Module, str]:
