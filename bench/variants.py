@@ -286,11 +286,14 @@ def decode(modes: list[str], rounds: int, device: str) -> None:
         "equal layers (the modules alone)": (32, SMALL, 32, SMALL, None),
     }
     for case, (layers, vocab, base_layers, base_vocab, inner) in cases.items():
-        steps = {
-            "ours": decoder("pangu-pi", layers, vocab, device, inner),
-            "base": decoder("llama", base_layers, base_vocab, device),
-        }
-        taken = in_turns(steps, rounds, device)
+        taken = one_at_a_time(
+            {
+                "ours": lambda: decoder("pangu-pi", layers, vocab, device, inner),  # noqa: B023
+                "base": lambda: decoder("llama", base_layers, base_vocab, device),  # noqa: B023
+            },
+            rounds,
+            device,
+        )
         found = ratio(taken["ours"], taken["base"])
         predicted = read_weights("pangu-pi", layers, vocab, inner) / read_weights(
             "llama", base_layers, base_vocab
@@ -301,7 +304,20 @@ def decode(modes: list[str], rounds: int, device: str) -> None:
             line(case, value, "<= 1.05", found <= 1.05)
         else:
             line(case, value, "within 0.05", abs(found - predicted) <= 0.05)
-        del steps
+
+
+def one_at_a_time(
+    made: Mapping[str, Callable[[], Step]], rounds: int, device: str
+) -> dict[str, list[float]]:
+    """As `in_turns`, with one contestant in memory: where its weights lie moved times by 8 %."""
+    taken: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(rounds):
+        for name, make in made.items():
+            step = make()
+            step()
+            taken[name].append(min(seconds(step, device) for _ in range(2)))
+            del step
+    return taken
 
 
 def fitted() -> int:

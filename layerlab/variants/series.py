@@ -59,7 +59,8 @@ def resting(shift: Tensor, x: Tensor, name: str) -> Tensor:
 
     Source: Own.
     """
-    return activated(shift.repeat(x.shape[-1] // shift.shape[0]), name)
+    width = x.shape[-1]
+    return activated(shift if len(shift) == width else shift.repeat(width), name)
 
 
 class _Series(torch.autograd.Function):
