@@ -1,5 +1,6 @@
 """Feed-forward sublayers: two matrices, or three with a gate."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from layerlab.blocks.activation import NAMED, WITH_PRELU, activation_unit
@@ -79,6 +80,12 @@ class Plain(Part):
     def forward(self, x: Stream, flow: Flow) -> Stream:
         out: Stream = self.down(self.activation(self.up(x)))
         return out
+
+    @classmethod
+    def sharding(cls, **options: Any) -> Mapping[str, str]:
+        if options.get("activation") == "prelu":
+            return {"up": "colwise_gather_output", "down": "rowwise_split_input"}
+        return cls.plan
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:

@@ -95,6 +95,15 @@ class Part(nn.Module):
         """
 
     @classmethod
+    def sharding(cls, **options: Any) -> Mapping[str, str]:
+        """The plan under these options.
+
+        A parameter between two sharded matrices would see only its process's share of the features:
+        a part that then has one gathers them (colwise_gather_output, rowwise_split_input).
+        """
+        return cls.plan
+
+    @classmethod
     def present(cls, site: Site, **options: Any) -> bool:
         """Whether the slot is filled at this site at all."""
         return True

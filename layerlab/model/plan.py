@@ -30,7 +30,7 @@ def tensor_plan(spec: Spec) -> dict[str, str]:
     places: dict[Slot, tuple[str, ...]] = {"attention": ("attention",), "ffn": ("ffn",)}
     return {
         f"layers.*.{place}.{name}": how
-        for kind, _ in chosen(spec)
+        for kind, options in chosen(spec)
         for place in places.get(kind.slot, ())
-        for name, how in kind.plan.items()
+        for name, how in kind.sharding(**options).items()
     }

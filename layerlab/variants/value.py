@@ -1,5 +1,6 @@
 """Value residual: every layer's values take part of the first layer's."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -65,6 +66,17 @@ class ValueResidual(Attention):
             mixed: KeyHeads = self.mix[0] * first + self.mix[1] * own
             return mixed
         return 0.5 * first + 0.5 * own
+
+    @classmethod
+    def sharding(cls, **options: Any) -> Mapping[str, str]:
+        if options.get("form") != "learned":
+            return cls.plan
+        return {  # the numbers of a layer learn from all of its heads
+            "query": "colwise_gather_output",
+            "key": "colwise_gather_output",
+            "value": "colwise_gather_output",
+            "output": "rowwise_split_input",
+        }
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:

@@ -132,6 +132,7 @@ VARIANTS = (
         "those, takes no float64, does not compile in float32 and is not counted by "
         "FlopCounterMode. Parameters of attention and experts count once for all layers. "
         "Low-rank adapters are each layer's own: since the matrices below them are shared, they "
-        "stay beside the model and cannot be merged into it.",
+        "stay beside the model and cannot be merged into it. FSDP shards the model as a "
+        "whole: fully_shard of one layer at a time is refused by torch, since all hold one matrix.",
     ),
 )
