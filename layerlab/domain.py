@@ -61,3 +61,19 @@ class Domain:
         if self.kind is float and isinstance(value, int):
             return abs(value) <= sys.float_info.max
         return isinstance(value, self.kind)
+
+
+def shown(value: Any) -> str:
+    """A value as an error repeats it: on one line, and not longer than a reader takes in.
+
+    Source: Own.
+
+    Example:
+        >>> shown("silu"), len(shown("x" * 1000)) <= 64
+        ("'silu'", True)
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 64 else f"{text[:40]}...{text[-20:]}"

@@ -1,11 +1,13 @@
 """What a variant is: frozen values, to and from JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from layerlab import UserError
+from layerlab.domain import Domain, shown
 
+DROPOUT = Domain(kind=float, least=0.0, most=0.9)
 Placement = Literal["pre", "post", "both", "after"]
 
 
@@ -49,6 +51,19 @@ class BlockSpec:
     residual: Choice = Choice("plain")
     placement: Placement = "pre"
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts."""
+        return _written(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "BlockSpec":
+        """The block that `to_json` wrote.
+
+        Raises:
+            UserError: something that it never writes.
+        """
+        return cls(**_read(cls, value))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec:
@@ -73,6 +88,19 @@ class StackSpec:
     head: Literal["untied", "tied"] = "untied"
     dropout: float = 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts."""
+        return _written(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "StackSpec":
+        """The stack that `to_json` wrote.
+
+        Raises:
+            UserError: something that it never writes.
+        """
+        return cls(**_read(cls, value))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -96,23 +124,16 @@ class Spec:
             >>> Spec.from_json(Spec().to_json()) == Spec()
             True
         """
-        return {part.name: _written(getattr(self, part.name)) for part in fields(self)}
+        return _written(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Spec":
+    def from_json(cls, value: Any) -> "Spec":
         """The spec that `to_json` wrote.
 
         Raises:
             UserError: something that it never writes.
         """
-        try:
-            return cls(
-                block=_read(BlockSpec, value["block"]), stack=_read(StackSpec, value["stack"])
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"not the spec of a variant: {error}; expected what Spec.to_json() gives"
-            ) from error
+        return cls(**_read(cls, value, whole=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +163,25 @@ class Variant:
     inner: float = 8 / 3
     start: Literal["identity", "own"] = "own"
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts.
+
+        Example:
+            >>> told = dict(name="mine", spec=Spec(), equation="x", source="Own", about="Mine.")
+            >>> Variant.from_json(Variant(**told).to_json()) == Variant(**told)
+            True
+        """
+        return _written(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Variant":
+        """The variant that `to_json` wrote.
+
+        Raises:
+            UserError: something that it never writes.
+        """
+        return cls(**_read(cls, value))
+
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
@@ -158,19 +198,62 @@ def _written(record: Any) -> dict[str, Any]:
         if isinstance(value, Choice):
             options = {key: _thawed(one) for key, one in value.options}
             value = {"name": value.name, "options": options}
-        written[part.name] = value
+        written[part.name] = value.to_json() if hasattr(value, "to_json") else value
     return written
 
 
-def _read(kind: type[Any], value: Mapping[str, Any]) -> Any:
-    read = {}
-    for name, entry in value.items():
-        chosen = isinstance(entry, Mapping)
-        read[name] = Choice(entry["name"], **entry["options"]) if chosen else entry
-    made = kind(**read)
-    for part in fields(kind):
-        allowed = get_args(part.type)
-        given = getattr(made, part.name)
-        if allowed and given not in allowed:
-            raise UserError(f"{part.name} is {given!r}; expected {' or '.join(map(repr, allowed))}")
-    return made
+def _read(kind: type[Any], value: Any, *, whole: bool = False) -> dict[str, Any]:
+    """The fields of a record that `_written` wrote; those left out take their default.
+
+    Args:
+        whole: whether none may be left out.
+    """
+    known = {one.name: one for one in fields(kind)}
+    found = value if isinstance(value, Mapping) else {}
+    odd = next((name for name in found if name not in known), None)
+    needed = [key for key, one in known.items() if whole or _required(one)]
+    missing = next((key for key in needed if key not in found), None)
+    if value is not found or odd is not None or missing:
+        fault = f"has no {missing}" if missing else f"has a field {shown(odd)} that there is not"
+        fault = fault if value is found else f"is {shown(value)}"
+        raise UserError(
+            f"what should be a {kind.__name__} {fault}; expected what {kind.__name__}.to_json() "
+            f"gives: {', '.join(known)}"
+        )
+    return {name: _field(known[name], one) for name, one in found.items()}
+
+
+def _required(one: Field[Any]) -> bool:
+    return one.default is MISSING and one.default_factory is MISSING
+
+
+def _field(one: Field[Any], value: Any) -> Any:
+    """The value of one field, checked by its type."""
+    kind: Any = one.type
+    if hasattr(kind, "from_json"):
+        return kind.from_json(value)
+    if kind is Choice:
+        return _chosen(one.name, value)
+    allowed = get_args(kind)
+    fits = value in allowed if allowed else isinstance(value, kind)
+    expected = " or ".join(map(repr, allowed)) if allowed else f"a {kind.__name__}"
+    if kind is float:
+        domain = DROPOUT if one.name == "dropout" else Domain(kind=float, above=0.0)
+        fits, expected = value in domain, str(domain)
+    if not fits:
+        raise UserError(f"{one.name} is {shown(value)}; expected {expected}")
+    return float(value) if kind is float else value
+
+
+def _chosen(place: str, value: Any) -> Choice:
+    right = isinstance(value, Mapping) and set(value) == {"name", "options"}
+    if right:
+        name, options = value["name"], value["options"]
+        right = isinstance(name, str) and isinstance(options, Mapping)
+        right = right and all(isinstance(key, str) and key.isidentifier() for key in options)
+        if right and not {"name", "self"} & set(options):
+            return Choice(name, **options)
+    raise UserError(
+        f"{place} is {shown(value)}; expected a part with its options: "
+        'type {"name": "none", "options": {}}'
+    )

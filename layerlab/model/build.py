@@ -8,7 +8,7 @@ from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.model.config import LabConfig
-from layerlab.model.design import design
+from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
 from layerlab.variants.inventory import needed
@@ -89,12 +89,16 @@ def assemble(
 
 
 def configuration(name: str, spec: Spec, sizes: Shape, *, seed: int = 0) -> LabConfig:
-    """The configuration that holds a spec and sizes."""
+    """The configuration that holds a spec and sizes.
+
+    Raises:
+        UserError: the seed is no whole number, or the spec names a part that is not there.
+    """
     return LabConfig(
         variant=name,
         spec=spec.to_json(),
         files=needed(spec),
-        seed=seed,
+        seed=seed_of(seed),
         hidden_size=sizes.width,
         intermediate_size=sizes.inner,
         num_hidden_layers=sizes.layers,

@@ -8,10 +8,11 @@ from typing import Any
 from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec, Variant
+from layerlab.domain import shown
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, presets, sizes_of
-from layerlab.model.size import shape
-from layerlab.variants.inventory import variant, variants
+from layerlab.model.size import LARGEST, MOST, shape
+from layerlab.variants.inventory import home, variant, variants
 
 SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
 
@@ -80,7 +81,12 @@ def named(name: Any) -> tuple[Preset | None, Variant]:
             'type build("llama")'
         )
     chosen = presets().get(name)
-    if chosen is not None and name not in variants():
+    if chosen is not None and name in variants():
+        raise UserError(
+            f"{name!r} is a preset, and {home(name)} has a variant of this name; "
+            "give the variant another name"
+        )
+    if chosen is not None:
         return chosen, variant(chosen.variant)
     if name not in variants():
         near = difflib.get_close_matches(name, [*variants(), *presets()], n=1)
@@ -106,9 +112,28 @@ def preset_of(name: Any) -> Preset:
     return known[name]
 
 
+def seed_of(value: Any) -> int:
+    """A seed, checked.
+
+    Source: Own.
+
+    Raises:
+        UserError: it is no whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UserError(f"seed is {shown(value)}; expected a whole number as a seed: type seed=0")
+    return value
+
+
 def _check(name: str, size: Any) -> None:
     whole = isinstance(size, int) and not isinstance(size, bool)
     if name == "inner" and isinstance(size, float):
         return
     if not whole or size < 1:
-        raise UserError(f"{name} is {size!r}; expected a whole number from 1: type {name}=64")
+        raise UserError(f"{name} is {shown(size)}; expected a whole number from 1: type {name}=64")
+    most = MOST.get(name, LARGEST)
+    if size > most:
+        raise UserError(
+            f"{name} is {shown(size)}, more than any model has; expected at most {most}: "
+            f"type {name}=64"
+        )

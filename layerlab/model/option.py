@@ -9,12 +9,11 @@ from typing import Any, get_args
 
 from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Option
-from layerlab.blocks.spec import BlockSpec, Choice, Spec, StackSpec
-from layerlab.domain import Domain
+from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
+from layerlab.domain import shown
 from layerlab.variants.inventory import part
 
-DROPOUT = Domain(kind=float, least=0.0, most=0.9)
-_PLACES = (("block", BlockSpec), ("stack", StackSpec))
+_PLACES = {"block": BlockSpec, "stack": StackSpec}
 # The norms of the stack: while they are as those of the layers, an option is set on all of them.
 _EDGES = ("embedding_norm", "final_norm")
 
@@ -24,14 +23,30 @@ def with_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
 
     A name is that of a part's option (`n=3`), with its slot before it where several have one
     (`shortcut.n=3`, or `shortcut={"n": 3}`), that of a slot, which swaps the part (`norm="layer"`),
-    or that of a field of the block or the stack (`placement="post"`, `head="tied"`).
+    or that of a field of the block or the stack (`placement="post"`, `head="tied"`), with its place
+    before it where a part has it too (`stack.position="none"`, or `stack={"position": "none"}`).
+    In which order they are given makes no difference.
 
     Raises:
         UserError: an option that nothing in the spec has, or that several slots have, or a value
             that it does not take.
     """
-    for name, value in options.items():
-        spec = _set(spec, name, value)
+    wanted = _spelt(options)
+    swapped = [slot for slot in SLOTS if slot in wanted]
+    for slot in swapped:
+        spec = _with(spec, slot, _choice(slot, slot, wanted.pop(slot)))
+    of_parts: dict[str, dict[str, Any]] = {}
+    of_stack = {}
+    for name, value in wanted.items():
+        homes = _homes(spec, name, value)
+        for home, inner in homes:
+            of_parts.setdefault(home, {})[inner] = value
+        if not homes:
+            of_stack[name] = value
+    for home, given in of_parts.items():  # at once: one option may need another
+        spec = _fill(spec, home, given)
+    for name, value in of_stack.items():  # last: norms of the stack follow those of the layers
+        spec = _field(spec, name, value)
     return spec
 
 
@@ -55,7 +70,7 @@ def parsed(entries: Iterable[str]) -> dict[str, Any]:
         name, equals, value = entry.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise UserError(
-                f"cannot read the option {entry!r}; expected a name and a value: "
+                f"cannot read the option {shown(entry)}; expected a name and a value: "
                 "type --option shortcut.bias=true"
             )
         found[name.strip()] = _value(value.strip())
@@ -66,9 +81,9 @@ def _value(text: str) -> Any:
     """What Python would read, a fraction, truth in lower case, a list with commas; else a text."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         pass
-    fraction = re.fullmatch(r"(\d+)/([1-9]\d*)", text)
+    fraction = re.fullmatch(r"(\d{1,18})/([1-9]\d{0,17})", text)
     if fraction:
         return int(fraction[1]) / int(fraction[2])
     if text in ("true", "false"):
@@ -79,38 +94,78 @@ def _value(text: str) -> Any:
     return text
 
 
-def _set(spec: Spec, name: str, value: Any) -> Spec:
+def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option under a name of its own: dicts of a slot, the block or the stack are opened."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, Mapping) and name in SLOTS and "name" in value:
+            raise UserError(
+                f"{name} got a dict with a name in it, and a dict holds options of the part that "
+                f"is there; another part is chosen by its name: type {name}={value['name']!r}"
+            )
+        if isinstance(value, Mapping) and name in (*SLOTS, *_PLACES):
+            found |= _spelt({f"{name}.{inner}": one for inner, one in value.items()})
+        else:
+            place, _, inner = name.partition(".")
+            slot = place == "block" and inner.partition(".")[0] in SLOTS
+            found |= _spelt({inner: value}) if slot else {name: value}
+    return found
+
+
+def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
+    """The slots whose part has an option, with its name there; none where it is no part's option.
+
+    Raises:
+        UserError: several slots have it, or one and the stack, and the value does not say which.
+    """
     slot, _, inner = name.partition(".")
     if slot in SLOTS:
-        if inner or isinstance(value, Mapping):
-            return _fill(spec, slot, {inner: value} if inner else value)
-        return _with(spec, slot, _choice(slot, value))
+        return [(slot, inner)]
+    if slot in _PLACES and inner:
+        return []
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
     if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
-        for slot in homes:
-            spec = _fill(spec, slot, {name: value})
-        return spec
-    if len(homes) > 1:
+        return [(slot, name) for slot in homes]
+    places = [place for place, kind in _PLACES.items() if name in _named(kind)]
+    alone = len(homes) == 1 and not (
+        places and value not in options_of(spec, homes[0])[name].domain
+    )
+    if homes and not alone:
+        every = [*homes, *places]
         raise UserError(
-            f"{name} is an option of {' and '.join(homes)}; "
-            f"type {homes[0]}.{name}=... (in Python: {homes[0]}={{{name!r}: ...}})"
+            f"{name} is an option of {' and '.join(every)}; "
+            f"type {' or '.join(f'{one}.{name}=...' for one in every)} "
+            f"(in Python: {every[-1]}={{{name!r}: ...}})"
         )
-    if homes:
-        return _fill(spec, homes[0], {name: value})
-    for place, kind in _PLACES:
-        for one in fields(kind):
-            if one.name == name:
-                changed = replace(getattr(spec, place), **{name: _checked(one, value)})
-                return replace(spec, **{place: changed})
+    return [(slot, name) for slot in homes]
+
+
+def _field(spec: Spec, name: str, value: Any) -> Spec:
+    """The spec with another field of its block or stack."""
+    place, _, inner = name.partition(".")
+    for home, kind in _PLACES.items():
+        wanted = inner if place == home else name
+        if wanted in _named(kind):
+            changed = _checked(_named(kind)[wanted], value)
+            return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
+    if name in _PLACES:
+        raise UserError(
+            f"{name} is {shown(value)}; expected a dict of its fields: "
+            f"type stack={{'position': 'none'}}, or on the command line stack.position=none"
+        )
     raise _unknown(spec, name)
+
+
+def _named(kind: Any) -> dict[str, Field[Any]]:
+    return {one.name: one for one in fields(kind) if one.name not in SLOTS}
 
 
 def _unknown(spec: Spec, name: str) -> UserError:
     known = sorted({one for slot in SLOTS for one in options_of(spec, slot)})
-    known += [one.name for _, kind in _PLACES for one in fields(kind)]
+    known += [one.name for kind in _PLACES.values() for one in fields(kind)]
     near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"no option is called {name!r} here; {hint}known: {', '.join(known)}")
+    return UserError(f"no option is called {shown(name)} here; {hint}known: {', '.join(known)}")
 
 
 def _checked(one: Field[Any], value: Any) -> Any:
@@ -118,18 +173,18 @@ def _checked(one: Field[Any], value: Any) -> Any:
     allowed = get_args(one.type)
     if allowed and value not in allowed:
         raise UserError(
-            f"{one.name} is {value!r}; expected {' or '.join(map(repr, allowed))}: "
+            f"{one.name} is {shown(value)}; expected {' or '.join(map(repr, allowed))}: "
             f"type {one.name}={allowed[0]!r}"
         )
     if one.name == "dropout" and value not in DROPOUT:
-        raise UserError(f"dropout is {value!r}; expected {DROPOUT}: type dropout=0.1")
-    return _choice("norm", value) if one.name in _EDGES else value
+        raise UserError(f"dropout is {shown(value)}; expected {DROPOUT}: type dropout=0.1")
+    return _choice("norm", one.name, value) if one.name in _EDGES else value
 
 
 def _fill(spec: Spec, slot: Any, options: Mapping[str, Any]) -> Spec:
-    choice = getattr(spec.block, slot).with_options(**options)
-    part(slot, choice.name).given(choice.given())
-    return _with(spec, slot, choice)
+    before = getattr(spec.block, slot)
+    part(slot, before.name).given({**before.given(), **options})
+    return _with(spec, slot, before.with_options(**options))
 
 
 def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
@@ -142,12 +197,12 @@ def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
     return spec.with_stack(**dict.fromkeys(alike, choice))
 
 
-def _choice(slot: Any, value: Any) -> Choice:
+def _choice(slot: Any, place: str, value: Any) -> Choice:
     """A part as a user names it, looked up, with its options checked."""
     if not isinstance(value, str | Choice):
         raise UserError(
-            f"{slot} is {value!r}; expected the name of a {slot} part, or a dict of its options: "
-            f'type {slot}="none"'
+            f"{place} is {shown(value)}; expected the name of a {slot} part, or a dict of its "
+            f"options: type {place}={getattr(BlockSpec(), slot).name!r}"
         )
     choice = Choice(value) if isinstance(value, str) else value
     part(slot, choice.name).given(choice.given())

@@ -8,6 +8,9 @@ from layerlab.blocks.shape import Shape
 
 # Where nobody says otherwise: the size of the benchmarks.
 REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
+# Far beyond every model, and so small that no product of them leaves 64 bits.
+MOST = {"layers": 10_000, "inner": 2**24, "vocab": 2**24, "context": 2**24}
+LARGEST = 2**20  # of the others
 
 
 def shape(
@@ -58,5 +61,5 @@ def _inner(width: int, inner: Any) -> int:
                 f"inner is {inner!r}; expected a whole number of features, or a multiple of the "
                 "width above 0: type inner=2.5"
             )
-        return -(-int(width * inner + 0.999999) // 16) * 16
+        return -(-int(max(width * inner, 1) + 0.999999) // 16) * 16
     return inner

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Part, Slot
@@ -150,7 +151,7 @@ def variants() -> dict[str, Variant]:
     return {one.name: one for found in _all() for one in found.variants}
 
 
-def variant(name: str) -> Variant:
+def variant(name: Any) -> Variant:
     """The variant of this name.
 
     Source: Own.
@@ -161,7 +162,7 @@ def variant(name: str) -> Variant:
     known = variants()
     if not isinstance(name, str) or name not in known:
         raise UserError(
-            f"no variant is called {name!r}; {_near(name, known)}type: layerlab variants"
+            f"no variant is called {name!r}; {_near(str(name), known)}type: layerlab variants"
         )
     return known[name]
 
@@ -277,5 +278,5 @@ def _digest(found: Found) -> str | None:
 
 def _near(name: str, known: Iterable[str]) -> str:
     # To a reader "none" is close to nothing: it asks for an empty slot, which not all may be.
-    near = [] if name == "none" else difflib.get_close_matches(str(name), known, n=1)
+    near = [] if name == "none" else difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

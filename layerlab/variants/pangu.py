@@ -3,9 +3,24 @@
 from layerlab.blocks.spec import Choice, Spec, Variant
 
 LLAMA = Spec()
-SERIES = "S(z) = SiLU(a_1 z + b_1) + sum over i = 2..{n} of [SiLU(a_i z + b_i) - SiLU(b_i)]"
 BRANCH = "GELU(RMS(x) W_down) W_up"
 FEED_FORWARD = "x <- x + (S(u W_gate) * (u W_up)) W_down, u = RMS(x)"
+
+
+def summed(n: int) -> str:
+    """The series of n activations; of two, both are written out.
+
+    Source: pangu23, equation 7.
+
+    Example:
+        >>> summed(2)
+        'S(z) = SiLU(a_1 z + b_1) + SiLU(a_2 z + b_2) - SiLU(b_2)'
+    """
+    if n == 1:
+        return "S = SiLU"
+    if n == 2:
+        return "S(z) = SiLU(a_1 z + b_1) + SiLU(a_2 z + b_2) - SiLU(b_2)"
+    return f"S(z) = SiLU(a_1 z + b_1) + sum over i = 2..{n} of [SiLU(a_i z + b_i) - SiLU(b_i)]"
 
 
 def series(n: int) -> Variant:
@@ -17,7 +32,7 @@ def series(n: int) -> Variant:
     return Variant(
         name=f"siaf-{n}",
         spec=LLAMA.with_block(ffn=Choice("siaf", n=n)),
-        equation=f"{FEED_FORWARD}; {SERIES.format(n=n) if n > 1 else 'S = SiLU'}",
+        equation=f"{FEED_FORWARD}; {summed(n)}",
         source="pangu23, equation 7 and Table 2",
         about=f"Series activation with n = {n}, from the source's table; "
         + (plain if n == 1 else "no augmented shortcut."),
@@ -54,7 +69,7 @@ VARIANTS = (
     Variant(
         name="pangu-pi",
         spec=PANGU,
-        equation=f"x <- x + Attention(RMS(x)) + {BRANCH}; {FEED_FORWARD}; {SERIES.format(n=2)}",
+        equation=f"x <- x + Attention(RMS(x)) + {BRANCH}; {FEED_FORWARD}; {summed(2)}",
         source="pangu23, section 4",
         about="Series activation with two terms and an augmented shortcut of width / 32, on the "
         "Llama block: more nonlinearity against the collapse of features.",
@@ -74,7 +89,7 @@ VARIANTS = (
     Variant(
         name="pangu-pi-no-as",
         spec=PANGU.with_block(shortcut=Choice("none")),
-        equation=f"x <- x + Attention(RMS(x)); {FEED_FORWARD}; {SERIES.format(n=2)}",
+        equation=f"x <- x + Attention(RMS(x)); {FEED_FORWARD}; {summed(2)}",
         source="pangu23, Table 4",
         about="PanGu-pi without its augmented shortcut; the same block as siaf-2.",
         unsaid=LEFT_OPEN,

@@ -46,14 +46,14 @@ def _place(file: Path, text: str) -> None:
     """Write a whole file or none, and never over another."""
     if not file.parent.is_dir():
         raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it first")
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}-"
+        ) as out:
             out.write(text)
-        os.link(partial, file)  # fails where a file is, which a rename would not
+            out.flush()
+            os.link(out.name, file)  # fails where a file is, which a rename would not
     except FileExistsError:
         raise UserError(f"{file} is there already; give another name, or move it away") from None
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}; name another folder") from error
-    finally:
-        Path(partial).unlink()

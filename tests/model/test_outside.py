@@ -352,3 +352,16 @@ def test_a_template_that_cannot_be_written_says_why(
     with pytest.raises(UserError, match=said):
         write_template(tmp_path / "idea.py")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_takes_no_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot write /proc/x\.py: .*; name another folder"):
+        write_template("/proc/x.py")
+
+
+def test_a_file_that_repeats_a_name_is_named_once(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", "dup")
+    path.write_text(path.read_text("utf-8") + "VARIANTS = VARIANTS * 2\n", "utf-8")
+    said = r"mine\.py declares the variant 'dup' twice; give one of them another name"
+    with pytest.raises(UserError, match=said):
+        load(path)
