@@ -68,7 +68,13 @@ class CausalConvolution(nn.Module):
 def convolution_cost(channels: int, kernel: int) -> Cost:
     """A causal convolution; its products are no matrix products, and count as pointwise work.
 
+    A cache keeps the kernel - 1 tokens that stand before the next.
+
     Source: Own.
     Unit: as `Cost`.
     """
-    return Cost(weights=channels * kernel, pointwise=2 * channels * kernel)
+    return Cost(
+        weights=channels * kernel,
+        pointwise=2 * channels * kernel,
+        cached=channels * (kernel - 1),
+    )

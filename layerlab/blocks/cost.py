@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Parameters, and work per token.
+    """Parameters, work per token, and memory; activations kept for a backward pass are left out.
 
     Attributes:
         weights: parameters in matrices and convolution kernels.
@@ -16,6 +16,7 @@ class Cost:
         pointwise: what that count leaves out and grows with the width: an estimate of the
             operations of activations, mixing, convolutions and Fourier transforms, per token.
         carry: numbers per token that are kept from layer to layer beside the hidden features.
+        cached: numbers per sequence that a cache keeps beside keys and values, however long it is.
     """
 
     weights: int = 0
@@ -23,6 +24,7 @@ class Cost:
     flops: int = 0
     pointwise: int = 0
     carry: int = 0
+    cached: int = 0
 
     @property
     def parameters(self) -> int:
@@ -36,6 +38,7 @@ class Cost:
             flops=self.flops + other.flops,
             pointwise=self.pointwise + other.pointwise,
             carry=self.carry + other.carry,
+            cached=self.cached + other.cached,
         )
 
 

@@ -26,6 +26,7 @@ class Account:
         forward: FLOPs of one token's forward pass, as PyTorch's FlopCounterMode counts them.
         pointwise: an estimate of the operations that this count leaves out.
         carry: numbers per token that travel from layer to layer beside the hidden features.
+        cached: numbers per sequence that a cache keeps beside keys and values, in all layers.
         counted: whether this was counted on a model without memory, since a part says no cost;
             pointwise operations are then unknown, and 0.
     """
@@ -37,6 +38,7 @@ class Account:
     forward: int
     pointwise: int
     carry: int
+    cached: int
     counted: bool = False
 
     @property
@@ -77,6 +79,7 @@ def _summed(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Accou
         forward=inside.flops + around.flops + head.flops,
         pointwise=inside.pointwise + around.pointwise,
         carry=max(layer.carry for layer in layers),
+        cached=inside.cached,
     )
 
 

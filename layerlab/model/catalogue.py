@@ -29,6 +29,7 @@ _LEGEND = (
     "forward and backward pass in a full context; numbers per token carried from layer to layer; "
     "parameters and forward FLOPs beyond the baseline's, in percent."
 )
+_UNCOUNTED = "Not counted: activations that training keeps for the backward pass."
 _COUNTED = "* counted on a model without memory, since a part does not say what it costs."
 
 
@@ -149,7 +150,7 @@ def page(one: Card, matched: Match | None = None) -> Group:
     ]
     if one.settings:
         parts += [_options(one), Text()]
-    parts += [Text(_sizes([one])), _sums(one)]
+    parts += [Text(_sizes([one])), _sums(one), Text(_UNCOUNTED, style="dim")]
     if one.account.counted:
         parts.append(Text(_COUNTED, style="dim"))
     if matched is not None:
@@ -276,6 +277,7 @@ def _entries(cost: Account) -> dict[str, int]:
         "FLOPs per token, backward": cost.backward,
         "other operations per token (estimate)": cost.pointwise,
         "numbers per token carried across layers": cost.carry,
+        "numbers per sequence cached beside keys, values": cost.cached,
     }
 
 

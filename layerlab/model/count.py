@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.model.build import assemble
@@ -24,10 +25,15 @@ def counted(spec: Spec, shape: Shape) -> dict[str, int]:
     model: Any = assemble("counted", spec, shape, device="meta")
     model.set_attn_implementation("eager")
     carried: list[int] = []
+    cached: list[int] = []
     tokens = torch.zeros(1, shape.context, dtype=torch.long, device="meta")
     # A whole mask: transformers would look into the positions to make one, and there are none.
     mask = torch.zeros(1, 1, shape.context, shape.context, device="meta")
-    with _watched(model, carried), torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with (
+        _watched(model, carried, cached),
+        torch.no_grad(),
+        FlopCounterMode(display=False) as counter,
+    ):
         model(tokens, attention_mask=mask, use_cache=False)
     head = 0 if spec.stack.head == "tied" else model.lm_head.weight.numel()
     inside = list(_inside(model))
@@ -40,6 +46,7 @@ def counted(spec: Spec, shape: Shape) -> dict[str, int]:
         "forward": counter.get_total_flops() // shape.context,
         "pointwise": 0,
         "carry": max(carried, default=0) // shape.context,
+        "cached": sum(cached),
     }
 
 
@@ -51,13 +58,18 @@ def _inside(model: Any) -> Iterator[Tensor]:
 
 
 @contextmanager
-def _watched(model: Any, carried: list[int]) -> Iterator[None]:
-    """Note how many numbers each layer hands on beside the hidden features."""
+def _watched(model: Any, carried: list[int], cached: list[int]) -> Iterator[None]:
+    """Note how many numbers each layer hands on, and how many its convolutions would keep."""
 
     def note(layer: nn.Module, given: Any, out: Any) -> None:
         carried.append(sum(one.numel() for one in out[2:]))
 
+    def recall(convolution: Any, given: Any, out: Any) -> None:
+        cached.append(out.shape[-1] * (convolution.kernel - 1))
+
     hooks = [layer.register_forward_hook(note) for layer in model.model.layers]
+    found = [one for one in model.modules() if isinstance(one, CausalConvolution)]
+    hooks += [convolution.register_forward_hook(recall) for convolution in found]
     try:
         yield
     finally:

@@ -331,7 +331,8 @@ class Siaf(Part):
             case "convolution":
                 kernel = numbers * (further + 1)
                 work = inner * (2 * further + 2)
-                return body + Cost(weights=kernel, scalars=numbers, pointwise=work)
+                past = inner * further
+                return body + Cost(weights=kernel, scalars=numbers, pointwise=work, cached=past)
         extra = Cost(scalars=2 * numbers * (further + 1), pointwise=2 * inner + 8 * inner * further)
         return body + extra
 

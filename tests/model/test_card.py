@@ -141,18 +141,30 @@ def test_everything_is_also_json() -> None:
     assert entry["baseline_account"]["parameters"] == answer["matches"][0]["wanted"]
 
 
+def test_a_card_counts_what_a_cache_keeps_and_says_what_is_not_counted() -> None:
+    answer = request(["canon"], sizes=SIZES)
+    text, entry = shown(answer, 120), answer.to_json()["variants"]["canon"]
+    cached = entry["account"]["cached"]
+    assert cached > 0 and entry["baseline_account"]["cached"] == 0
+    row = next(line for line in text.splitlines() if "per sequence cached" in line)
+    assert f"{cached:,}" in row
+    assert "Not counted: activations" in text
+
+
 def test_matching_needs_a_name() -> None:
     for given in ({"names": [], "by": "ffn"}, {"names": ["llama"], "against": "gpt2"}):
         with pytest.raises(UserError, match="--match resizes a variant that is named"):
             request(given.pop("names"), sizes={}, **given)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "pangu-pi", "history-7", "attention-only"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "pangu-pi", "history-7", "canon", "attention-only"]
+)
 def test_counting_a_model_without_memory_gives_what_the_formulas_say(name) -> None:
     found = design(name, sizes=SIZES)
     said = vars(account(found.spec, found.shape))
     seen = counted(found.spec, found.shape)
-    for field in ("embedding", "head", "forward", "carry"):
+    for field in ("embedding", "head", "forward", "carry", "cached"):
         assert seen[field] == said[field], field
     assert seen["blocks"] + seen["scalars"] == said["blocks"] + said["scalars"]
 

@@ -1,7 +1,10 @@
-"""What a variant carries from layer to layer: as much as its account says, whatever the depth."""
+"""What a variant carries across layers and keeps in a cache: as much as its account says."""
+
+from typing import Any
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from layerlab.model.account import account
 from tests.model.exempt import bound
@@ -34,3 +37,28 @@ def test_what_mixes_all_layers_keeps_them_and_says_so() -> None:
         (few, less), (many, more) = carried(name, 3), carried(name, 9)
         assert few < many and less < more
         assert few <= less and many <= more
+
+
+CACHED: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("canon", {}),
+    ("canon", {"places": "bd", "kernel": 2, "kv_heads": 2}),
+    ("siaf-2", {"form": "convolution"}),
+    ("siaf-3", {"form": "convolution", "granularity": "scalar"}),
+    ("canon", {"sharing": "blocks"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CACHED)
+@pytest.mark.parametrize("length", [5, 11])
+def test_a_cache_keeps_beside_keys_and_values_what_the_account_says(
+    name: str, options: dict[str, Any], length: int
+) -> None:
+    model = small(name, **options)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(tokens(2, length), past_key_values=cache, use_cache=True)
+    past = [state for layer in cache.layers for state in getattr(layer, "conv_states", {}).values()]
+    assert bool(past) == (name != "llama")
+    said = account(model.config.parsed(), model.config.shape()).cached
+    assert sum(one.numel() for one in past) == 2 * said  # for both of the sequences
