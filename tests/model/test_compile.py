@@ -11,11 +11,12 @@ import pytest
 
 from tests.model.exempt import bound
 
+LEARNING = ("llama", "pangu-pi", "mhc", "value-residual", "canon")
 INDUCTOR = ("llama", "pangu-pi", "hyper-connections")
 FLEX = ("llama", "value-residual")
 # The first layer and another: what a further one adds is the same code again. Machine code takes
 # ten seconds a layer: there the two sublayers of one layer have to do.
-LAYERS = {"eager": 2, "inductor": 1, "flex": 2}
+LAYERS = {"eager": 2, "aot_eager": 2, "inductor": 1, "flex": 2}
 
 PROGRAM = """
 import json, sys
@@ -24,22 +25,34 @@ from tests.model.small import shaken, small, tokens
 
 torch.set_num_threads(1)
 layers, wanted, gaps = json.loads(sys.argv[1]), json.loads(sys.argv[2]), {}
+
+
+def gradients(run, model, x):
+    # All of them as one vector.
+    model.zero_grad()
+    run(x, labels=x, use_cache=False).loss.backward()
+    return torch.cat([one.grad.flatten() for one in model.parameters()])
+
+
 for backend, name in [(one, name) for one, names in wanted.items() for name in names]:
     model, x = shaken(small(name, layers=layers[backend], dtype=torch.float32)), tokens()
     torch._dynamo.reset()
-    with torch.no_grad():
-        plain = model(x, use_cache=False).logits
-        try:
-            if backend == "flex":
-                model.set_attn_implementation("flex_attention")
-                given = model(x, use_cache=False).logits
-            else:
-                given = torch.compile(model, fullgraph=True, backend=backend)(x, use_cache=False)
-                given = given.logits
-        except Exception as error:
-            gaps[f"{name}, {backend}"] = f"{type(error).__name__}: {error}"[:600]
+    try:
+        if backend == "aot_eager":
+            plain = gradients(model.train(), model, x)
+            given = gradients(torch.compile(model, fullgraph=True, backend=backend), model, x)
         else:
-            gaps[f"{name}, {backend}"] = float((given - plain).abs().max() / plain.abs().max())
+            with torch.no_grad():
+                plain, run = model(x, use_cache=False).logits, model
+                if backend == "flex":
+                    model.set_attn_implementation("flex_attention")
+                else:
+                    run = torch.compile(model, fullgraph=True, backend=backend)
+                given = run(x, use_cache=False).logits
+    except Exception as error:
+        gaps[f"{name}, {backend}"] = f"{type(error).__name__}: {error}"[:600]
+    else:
+        gaps[f"{name}, {backend}"] = float((given - plain).abs().max() / plain.abs().max())
 print(json.dumps(gaps))
 """
 
@@ -65,6 +78,10 @@ def check(**wanted: Sequence[str]) -> None:
 
 def test_every_variant_is_one_graph() -> None:
     check(eager=bound("compile"))
+
+
+def test_some_learn_compiled_as_they_do_plainly() -> None:
+    check(aot_eager=LEARNING)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
