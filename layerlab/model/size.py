@@ -8,8 +8,9 @@ from layerlab.blocks.shape import Shape
 
 # Where nobody says otherwise: the size of the benchmarks.
 REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
-# Far beyond every model, and so small that no product of them leaves 64 bits.
-MOST = {"layers": 10_000, "inner": 2**24, "vocab": 2**24, "context": 2**24}
+# As deep as any model was trained (and every layer is accounted for by itself), else far beyond
+# every model, and so small that no product of them leaves 64 bits.
+MOST = {"layers": 1000, "inner": 2**24, "vocab": 2**24, "context": 2**24}
 LARGEST = 2**20  # of the others
 
 

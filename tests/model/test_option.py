@@ -120,6 +120,12 @@ def test_a_size_beyond_every_model_is_refused(size: str) -> None:
         design("llama", sizes={**SIZES, size: DIGITS})
 
 
+def test_layers_are_as_many_as_can_be_accounted_for_while_one_waits() -> None:
+    assert design("llama", sizes={**SIZES, "layers": 1000}).shape.layers == 1000
+    with pytest.raises(UserError, match="layers is 1001, more than any model has; expected at"):
+        design("llama", sizes={**SIZES, "layers": 1001})
+
+
 def test_a_share_of_the_width_is_rounded_up() -> None:
     assert design("llama", sizes={**SIZES, "inner": 1e-9}).shape.inner == 16
 
