@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +103,9 @@ def rebuilt(
             setattr(config, key, value)
     config._attn_implementation = model.config._attn_implementation
     kept = {one.untyped_storage().data_ptr() for one in model.state_dict().values()}
-    return _filled(config, found, set() if shared else kept)
+    new = _filled(config, found, set() if shared else kept)
+    new.generation_config = deepcopy(model.generation_config)
+    return new
 
 
 def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:

@@ -226,3 +226,11 @@ def test_weights_of_another_size_are_refused() -> None:
     model.config.intermediate_size = 128
     with pytest.raises(UserError, match="in the variant; expected the same sizes"):
         rebuilt(model, None, {})
+
+
+def test_settings_of_generation_are_kept() -> None:
+    model = pretrained("llama")
+    model.generation_config.temperature = 0.3
+    new = rebuilt(model, "as-4", {})
+    assert new.generation_config.temperature == 0.3
+    assert new.generation_config is not model.generation_config
