@@ -163,28 +163,13 @@ def lucid(kind: str) -> Any:
         "attn_flash": True,
         "attn_dim_head": SIZES["width"] // SIZES["heads"],
     }
+    more: dict[str, Any] = {"tie_embedding": True}
     if kind == "llama":
-        layers = Decoder(
-            **shared,
-            rotary_pos_emb=True,
-            use_rmsnorm=True,
-            ff_glu=True,
-            ff_swish=True,
-            ff_no_bias=True,
-            ff_mult=688 / 256,
-        )
-        return TransformerWrapper(
-            num_tokens=SIZES["vocab"],
-            max_seq_len=SIZES["context"],
-            attn_layers=layers,
-            use_abs_pos_emb=False,
-        )
-    return TransformerWrapper(
-        num_tokens=SIZES["vocab"],
-        max_seq_len=SIZES["context"],
-        attn_layers=Decoder(**shared),
-        tie_embedding=True,
-    )
+        names = ("rotary_pos_emb", "use_rmsnorm", "ff_glu", "ff_swish", "ff_no_bias")
+        shared.update(dict.fromkeys(names, True), ff_mult=688 / 256)
+        more = {"use_abs_pos_emb": False}
+    sizes = {"num_tokens": SIZES["vocab"], "max_seq_len": SIZES["context"]}
+    return TransformerWrapper(**sizes, attn_layers=Decoder(**shared), **more)
 
 
 def train(modes: list[str], rounds: int, device: str) -> None:
