@@ -175,6 +175,7 @@ VARIANTS = (
         about="Lets neighbouring tokens mix before attention and inside the feed-forward; a remedy "
         "for the lack of horizontal flow in one layer.",
         cost="Four weights per channel, no matrix product; while generating, the last three tokens "
-        "of each place are kept beside keys and values.",
+        "of each place are kept beside keys and values. Each weight is a pass over the features: "
+        "eager, on one CPU thread at width 256, a step takes about half longer.",
     ),
 )

@@ -286,7 +286,8 @@ VARIANTS = (
         cost="width parameters per sublayer, 2 x width FLOPs per sublayer and source; memory moves "
         "are what counts: every earlier output is read at every sublayer, 2 L x (width + 1) "
         "numbers per token are kept, and time grows with the square of the depth: more than the "
-        "share of its FLOPs. Block form bounds both.",
+        "share of its FLOPs: an eighth longer a step at width 256 and 6 layers, eager, on one CPU "
+        "thread. Block form bounds both.",
     ),
     Variant(
         name="attention-residuals-block",
@@ -300,7 +301,8 @@ VARIANTS = (
         "the quotient rounded up, so that the last may be shorter, and with at most blocks / 2 "
         "layers this is the full form. The rest as in `attention-residuals`.",
         cost="width parameters per sublayer; at most blocks + 1 sources are read at each sublayer, "
-        "and blocks x (width + 1) numbers per token kept, whatever the depth.",
+        "and blocks x (width + 1) numbers per token kept, whatever the depth. Eager, on one CPU "
+        "thread at width 256 and 6 layers, a step takes about an eighth longer.",
     ),
 )
 

@@ -130,7 +130,9 @@ class Laurel(Residual):
         return cost
 
 
-def _variant(name: str, forms: str, equation: str, about: str, unsaid: str = "") -> Variant:
+def _variant(
+    name: str, forms: str, equation: str, about: str, unsaid: str = "", cost: str = ""
+) -> Variant:
     return Variant(
         name=name,
         spec=Spec().with_block(residual=Choice("laurel", forms=forms)),
@@ -138,6 +140,7 @@ def _variant(name: str, forms: str, equation: str, about: str, unsaid: str = "")
         source="menghani24, section 2",
         about=about,
         unsaid=unsaid,
+        cost=cost,
         start="identity",
     )
 
@@ -148,6 +151,8 @@ VARIANTS = (
         "rw+lr",
         "x <- a F(RMS(x)) + b (x + U V x)",
         "Residual weights and a low-rank term together, as the source trains language models.",
+        cost="The gradient of each residual weight sums over the whole stream: eager, on one CPU "
+        "thread at width 256, a step takes about 6 % longer.",
     ),
     _variant(
         "laurel-rw",

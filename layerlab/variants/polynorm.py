@@ -109,7 +109,8 @@ VARIANTS = (
         about="A learned polynomial in place of the gated activation: interactions of higher order "
         "between features. Form relu is PolyReLU.",
         cost="Four numbers per layer; with an inner width of 4 widths as many weights as the "
-        "gated baseline, and three norms of the inner features.",
+        "gated baseline, and three norms of the inner features: eager, on one CPU thread at width "
+        "256, a step takes about a third longer.",
         inner=4.0,
     ),
 )
