@@ -1,5 +1,7 @@
 """Hyper-connections against their equations, written out token by token."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -121,8 +123,9 @@ def carries(model: LabForCausalLM) -> list[dict[str, tuple[int, ...]]]:
     """What each layer hands on: names and sizes."""
     found = []
 
-    def note(layer: object, inputs: object, output: tuple[Tensor, dict[str, Tensor]]) -> None:
-        found.append({name: tuple(one.shape) for name, one in output[1].items()})
+    def note(layer: object, inputs: object, output: tuple[Any, ...]) -> None:
+        _, names, *carried = output
+        found.append({name: tuple(one.shape) for name, one in zip(names, carried, strict=True)})
 
     for layer in model.model.layers:
         layer.register_forward_hook(note)
