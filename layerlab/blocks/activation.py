@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layerlab.blocks.start import constant, starts
+from layerlab.blocks.start import Constant, starts
 from layerlab.domain import Domain
 from layerlab.shapes import Features
 
@@ -21,7 +21,7 @@ class Prelu(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.slope = nn.Parameter(torch.full((width,), 0.25))
-        starts(self, slope=constant(0.25))
+        starts(self, slope=Constant(0.25))
 
     def forward(self, x: Features) -> Features:
         return torch.where(x >= 0, x, self.slope * x)

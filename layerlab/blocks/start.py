@@ -2,12 +2,12 @@
 
 A model draws each parameter from its own stream of random numbers, so a start never depends on
 what else a variant holds. Modules keep their starts in a dict `starts` by local parameter name:
-functions or frozen values of a module, no closures, so that a model can be pickled.
+functions or frozen values of a module, no closures, so that a model can be pickled. Whoever draws
+sees to it that they run in float32 on the CPU, where their numbers are the same everywhere.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,6 @@ class Draw:
 
 
 Start = Callable[[torch.Size, Draw], Tensor]
-# Whatever a model is in, and wherever: another precision or device would draw other numbers.
-EXACT: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Constant:
     value: float
 
     def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
-        return torch.full(shape, self.value, **EXACT)
+        return torch.full(shape, self.value)
 
 
 def normal(shape: torch.Size, draw: Draw) -> Tensor:
@@ -47,7 +45,7 @@ def normal(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.randn(shape, generator=draw.generator, **EXACT) * draw.std
+    return torch.randn(shape, generator=draw.generator) * draw.std
 
 
 def residual(shape: torch.Size, draw: Draw) -> Tensor:
@@ -55,7 +53,7 @@ def residual(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: radford19, section 2.3.
     """
-    return torch.randn(shape, generator=draw.generator, **EXACT) * draw.residual_std
+    return torch.randn(shape, generator=draw.generator) * draw.residual_std
 
 
 def zeros(shape: torch.Size, draw: Draw) -> Tensor:
@@ -63,7 +61,7 @@ def zeros(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.zeros(shape, **EXACT)
+    return torch.zeros(shape)
 
 
 def ones(shape: torch.Size, draw: Draw) -> Tensor:
@@ -71,15 +69,7 @@ def ones(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: Own.
     """
-    return torch.ones(shape, **EXACT)
-
-
-def constant(value: float) -> Start:
-    """The same number everywhere.
-
-    Source: Own.
-    """
-    return Constant(value)
+    return torch.ones(shape)
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:

@@ -10,10 +10,7 @@ from layerlab.blocks.spec import Spec
 from layerlab.model.config import LabConfig
 from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.model.option import with_options
 from layerlab.variants.inventory import needed
-
-__all__ = ["assemble", "build", "configuration", "with_options"]
 
 
 def build(

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 
 from layerlab.model.account import account
 from layerlab.model.build import build
+from layerlab.model.design import SIZES as NAMES
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.inventory import variant
 
@@ -55,7 +56,8 @@ def check(name: str, **options: Any) -> list[Verdict]:
         >>> all(verdict.holds for verdict in check("llama"))
         True
     """
-    laws = {**LAWS, **STARTS} if variant(name).start == "identity" else LAWS
+    declared = variant(name).start == "identity" and set(options) <= set(NAMES)
+    laws = {**LAWS, **STARTS} if declared else LAWS
     verdicts = []
     for law, speaks in laws.items():
         model = build(name, **{**SIZES, **options})
@@ -64,13 +66,16 @@ def check(name: str, **options: Any) -> list[Verdict]:
 
 
 def causality(model: LabForCausalLM) -> str:
-    """Logits before a changed token stay."""
+    """Logits before a changed token stay, and those from it on do not."""
     _shake(model)
     x = _tokens(model)
     y, half = x.clone(), x.shape[1] // 2
     y[:, half:] = (y[:, half:] + 1) % model.config.vocab_size
     with torch.no_grad():
-        return _apart(model(x).logits[:, :half], model(y).logits[:, :half])
+        before, after = model(x).logits, model(y).logits
+    if torch.allclose(before[:, half:], after[:, half:]):
+        return "logits do not depend on the tokens at all"
+    return _apart(before[:, :half], after[:, :half])
 
 
 def cache(model: LabForCausalLM) -> str:
@@ -109,10 +114,15 @@ def operations(model: LabForCausalLM) -> str:
     model.set_attn_implementation("eager")
     x = _tokens(model)
     said = account(model.config.parsed(), model.config.shape()).forward * x.numel()
-    with FlopCounterMode(display=False) as counted, torch.no_grad():
-        model(x, use_cache=False)
-    there = counted.get_total_flops()
-    return "" if said == there else f"cost says {said:,} for {x.numel()} tokens, counted {there:,}"
+    with FlopCounterMode(display=False) as forward:
+        logits = model(x, use_cache=False).logits
+    with FlopCounterMode(display=False) as backward:
+        logits.sum().backward()
+    for wanted, counted in ((said, forward), (2 * said, backward)):
+        there = counted.get_total_flops()
+        if wanted != there:
+            return f"cost says {wanted:,} for {x.numel()} tokens, counted {there:,}"
+    return ""
 
 
 def identity(model: LabForCausalLM) -> str:

@@ -11,10 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from layerlab import UserError
-from layerlab.model.build import configuration, with_options
+from layerlab.model.build import configuration
 from layerlab.model.convert import Reading, read
 from layerlab.model.graft import carried_over, grafted
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.option import with_options
 from layerlab.variants.inventory import variant
 
 PROBE = 16

@@ -12,7 +12,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
-from layerlab.blocks.start import EXACT, Draw, zeros
+from layerlab.blocks.start import Draw, zeros
 from layerlab.domain import Domain
 from layerlab.shapes import Heads, KeyHeads, Stream
 
@@ -144,7 +144,7 @@ def uniform(shape: torch.Size, draw: Draw) -> torch.Tensor:
     Source: allen25, published code (PyTorch's own start of a depthwise convolution).
     """
     bound = shape[-1] ** -0.5
-    return (2 * torch.rand(shape, generator=draw.generator, **EXACT) - 1) * bound
+    return (2 * torch.rand(shape, generator=draw.generator) - 1) * bound
 
 
 def _convolution(channels: int, kernel: int, start: str) -> CausalConvolution:

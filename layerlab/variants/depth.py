@@ -13,7 +13,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import EXACT, Draw, starts, zeros
+from layerlab.blocks.start import Draw, starts, zeros
 from layerlab.domain import Domain
 from layerlab.shapes import Stream
 
@@ -26,7 +26,7 @@ def newest(shape: torch.Size, draw: Draw) -> Tensor:
 
     Source: pagliardini24, section 3.
     """
-    values = torch.zeros(shape, **EXACT)
+    values = torch.zeros(shape)
     values[-1] = 1.0
     return values
 

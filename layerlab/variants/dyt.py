@@ -7,7 +7,7 @@ from layerlab.blocks.cost import Cost
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, StackSpec, Variant
-from layerlab.blocks.start import constant, ones, starts, zeros
+from layerlab.blocks.start import Constant, ones, starts, zeros
 from layerlab.domain import Domain
 from layerlab.shapes import Features
 
@@ -65,7 +65,7 @@ class Squash(Part):
         self.weight = nn.Parameter(torch.ones(width))
         self.shift = nn.Parameter(torch.zeros(1)) if form == "erf" else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-        alpha = constant(chosen[0 if site.role == "attention" else 1])
+        alpha = Constant(chosen[0 if site.role == "attention" else 1])
         starts(self, alpha=alpha, weight=ones, shift=zeros, bias=zeros)
 
     def forward(self, x: Features) -> Features:
@@ -93,7 +93,7 @@ class EmbeddingScale(Part):
     def __init__(self, width: int, site: Site) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
-        starts(self, scale=constant(width**0.5))
+        starts(self, scale=Constant(width**0.5))
 
     def forward(self, x: Features) -> Features:
         return self.scale * x

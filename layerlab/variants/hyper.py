@@ -11,7 +11,7 @@ from layerlab.blocks.norm import LayerNorm
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import EXACT, Draw, constant, linear, starts, zeros
+from layerlab.blocks.start import Constant, Draw, linear, starts, zeros
 from layerlab.blocks.stream import COLLAPSE, STREAMS, ParallelStreams, sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import StreamRows, Streams, StreamWeights
@@ -58,7 +58,7 @@ class HyperConnections(ParallelStreams):
             self.norm = LayerNorm(width, site)
             self.weight = linear(width, streams + 2, start=zeros)
             self.scale = nn.Parameter(torch.zeros(2))
-            starts(self, scale=constant(scale))
+            starts(self, scale=Constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
         weights = self._weights(streams).transpose(-1, -2).contiguous()
@@ -96,7 +96,7 @@ class _Plain:
     read: int
 
     def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
-        eye = torch.eye(shape[0], **EXACT)
+        eye = torch.eye(shape[0])
         reading = eye[:, self.read : self.read + 1]
         return torch.cat([reading, eye, torch.ones_like(reading)], dim=1)
 

@@ -13,7 +13,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import constant, linear, normal, ones, starts, zeros
+from layerlab.blocks.start import Constant, linear, normal, ones, starts, zeros
 from layerlab.blocks.stream import sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import Stream
@@ -72,7 +72,7 @@ class Laurel(Residual):
         earlier = min(self.reach, sublayer(site))
         if earlier:
             self.earlier = nn.Parameter(torch.ones(earlier))
-            starts(self, earlier=constant(1 / earlier))
+            starts(self, earlier=Constant(1 / earlier))
         self.low = "lr" in self.forms or earlier > 0
         if self.low:
             normed = options["normed"]

@@ -13,7 +13,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import EXACT, Draw, constant, starts, zeros
+from layerlab.blocks.start import Constant, Draw, starts, zeros
 from layerlab.blocks.stream import STREAMS, ParallelStreams, exact, sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
@@ -133,7 +133,7 @@ class ManifoldConnections(ParallelStreams):
         self.scale = nn.Parameter(torch.zeros(kinds))
         read, mixed = (0, None) if stack else (sublayer(site) % streams, diagonal)
         plain = _Plain(read=read, streams=streams, guard=guard, diagonal=mixed)
-        starts(self, weight=zeros, static=plain, scale=constant(scale))
+        starts(self, weight=zeros, static=plain, scale=Constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
         n = self.streams
@@ -188,12 +188,12 @@ class _Plain:
     def __call__(self, shape: torch.Size, draw: Draw) -> Tensor:
         n = self.streams
         largest = 1 / 2 if n > 2 else 3 / 4
-        reading = torch.full((n,), math.log((1 - largest) / (n - 2 + largest)), **EXACT)
+        reading = torch.full((n,), math.log((1 - largest) / (n - 2 + largest)))
         others = torch.sigmoid(reading.double())[1:].sum() + n * self.guard
         reading[self.read] = torch.logit(1 - others)
         if self.diagonal is None:
             return reading
-        mixing = self.diagonal * torch.eye(n, **EXACT).flatten()
+        mixing = self.diagonal * torch.eye(n).flatten()
         return torch.cat([reading, torch.zeros_like(reading), mixing])
 
 

@@ -12,7 +12,7 @@ from layerlab.blocks.norm import EPSILON
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
-from layerlab.blocks.start import constant, starts, zeros
+from layerlab.blocks.start import Constant, starts, zeros
 from layerlab.domain import Domain
 from layerlab.shapes import Features
 
@@ -41,7 +41,7 @@ class Polynomial(nn.Module):
         self.form, self.order, self.epsilon = form, order, epsilon
         self.weight = nn.Parameter(torch.ones(order))
         self.bias = nn.Parameter(torch.zeros(1))
-        starts(self, weight=constant(1 / order), bias=zeros)
+        starts(self, weight=Constant(1 / order), bias=zeros)
 
     def forward(self, x: Features) -> Features:
         exact = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -14,7 +14,7 @@ from layerlab.blocks.norm import EPSILON, RmsNorm
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
-from layerlab.blocks.start import constant, starts
+from layerlab.blocks.start import Constant, starts
 from layerlab.domain import Domain
 from layerlab.shapes import Heads, KeyHeads, Stream
 
@@ -65,7 +65,7 @@ class NormedAttention(Attention):
         self.form, self.epsilon = form, epsilon
         if form == "l2":
             self.sharpness = nn.Parameter(torch.ones(1))  # not 0-dimensional: FSDP shards it
-            starts(self, sharpness=constant(first_sharpness(site.shape.context)))
+            starts(self, sharpness=Constant(first_sharpness(site.shape.context)))
             self.scaling = 1.0
             return
         queries, keys = _widths(site, form)

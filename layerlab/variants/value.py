@@ -12,7 +12,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
-from layerlab.blocks.start import constant, starts
+from layerlab.blocks.start import Constant, starts
 from layerlab.domain import Domain
 from layerlab.shapes import Heads, KeyHeads, Stream
 
@@ -49,7 +49,7 @@ class ValueResidual(Attention):
             del self.value
         if form == "learned" and not site.first:
             self.mix = nn.Parameter(torch.full((2,), 0.5))
-            starts(self, mix=constant(0.5))
+            starts(self, mix=Constant(0.5))
 
     def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
         return self.split(self.query(x)), self.split(self.key(x)), self._values(x, flow)

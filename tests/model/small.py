@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from layerlab.model.build import build
+from layerlab.model.law import SIZES, TIGHT
 from layerlab.model.modeling import LabForCausalLM
 
-SIZES = {"width": 48, "layers": 3, "heads": 4, "vocab": 61, "context": 24}
-TIGHT = 1e-11
-"""In float64: logits of size 10 after thousands of operations that round by 1e-16 each."""
+__all__ = ["SIZES", "TIGHT", "kept", "shaken", "small", "tokens"]
 
 
 def small(name: str, **changes: object) -> LabForCausalLM:

@@ -84,6 +84,6 @@ def test_some_learn_compiled_as_they_do_plainly() -> None:
     check(aot_eager=LEARNING)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 def test_some_run_as_machine_code() -> None:
     check(inductor=INDUCTOR, flex=FLEX)

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from layerlab.model.account import account
 from layerlab.model.modeling import LabForCausalLM
-from tests.model.small import SIZES, shaken, small, tokens
+from tests.model.small import SIZES, TIGHT, shaken, small, tokens
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((f"history-{method}", {}) for method in range(1, 8)),
@@ -24,7 +24,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("value-residual", {"form": "learned"}),
     ("value-residual", {"form": "shared"}),
 ]
-TIGHT = 1e-11  # float64: thousands of operations of 1e-16 each
 
 
 def gradients(model: LabForCausalLM, ids: Tensor) -> dict[str, Tensor]:

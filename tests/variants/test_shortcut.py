@@ -10,7 +10,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.shape import Role, Shape, Site
 from layerlab.variants.shortcut import Augmented, ScaledIdentity, bottleneck, circulant_block
 from tests.model.small import shaken, small, tokens
-from tests.variants import law
+from tests.variants.option import lawful
 
 WIDTH = 12
 SHAPE = Shape(
@@ -51,23 +51,13 @@ def features(salt: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_costs_are_as_counted(options: dict) -> None:
-    law.counted("as-32", shortcut=options)
-
-
-@pytest.mark.parametrize("options", IDENTITIES, ids=named)
-def test_costs_of_the_scaled_identity_are_as_counted(options: dict) -> None:
-    law.counted("scaled-identity", shortcut=options)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_every_option_is_causal_cached_and_trained(options: dict) -> None:
-    law.lawful("as-32", shortcut=options)
+    lawful("as-32", shortcut=options)
 
 
 @pytest.mark.parametrize("options", IDENTITIES, ids=named)
 def test_the_scaled_identity_is_causal_cached_and_trained(options: dict) -> None:
-    law.lawful("scaled-identity", shortcut=options)
+    lawful("scaled-identity", shortcut=options)
 
 
 @pytest.mark.parametrize("options", [one for one in OPTIONS if "initial" not in one], ids=named)

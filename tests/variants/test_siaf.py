@@ -13,7 +13,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.shape import Shape, Site
 from layerlab.variants.siaf import CURVED, FLAT_BELOW, SPREAD, Siaf
 from tests.model.small import shaken, small, tokens
-from tests.variants import law
+from tests.variants.option import TIGHT, lawful
 
 FORMS = ("affine-in", "scale-out", "multi-projection", "convolution")
 SHAPE = Shape(width=12, layers=1, heads=2, kv_heads=2, head_width=6, inner=20, vocab=9, context=8)
@@ -45,13 +45,8 @@ def part(**options: object) -> Siaf:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_costs_are_as_counted(options: dict) -> None:
-    law.counted("siaf-3", ffn=options)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_every_option_is_causal_cached_and_trained(options: dict) -> None:
-    law.lawful("siaf-3", ffn=options)
+    lawful("siaf-3", ffn=options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -139,7 +134,7 @@ def test_the_convolution_does_not_read_padding(mask: str) -> None:
     seen = torch.ones_like(padded)
     seen[:, :pad] = 0
     got = model(padded, attention_mask=seen).logits[:, pad:]
-    torch.testing.assert_close(got, model(x).logits, rtol=0, atol=law.TIGHT)
+    torch.testing.assert_close(got, model(x).logits, rtol=0, atol=TIGHT)
 
 
 # Ties
