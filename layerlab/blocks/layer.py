@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from layerlab.blocks.spec import BlockSpec, Choice
 from layerlab.shapes import Stream
 
 Find = Callable[[Slot, str], type[Part]]
-ROLES: tuple[Role, ...] = ("attention", "ffn")
+ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 
 
 def made(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
@@ -49,8 +49,7 @@ class Layer(nn.Module):
         self.roles: list[Role] = []
         for role in ROLES:
             here = site.at(role)
-            slot: Slot = "attention" if role == "attention" else "ffn"
-            sublayer = made(find, slot, getattr(block, role), width, here)
+            sublayer = made(find, role, getattr(block, role), width, here)
             if sublayer is None:
                 continue
             self.roles.append(role)
@@ -137,10 +136,9 @@ def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = Fals
     total = Cost()
     for role in ROLES:
         here = site.at(role)
-        slot: Slot = "attention" if role == "attention" else "ffn"
-        if not _there(find, slot, getattr(block, role), here):
+        if not _there(find, role, getattr(block, role), here):
             continue
-        chosen = [(slot, getattr(block, role))]
+        chosen: list[tuple[Slot, Choice]] = [(role, getattr(block, role))]
         chosen += [(slot, choice) for _, slot, choice in Layer._companions(block, role)]
         for slot, choice in chosen:
             if not _there(find, slot, choice, here):

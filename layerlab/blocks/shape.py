@@ -5,8 +5,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from layerlab import UserError
+from layerlab.domain import shown
 
 Role = Literal["attention", "ffn", "stack"]
+
+
+def check_size(name: str, size: Any) -> None:
+    """A size is a whole number from 1.
+
+    Source: Own.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise UserError(f"{name} is {shown(size)}; expected a whole number from 1: type {name}=64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +41,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise UserError(
-                    f"{name} is {size!r}; expected a whole number from 1: type {name}=64"
-                )
+            check_size(name, size)
         if self.heads % self.kv_heads:
             raise UserError(
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; "

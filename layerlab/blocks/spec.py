@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from layerlab import UserError
 from layerlab.domain import Domain, shown
@@ -34,9 +34,39 @@ class Choice:
 
 NONE = Choice("none")
 
+Record = TypeVar("Record", bound="Written")
+
+
+class Written:
+    """A record that goes to JSON and comes back.
+
+    Attributes:
+        whole: whether no field may be left out there; else it takes its default.
+    """
+
+    whole: ClassVar[bool] = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts.
+
+        Example:
+            >>> Spec.from_json(Spec().to_json()) == Spec()
+            True
+        """
+        return _written(self)
+
+    @classmethod
+    def from_json(cls: type[Record], value: Any) -> Record:
+        """The record that `to_json` wrote.
+
+        Raises:
+            UserError: something that it never writes.
+        """
+        return cls(**_read(cls, value))
+
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSpec:
+class BlockSpec(Written):
     """How the five slots of a block are filled.
 
     Attributes:
@@ -51,22 +81,9 @@ class BlockSpec:
     residual: Choice = Choice("plain")
     placement: Placement = "pre"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts."""
-        return _written(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> "BlockSpec":
-        """The block that `to_json` wrote.
-
-        Raises:
-            UserError: something that it never writes.
-        """
-        return cls(**_read(cls, value))
-
 
 @dataclass(frozen=True, kw_only=True)
-class StackSpec:
+class StackSpec(Written):
     """What concerns the whole stack.
 
     Attributes:
@@ -88,23 +105,12 @@ class StackSpec:
     head: Literal["untied", "tied"] = "untied"
     dropout: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts."""
-        return _written(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> "StackSpec":
-        """The stack that `to_json` wrote.
-
-        Raises:
-            UserError: something that it never writes.
-        """
-        return cls(**_read(cls, value))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(Written):
     """A whole model but for its sizes."""
+
+    whole = True
 
     block: BlockSpec = field(default_factory=BlockSpec)
     stack: StackSpec = field(default_factory=StackSpec)
@@ -117,27 +123,9 @@ class Spec:
         """The same spec with another stack."""
         return replace(self, stack=replace(self.stack, **changes))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts.
-
-        Example:
-            >>> Spec.from_json(Spec().to_json()) == Spec()
-            True
-        """
-        return _written(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Spec":
-        """The spec that `to_json` wrote.
-
-        Raises:
-            UserError: something that it never writes.
-        """
-        return cls(**_read(cls, value, whole=True))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class Variant(Written):
     """A named spec, with what a reader must know.
 
     Attributes:
@@ -163,25 +151,6 @@ class Variant:
     inner: float = 8 / 3
     start: Literal["identity", "own"] = "own"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts.
-
-        Example:
-            >>> told = dict(name="mine", spec=Spec(), equation="x", source="Own", about="Mine.")
-            >>> Variant.from_json(Variant(**told).to_json()) == Variant(**told)
-            True
-        """
-        return _written(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Variant":
-        """The variant that `to_json` wrote.
-
-        Raises:
-            UserError: something that it never writes.
-        """
-        return cls(**_read(cls, value))
-
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
@@ -202,16 +171,12 @@ def _written(record: Any) -> dict[str, Any]:
     return written
 
 
-def _read(kind: type[Any], value: Any, *, whole: bool = False) -> dict[str, Any]:
-    """The fields of a record that `_written` wrote; those left out take their default.
-
-    Args:
-        whole: whether none may be left out.
-    """
+def _read(kind: type[Any], value: Any) -> dict[str, Any]:
+    """The fields of a record that `_written` wrote."""
     known = {one.name: one for one in fields(kind)}
     found = value if isinstance(value, Mapping) else {}
     odd = next((name for name in found if name not in known), None)
-    needed = [key for key, one in known.items() if whole or _required(one)]
+    needed = [key for key, one in known.items() if kind.whole or _required(one)]
     missing = next((key for key in needed if key not in found), None)
     if value is not found or odd is not None or missing:
         fault = f"has no {missing}" if missing else f"has a field {shown(odd)} that there is not"

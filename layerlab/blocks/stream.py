@@ -1,5 +1,6 @@
 """Residual streams, several in parallel: what hyper-connections and their kin share."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -25,7 +26,7 @@ COLLAPSE = Option(
 )
 
 
-class ParallelStreams(Residual):
+class ParallelStreams(Residual, ABC):
     """H' = M H + w F(r H), with n streams H, mixed by M, read with r and written with w.
 
     The streams travel in the carry. What is handed from layer to layer is their collapse, so that
@@ -51,9 +52,9 @@ class ParallelStreams(Residual):
                 "only their collapse; type placement=pre, after or both"
             )
 
+    @abstractmethod
     def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
         """What `read` and `write` weigh with: n + 1 rows (r above M), and w."""
-        raise NotImplementedError
 
     def open(self, x: Stream, flow: Flow) -> Stream:
         copies = x.unsqueeze(-2).expand(-1, -1, self.streams, -1)

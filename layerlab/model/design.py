@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerlab import UserError
-from layerlab.blocks.shape import Shape
+from layerlab.blocks.shape import Shape, check_size
 from layerlab.blocks.spec import Spec, Variant
 from layerlab.domain import shown
 from layerlab.model.option import with_options
@@ -58,8 +58,8 @@ def design(
     wanted = {"inner": kind.inner, **asked}
     for key, size in wanted.items():
         _check(key, size)
-    settings = {**(chosen.options if chosen and chosen.variant == kind.name else {})}
-    spec = with_options(kind.spec, {**settings, **(options or {})})
+    preset_options = chosen.options if chosen and chosen.variant == kind.name else {}
+    spec = with_options(kind.spec, {**preset_options, **(options or {})})
     found = shape(**wanted)
     if spec.stack.position == "rotary" and found.head_width % 2:
         raise UserError(
@@ -126,11 +126,9 @@ def seed_of(value: Any) -> int:
 
 
 def _check(name: str, size: Any) -> None:
-    whole = isinstance(size, int) and not isinstance(size, bool)
     if name == "inner" and isinstance(size, float):
         return
-    if not whole or size < 1:
-        raise UserError(f"{name} is {shown(size)}; expected a whole number from 1: type {name}=64")
+    check_size(name, size)
     most = MOST.get(name, LARGEST)
     if size > most:
         raise UserError(

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from layerlab import UserError
-from layerlab.blocks.shape import Shape
+from layerlab.blocks.shape import Shape, check_size
 
 # Where nobody says otherwise: the size of the benchmarks.
 REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
@@ -36,8 +36,7 @@ def shape(
     Source: Own.
     """
     for name, size in {"width": width, "heads": heads}.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UserError(f"{name} is {size!r}; expected a whole number from 1: type {name}=64")
+        check_size(name, size)
     if head_width is None and width % heads:
         near = max(divisor for divisor in range(1, heads + 1) if width % divisor == 0)
         raise UserError(
