@@ -42,7 +42,9 @@ def causal_loss(
             reduction="sum",
         )
         return total / count
-    mean: Tensor = _CrossEntropy.apply(rows.float(), targets, ignore_index, count)[0]
+    if rows.dtype == torch.float16:  # too narrow for a gradient that a scaler has yet to enlarge
+        rows = rows.float()
+    mean: Tensor = _CrossEntropy.apply(rows, targets, ignore_index, count)[0]
     return mean
 
 
@@ -59,7 +61,8 @@ def _worthwhile(logits: Tensor) -> bool:
 class _CrossEntropy(torch.autograd.Function):
     """Log-sum-exp minus the label's logit, summed and divided by a count.
 
-    Each row of logits is read from memory once: its gradient is made beside its loss.
+    Each row of logits is read from memory once: its gradient is made beside its loss, in float32,
+    and kept in the logits' precision.
     """
 
     @staticmethod
@@ -69,21 +72,22 @@ class _CrossEntropy(torch.autograd.Function):
         gradient = torch.empty_like(logits)
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, len(logits), ROWS):
-            part, wanted = logits[start : start + ROWS], targets[start : start + ROWS, None]
-            slope = gradient[start : start + ROWS]
-            torch.softmax(part, dim=-1, out=slope)
+            rows = slice(start, start + ROWS)
+            part, wanted = logits[rows].float(), targets[rows, None]
+            slope = torch.softmax(part, dim=-1)
             kept, place = wanted != ignored, wanted.clamp(min=0)
             largest = part.amax(-1, keepdim=True)
             loss = largest - slope.amax(-1, keepdim=True).log() - part.gather(1, place)
             total += (loss * kept).sum()
             slope.scatter_add_(1, place, slope.new_full(place.shape, -1.0))
-            slope.mul_(kept / count)
-        return (total / count).to(logits.dtype), gradient
+            torch.mul(slope, kept / count, out=gradient[rows])
+        return (total / count).float(), gradient
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         logits, targets, ctx.ignored, ctx.count = inputs
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # or zeros are made for the gradient's gradient
         ctx.save_for_backward(logits, targets, output[1])
 
     @staticmethod
@@ -91,7 +95,7 @@ class _CrossEntropy(torch.autograd.Function):
         logits, targets, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():  # a derivative of this derivative is wanted
             total = functional.cross_entropy(
-                logits, targets, ignore_index=ctx.ignored, reduction="sum"
+                logits.float(), targets, ignore_index=ctx.ignored, reduction="sum"
             )
             (slope,) = torch.autograd.grad(total / ctx.count, logits, upstream, create_graph=True)
             return slope, None, None, None

@@ -64,14 +64,30 @@ def test_an_impossible_label_costs_what_its_logit_says() -> None:
     assert abs(found.item() - expected) <= 4 * ROUNDING * expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_other_precisions(dtype: torch.dtype, scale: float) -> None:
     x = logits().detach().to(dtype).requires_grad_()
     y = logits().detach().to(dtype).double().requires_grad_()
     found, expected = causal_loss(x, labels(), VOCAB), causal_loss(y, labels(), VOCAB)
-    found.backward()
+    (scale * found).backward()
+    (scale * expected).backward()
     assert x.grad.dtype == dtype
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
     torch.testing.assert_close(found.double(), expected, rtol=64 * ROUNDING, atol=0)
+    # Rounded once when it is kept and once when it is scaled, each by half of the last place.
+    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        x.grad.double(), y.grad, rtol=torch.finfo(dtype).eps, atol=max(16 * ROUNDING, smallest)
+    )
+
+
+def test_float16_is_scaled_before_it_is_rounded() -> None:
+    x = torch.zeros(1, 2, 8192, dtype=torch.float16).requires_grad_()
+    loss = causal_loss(x, torch.zeros(1, 2, dtype=torch.long), 8192, num_items_in_batch=2**16)
+    (loss * 2.0**16).backward()
+    # 2^-13 of probability over 2^16 items is too small for this precision; the product is not.
+    assert x.grad[0, 0, 1].item() == 2.0**-13
 
 
 def test_second_derivatives_are_those_of_cross_entropy() -> None:
