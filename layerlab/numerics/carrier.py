@@ -1,0 +1,276 @@
+"""Tensors that say one dtype and hold another: how a model's own code is run in any arithmetic.
+
+Model code asks its tensors for their dtype: it widens to float32 inside norms and softmax, and goes
+back to what it was given. A `Carrier` answers with that *nominal* dtype while its values are *held*
+in a wider one, where each operation is done. What becomes of a result, and so which arithmetic is
+emulated, is up to the mode that runs (`Carriage.settle`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from layerlab import UserError
+
+# Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
+OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
+Dtypes = tuple[torch.dtype | None, ...]
+
+
+class Carrier(Tensor):
+    """A tensor of a nominal dtype whose values are held in another.
+
+    Attributes:
+        held: the values.
+        weight: whether it is a parameter or a view of one.
+        spread: what a mode knows of the error of each value, None for none.
+    """
+
+    held: Tensor
+    weight: bool
+    spread: Tensor | None
+
+    @staticmethod
+    def __new__(cls, held: Tensor, nominal: torch.dtype) -> "Carrier":
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=nominal,
+            device=held.device,
+        )
+
+    def __init__(self, held: Tensor, nominal: torch.dtype) -> None:
+        self.held = held
+        self.weight = False
+        self.spread = None
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Carrier({self.held!r}, nominal={self.dtype})"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Outside its mode a carrier counts as the values that it holds."""
+        return func(*tree_map(held, tuple(args)), **tree_map(held, kwargs or {}))
+
+
+def held(value: Any) -> Any:
+    """The values of a carrier; anything else as it is."""
+    return value.held if isinstance(value, Carrier) else value
+
+
+def floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype.is_floating_point
+
+
+class Uncarried(torch.autograd.Function):
+    """From a carrier to a plain tensor, and for its gradient the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Carrier) -> Tensor:
+        ctx.nominal = value.dtype
+        return value.held.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
+        if isinstance(gradient, Carrier):
+            return gradient
+        return Carrier(gradient, ctx.nominal)
+
+
+def plain(output: Any) -> Any:
+    """What a model returned, with plain tensors for its carriers."""
+    return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, Carrier) else x, output)
+
+
+class Carriage(TorchDispatchMode):
+    """Runs every operation on the held values, and says what dtype the code would have seen.
+
+    Args:
+        wide: dtype that the values are held in.
+    """
+
+    def __init__(self, wide: torch.dtype) -> None:
+        super().__init__()
+        self.wide = wide
+        self._seen: dict[Any, Dtypes] = {}
+
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        """Make of the raw results what the emulated arithmetic would have made of them.
+
+        Args:
+            func: the operation.
+            inputs: its arguments, flat.
+            outputs: its floating results; their `held` may be replaced.
+        """
+        raise NotImplementedError
+
+    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The operation on held values."""
+        return func(*self.inner(args), **self.inner(kwargs))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        flat = list(_flat(args)) + list(_flat(kwargs.values()))
+        if not _concerns(flat):
+            return self._made(func, flat, self.compute(func, args, kwargs))
+        if func.namespace not in OWN:
+            raise UserError(
+                f"{func} is a kernel of its own: what it rounds inside cannot be emulated; load the"
+                " model without it (attn_implementation='eager', no custom kernels)"
+            )
+        if written(func):
+            return self._write(func, flat, args, kwargs)
+        dtypes = self._nominal(func, flat, args, kwargs)
+        outputs: list[Carrier] = []
+        wrapped = _wrap(self.compute(func, args, kwargs), iter(dtypes), outputs)
+        if outputs:
+            self.settle(func, flat, outputs)
+        return wrapped
+
+    def _made(self, func: Any, flat: list[Any], result: Any) -> Any:
+        """What an operation without floating arguments made: numbers count as of their dtype."""
+        outputs: list[Carrier] = []
+        asked = [value for value in flat if isinstance(value, torch.dtype)]
+
+        def carry(value: Any) -> Any:
+            if not floating(value):
+                return value
+            nominal = asked[0] if asked else value.dtype
+            outputs.append(Carrier(value.to(self.wide), nominal))
+            return outputs[-1]
+
+        wrapped = tree_map(carry, result)
+        if outputs:
+            self.settle(func, flat, outputs)
+        return wrapped
+
+    def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
+        """An operation in place: into what a carrier holds, or back into a plain tensor."""
+        target = kwargs.get("out", args[0] if args else None)
+        if not isinstance(target, Tensor):
+            raise UserError(
+                f"{func} writes into several tensors at once, which emulation does not follow; use"
+                " the form of the operation that returns new tensors"
+            )
+        if not isinstance(target, Carrier):
+            return self._write_plain(func, flat, target, args, kwargs)
+        self.compute(func, args, kwargs)
+        settled = Carrier(target.held, target.dtype)
+        self.settle(func, flat, [settled])
+        if settled.held is not target.held:
+            target.held.copy_(settled.held)
+        target.spread = settled.spread
+        return target
+
+    def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:
+        """Into a tensor that was made before the mode: computed on a carrier and copied back."""
+        if not target.dtype.is_floating_point:
+            self.compute(func, args, kwargs)
+            return target
+        stand_in = Carrier(target.to(self.wide, copy=True), target.dtype)
+
+        def swap(value: Any) -> Any:
+            return stand_in if value is target else value
+
+        self._write(func, flat, tree_map(swap, tuple(args)), tree_map(swap, dict(kwargs)))
+        target.copy_(stand_in.held)
+        return target
+
+    def inner(self, value: Any) -> Any:
+        """Arguments as the held computation needs them: wide tensors, wide dtypes."""
+        if isinstance(value, Carrier):
+            return value.held
+        if isinstance(value, Tensor):
+            return value.to(self.wide) if value.dtype.is_floating_point else value
+        if isinstance(value, torch.dtype):
+            return self.wide if value.is_floating_point else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.inner(item) for item in value)
+        if isinstance(value, dict):
+            return {
+                name: False if name == "half_to_float" else self.inner(item)
+                for name, item in value.items()
+            }
+        return value
+
+    def _nominal(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
+        """The dtypes of the results, as PyTorch gives them for such arguments.
+
+        The meta device is asked once for each kind of call.
+        """
+        key = (func, *(_kind(value) for value in flat), *kwargs)
+        if key not in self._seen:
+            self._seen[key] = _ask(func, flat, args, kwargs)
+        return self._seen[key]
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _concerns(flat: Iterable[Any]) -> bool:
+    """Whether any argument is a floating tensor."""
+    return any(isinstance(value, Tensor) and value.dtype.is_floating_point for value in flat)
+
+
+def written(func: Any) -> bool:
+    """Whether an operation writes into one of its arguments."""
+    return bool(func._schema.is_mutable)
+
+
+def _kind(value: Any) -> Any:
+    """What of an argument decides the dtype of the result."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim() == 0
+    return value if isinstance(value, torch.dtype) else type(value)
+
+
+def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
+    def shadow(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device="meta"
+            )
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    try:
+        result = func(*tree_map(shadow, tuple(args)), **tree_map(shadow, dict(kwargs)))
+    except (NotImplementedError, RuntimeError):
+        # Shapes that depend on values: such operations select, so the dtype is that of the input.
+        result = _promoted(flat)
+        return (result,) * 8
+    return tuple(value.dtype for value in _flat([result]) if floating(value))
+
+
+def _promoted(flat: list[Any]) -> torch.dtype:
+    dtypes = [value.dtype for value in flat if floating(value)]
+    first, *others = dtypes
+    for dtype in others:
+        first = torch.promote_types(first, dtype)
+    return first
+
+
+def _wrap(result: Any, dtypes: Any, outputs: list[Carrier]) -> Any:
+    if floating(result):
+        outputs.append(Carrier(result, next(dtypes)))
+        return outputs[-1]
+    if isinstance(result, (list, tuple)):
+        return type(result)(_wrap(item, dtypes, outputs) for item in result)
+    return result

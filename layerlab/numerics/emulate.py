@@ -1,0 +1,295 @@
+"""Run any model in any format: every operation's result is rounded, no model code is touched."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
+from layerlab.numerics.fused import Unfused
+from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
+from layerlab.numerics.product import accumulated
+from layerlab.numerics.regime import AnyFormat, Mode, Regime, exact, regime
+from layerlab.numerics.rounding import rounder
+
+Round = Callable[[Tensor], Tensor]
+# A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
+MASK = 1e30
+# Operations that only move or choose values: nothing to round unless something is narrowed.
+EXACT = frozenset(
+    """_to_copy _unsafe_view abs alias amax amin cat clamp clone constant_pad_nd contiguous copy
+    copy_ detach embedding expand fill fill_ flip gather index index_put index_put_ index_select
+    lift_fresh masked_fill masked_fill_ max maximum min minimum neg new_empty new_full new_ones
+    new_zeros ones_like permute relu repeat repeat_interleave roll scatter select select_backward
+    slice slice_backward sort split split_with_sizes squeeze stack t threshold_backward topk
+    transpose tril triu unbind unsqueeze view where zero_ zeros_like""".split()
+)
+# Views of a parameter are the parameter still.
+VIEWS = frozenset({"t", "transpose", "view", "expand", "permute", "unsqueeze", "squeeze", "alias"})
+
+
+class Emulation(Carriage):
+    """What an emulated model runs under; `emulate` and `reference` make it.
+
+    Attributes:
+        roundings: number of rounded results by place.
+        gradients: after a backward pass, the gradient of each parameter by its name.
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to.
+        where: patterns of the places that are rounded; None for all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regime: Regime,
+        where: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(regime.wide)
+        self.model = model
+        self.regime = regime
+        self.tracker = Tracker(model)
+        self.roundings: Counter[Place] = Counter()
+        self.gradients: dict[str, Tensor] = {}
+        self._generator = torch.Generator().manual_seed(regime.seed)
+        self._rounds: dict[AnyFormat, Round] = {}
+        self._stored: dict[int, Tensor] = {}
+        self.select(where)
+
+    def select(self, where: str | Iterable[str] | None) -> None:
+        """Round these places only from now on.
+
+        Raises:
+            UserError: a pattern names no module.
+        """
+        self._where = patterns(where, self.model)
+        self._chosen: dict[Place, bool] = {}
+        self._place = Place("")
+
+    def chosen(self, place: Place) -> bool:
+        """Whether results at a place are rounded."""
+        if place not in self._chosen:
+            self._chosen[place] = self._where is None or matches(place, self._where)
+        return self._chosen[place]
+
+    @contextmanager
+    def running(self, backward: bool = False) -> Iterator["Emulation"]:
+        """The model's code runs in the arithmetic until the block ends."""
+        with ExitStack() as stack:
+            stack.enter_context(self.tracker.follow())
+            stack.enter_context(self._swapped(backward))
+            handle = self.model.register_forward_hook(lambda *call: plain(call[-1]))
+            stack.callback(handle.remove)
+            stack.enter_context(torch.set_grad_enabled(backward))
+            stack.enter_context(Unfused())
+            stack.enter_context(self)
+            yield self
+        self._check()
+
+    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._place = self.tracker.place(func)
+        name = func._opname
+        if name not in PRODUCTS:
+            return func(*self.inner(args), **self.inner(kwargs))
+        factors = self.inner(self._factors(args))
+        steps, format = self.regime.accumulate, self._result(args)
+        if steps is None or format is None or not self.chosen(self._place):
+            return func(*factors, **self.inner(kwargs))
+        return accumulated(name, factors, self.inner(kwargs), steps, self._round(format))
+
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        results, name = self.regime.results, func._opname
+        given = [value for value in inputs if floating(value)]
+        if name in VIEWS and given and isinstance(given[0], Carrier):
+            for output in outputs:
+                output.weight = given[0].weight
+        for output in outputs:
+            format = results.get(output.dtype)
+            if format is None or not self.chosen(self._place):
+                continue
+            moved = name in EXACT and given
+            if moved and all(results.get(value.dtype) == format for value in given):
+                continue
+            output.held = self._round(format)(output.held)
+            self.roundings[self._place] += 1
+
+    def _result(self, args: Sequence[Any]) -> AnyFormat | None:
+        dtypes = [value.dtype for value in args if floating(value)]
+        return self.regime.results.get(dtypes[-1])
+
+    def _factors(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of a product, its factors rounded where a format of factors is set."""
+        factors = list(args)
+        if self._place.operation in ("scores", "context"):
+            if self.regime.cache is not None:
+                factors[-1] = self._read(factors[-1], self._place.operation)
+        elif self.regime.activations is not None:
+            for index in range(len(factors)):
+                factors[index] = self._activation(factors[index], index == len(factors) - 1)
+        return factors
+
+    def _read(self, factor: Tensor, operation: str) -> Tensor:
+        """Keys or values as the cache gives them back, rounded along the width of a head."""
+        place = Place(self._place.module, "cache")
+        if not self.chosen(place):
+            return factor
+        self.roundings[place] += 1
+        round = self._round(cast(AnyFormat, self.regime.cache))
+        values = self.inner(factor)
+        if operation == "scores":
+            return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
+        return round(values.contiguous())
+
+    def _activation(self, factor: Any, last: bool) -> Any:
+        """What meets a parameter in a product, rounded along the axis that is summed."""
+        place = Place(self._place.module, "factor")
+        matrix = floating(factor) and factor.dim() >= 2
+        if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
+            return factor
+        self.roundings[place] += 1
+        round = self._round(cast(AnyFormat, self.regime.activations))
+        values = self.inner(factor)
+        if last:
+            return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
+        return round(values.contiguous())
+
+    def _round(self, format: AnyFormat) -> Round:
+        if format not in self._rounds:
+            mode = self.regime.rounding
+            raw = rounder(format, mode, self._generator if mode == "stochastic" else None)
+            self._rounds[format] = raw if _spans(format) else _sparing(raw)
+        return self._rounds[format]
+
+    @contextmanager
+    def _swapped(self, backward: bool) -> Iterator[None]:
+        """Parameters and stored buffers replaced by carriers; put back whatever happens."""
+        kept: list[tuple[dict[str, Any], str, Any]] = []
+        carried: dict[int, tuple[str, Carrier]] = {}
+        try:
+            for owner, name, table, value in _stored(self.model):
+                if id(value) not in carried:
+                    carrier = self._carrier(value, Place(owner, name))
+                    carrier.requires_grad_(backward and value.requires_grad)
+                    carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
+                kept.append((table, name, value))
+                table[name] = carried[id(value)][1]
+            yield
+            for full, carrier in carried.values():
+                if carrier.grad is not None:
+                    self.gradients[full] = carrier.grad.held  # type: ignore[attr-defined]
+        finally:
+            for table, name, value in kept:
+                table[name] = value
+
+    def _carrier(self, value: Tensor, place: Place) -> Carrier:
+        low, format = self.regime.low, self.regime.weights
+        if _stays_single(self.model, str(place).replace(":", "."), low):
+            low, format = torch.float32, None
+        stored = value.detach()
+        if format is not None and self.chosen(place):
+            if id(value) not in self._stored:
+                self._stored[id(value)] = self._weight(stored.to(self.wide), place, format)
+            stored = self._stored[id(value)]
+            self.roundings[place] += 1
+        carrier = Carrier(stored.to(self.wide), low)
+        carrier.weight = True
+        return carrier
+
+    def _weight(self, values: Tensor, place: Place, format: AnyFormat) -> Tensor:
+        """A parameter in its format; groups and blocks lie along the axis that is summed."""
+        module = self.model.get_submodule(place.module)
+        # transformers' Conv1D keeps its matrix the other way round.
+        turned = type(module).__name__ == "Conv1D" and values.dim() == 2
+        if turned:
+            return self._round(format)(values.t().contiguous()).t().contiguous()
+        return self._round(format)(values)
+
+    def _check(self) -> None:
+        """A pattern whose operation never happened is a mistake, if anything ran at all."""
+        if self._where is None or any(self._chosen.values()) or not self._chosen:
+            return
+        raise UserError(unmatched(self._where[0], map(str, self._chosen)))
+
+
+@contextmanager
+def emulate(
+    model: nn.Module,
+    format: str | AnyFormat,
+    mode: Mode = "as-run",
+    where: str | Iterable[str] | None = None,
+    backward: bool = False,
+    **options: Any,
+) -> Iterator[Emulation]:
+    """Run a model as if it were in another format, for as long as the block lasts.
+
+    Every result is rounded as it is made, in the model's own code, forward and, with `backward`,
+    backward. What the model returns are plain tensors that hold the rounded values. Afterwards the
+    model is as it was.
+
+    Source: Own.
+
+    Args:
+        model: any module made of PyTorch's operations.
+        format: name or value of a format, such as "bf16", "fp8_e4m3", "mxfp4", "int8", "t11".
+        mode: "as-run" leaves in float32 what the code widens to float32, "flat" rounds everything.
+        where: patterns of the places that are rounded, `module` or `module:operation` with `*` and
+            `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
+        backward: whether gradients are wanted; they are in `run.gradients` afterwards.
+        options: weights, activations, cache (formats of their own), rounding, seed, accumulate.
+
+    Raises:
+        UserError: unknown format, mode or pattern, or a kernel that cannot be looked into.
+    """
+    run = Emulation(model, regime(format, mode, **options), where)
+    with run.running(backward):
+        yield run
+
+
+@contextmanager
+def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
+    """Run a model in float64, also where its code asks for float32.
+
+    Source: Own.
+    """
+    dtypes = [value.dtype for value in model.parameters() if value.is_floating_point()]
+    run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
+    with run.running(backward):
+        yield run
+
+
+def _spans(format: AnyFormat) -> bool:
+    """Whether the format reaches as far as the masks that code writes for it."""
+    return getattr(format, "name", "") in ("bf16", "fp16", "fp32", "fp64")
+
+
+def _sparing(round: Round) -> Round:
+    """Rounding that leaves masks as they are."""
+
+    def spare(values: Tensor) -> Tensor:
+        return torch.where(values.abs() < MASK, round(values), values)
+
+    return spare
+
+
+def _stored(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
+    """Owner, name, table and value of every floating parameter and persistent buffer."""
+    for owner, module in model.named_modules():
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for table in tables:
+            for name, value in list(table.items()):
+                if floating(value) and name not in module._non_persistent_buffers_set:
+                    yield owner, name, table, value
+
+
+def _stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
+    """Whether transformers would load this parameter in float32 whatever dtype is asked for."""
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if low == torch.float16:
+        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return low in (torch.float16, torch.bfloat16) and bool(names & set(name.split(".")))

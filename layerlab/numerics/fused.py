@@ -1,0 +1,65 @@
+"""Fused attention taken apart, so that what it rounds inside has a place and a name.
+
+A fused kernel keeps scores, maximum and sum in float32 and brings the weights back to the dtype of
+the values before it multiplies them; so does this transcription.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+class Unfused(TorchFunctionMode):
+    """While it is active, `scaled_dot_product_attention` is done in operations of its own."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            return attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as a fused kernel computes it, one operation at a time.
+
+    out_i = sum_j round(e_ij) v_j / sum_j e_ij with e_ij = exp(s_ij - max_j s_ij), s in float32.
+
+    Source: dao22, Algorithm 1, with one block of keys.
+    """
+    dtype = query.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key = key.repeat_interleave(groups, dim=-3)
+        value = value.repeat_interleave(groups, dim=-3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * factor
+    if is_causal:
+        rows, columns = scores.shape[-2:]
+        ahead = torch.ones(rows, columns, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    if attn_mask is not None:
+        allowed = attn_mask.dtype == torch.bool
+        scores = (
+            scores.masked_fill(~attn_mask, -torch.inf) if allowed else scores + attn_mask.to(wide)
+        )
+    highest = scores.amax(dim=-1, keepdim=True)
+    # A row that may look nowhere gives nothing instead of 0/0.
+    highest = highest.masked_fill(highest == -torch.inf, 0.0)
+    weights = torch.exp(scores - highest)
+    total = weights.sum(dim=-1, keepdim=True)
+    total = total.masked_fill(total == 0, 1.0)
+    weights = functional.dropout(weights, dropout_p)
+    mixed = torch.matmul(weights.to(dtype).to(wide), value.to(wide))
+    return (mixed / total).to(dtype)

@@ -1,0 +1,156 @@
+"""Where in a model an operation happens: the module whose code is running, and what it does.
+
+A place is written `module:operation`, as in `model.layers.3.self_attn:softmax`; a module without
+parts of its own is one place however many operations its code takes. Backward passes are placed by
+the forward operation that they belong to.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from layerlab import UserError
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "_grouped_mm", "mv", "addmv"})
+# After one of these in an attention module, a product of two results is that with the values.
+WEIGHING = frozenset({"_softmax", "softmax", "exp", "_safe_softmax"})
+# Spellings of one operation.
+SAME = {
+    "_softmax": "softmax",
+    "_safe_softmax": "softmax",
+    "_to_copy": "cast",
+    "rsub": "sub",
+    "pow": "power",
+    "mm": "product",
+    "addmm": "product",
+    "linear": "product",
+    "_grouped_mm": "product",
+}
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+class Place(NamedTuple):
+    """A module by its path and what is done there; an empty operation is the whole module."""
+
+    module: str
+    operation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.operation}" if self.operation else self.module
+
+    @property
+    def component(self) -> str:
+        """The same place in every layer: its name with `*` for the layer's number."""
+        return NUMBER.sub("*", str(self), count=1)
+
+    @property
+    def layer(self) -> int | None:
+        """Number of the layer that it lies in; None outside the stack."""
+        found = NUMBER.search(self.module)
+        return int(found.group()) if found else None
+
+
+class Tracker:
+    """Follows the modules of one model as their forward passes begin and end.
+
+    Args:
+        model: whose modules are named.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._stack: list[tuple[str, bool]] = [("", False)]
+        self._weighed: list[bool] = [False]
+        self._nodes: dict[int, Place] = {}
+
+    @contextmanager
+    def follow(self) -> Iterator[None]:
+        handles = []
+        for name, module in self.model.named_modules():
+            if not name:
+                continue
+            leaf = next(module.children(), None) is None
+            handles.append(module.register_forward_pre_hook(self._entering(name, leaf)))
+            handles.append(module.register_forward_hook(self._left, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            del self._stack[1:], self._weighed[1:]
+            self._nodes.clear()
+
+    def _entering(self, name: str, leaf: bool) -> Any:
+        def enter(module: nn.Module, args: Any) -> None:
+            self._stack.append((name, leaf))
+            self._weighed.append(False)
+
+        return enter
+
+    def _left(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._stack.pop()
+        self._weighed.pop()
+
+    def place(self, func: Any) -> Place:
+        """Where the operation that is being run belongs."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._nodes.get(node._sequence_nr(), Place("backward"))
+        place = self._forward(func._schema.name.partition("::")[2])
+        if torch.is_grad_enabled():
+            # The node of this operation has just taken the number before the next one.
+            self._nodes[torch.autograd._get_sequence_nr() - 1] = place
+        return place
+
+    def _forward(self, name: str) -> Place:
+        module, leaf = self._stack[-1]
+        if name in WEIGHING:
+            self._weighed[-1] = True
+        if leaf:
+            return Place(module)
+        if name in PRODUCTS and name not in SAME:
+            return Place(module, "context" if self._weighed[-1] else "scores")
+        name = name.rstrip("_")
+        return Place(module, SAME.get(name, name.lstrip("_")))
+
+
+def matches(place: Place, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns names the place, its module, or a module around it."""
+    spelled = (str(place), *_around(place.module))
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in spelled)
+
+
+def _around(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+
+def patterns(where: str | Iterable[str] | None, model: nn.Module) -> tuple[str, ...] | None:
+    """The patterns that select places, their modules looked up in the model.
+
+    Raises:
+        UserError: no module has a name like that.
+    """
+    if where is None:
+        return None
+    given = (where,) if isinstance(where, str) else tuple(where)
+    names = [name for name, _ in model.named_modules() if name]
+    spelled = {part for name in names for part in _around(name)}
+    for pattern in given:
+        module = pattern.partition(":")[0]
+        if not any(fnmatchcase(name, module) for name in spelled):
+            raise UserError(unmatched(pattern, names))
+    return given
+
+
+def unmatched(pattern: str, names: Iterable[str]) -> str:
+    """What to say of a pattern that selects nothing."""
+    known = sorted(set(names))
+    near = difflib.get_close_matches(pattern, known, n=4, cutoff=0.3) or known[:4]
+    return f"where={pattern!r} matches nothing in this model; near it are {', '.join(near)}"

@@ -1,0 +1,125 @@
+"""Which format what is rounded to: a frozen value that an emulation follows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import torch
+
+from layerlab import UserError
+from layerlab.numerics.format import Block, Format, Integer, find
+
+AnyFormat = Format | Integer | Block
+Mode = Literal["as-run", "flat"]
+# float32 holds every product and sum of numbers of so many digits well enough to round them once.
+NARROW = 11
+SINGLE = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """What an emulated model computes with.
+
+    Attributes:
+        low: nominal dtype of the parameters, which the model's code sees.
+        wide: dtype that values are held in.
+        results: format that results are rounded to, by nominal dtype; none there, no rounding.
+        weights: format of the parameters.
+        activations: format of what is multiplied with parameters.
+        cache: format of keys and values as attention reads them.
+        rounding: mode of rounding.
+        seed: of stochastic rounding.
+        accumulate: sums inside matrix products are rounded every so many terms; None: exact.
+    """
+
+    low: torch.dtype
+    wide: torch.dtype
+    results: Mapping[torch.dtype, AnyFormat] = field(default_factory=dict)
+    weights: AnyFormat | None = None
+    activations: AnyFormat | None = None
+    cache: AnyFormat | None = None
+    rounding: str = "nearest"
+    seed: int = 0
+    accumulate: int | None = None
+
+
+def regime(
+    format: str | AnyFormat,
+    mode: Mode = "as-run",
+    *,
+    weights: str | AnyFormat | None = None,
+    activations: str | AnyFormat | None = None,
+    cache: str | AnyFormat | None = None,
+    rounding: str = "nearest",
+    seed: int = 0,
+    accumulate: int | None = None,
+) -> Regime:
+    """The arithmetic of a model that is run in a format.
+
+    `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
+    widens to float32 in float32. `flat` rounds every result to the format. Integers and blocks are
+    formats of storage: weights and the other factors of products with them are rounded, results are
+    bf16. tf32 is a format of factors: as-run, results are float32.
+
+    Source: Own.
+
+    Raises:
+        UserError: unknown format or mode, or an accumulation below one term.
+    """
+    if mode not in ("as-run", "flat"):
+        raise UserError(f"mode={mode!r} is neither 'as-run' nor 'flat'; type one of them")
+    if accumulate is not None and accumulate < 1:
+        raise UserError(f"accumulate={accumulate} is no number of terms; type 1 or more, or None")
+    factors, result = _split(find(format), mode)
+    low = _low(result)
+    wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
+    results = {dtype: result for dtype in {low, *_also(mode)}}
+    if mode == "as-run" and wide == torch.float64 and low != torch.float64:
+        results.setdefault(torch.float32, cast(Format, find("fp32")))
+    if wide == torch.float32 and results.get(torch.float32, result).name == "fp32":
+        results.pop(torch.float32, None)
+    return Regime(
+        low=low,
+        wide=wide,
+        results=results,
+        weights=find(weights) if weights is not None else factors or result,
+        activations=find(activations) if activations is not None else factors,
+        cache=find(cache) if cache is not None else None,
+        rounding=rounding,
+        seed=seed,
+        accumulate=accumulate,
+    )
+
+
+def _split(format: AnyFormat, mode: Mode) -> tuple[AnyFormat | None, Format]:
+    """The format of the factors of products, if it is one of its own, and that of results."""
+    if not isinstance(format, Format):
+        return format, cast(Format, find("bf16"))
+    if format.name == "tf32" and mode == "as-run":
+        return format, cast(Format, find("fp32"))
+    return None, format
+
+
+def exact(low: torch.dtype) -> Regime:
+    """float64 throughout, whatever dtype the code asks for: the reference."""
+    return Regime(low=low, wide=torch.float64)
+
+
+def _low(format: Format) -> torch.dtype:
+    """The dtype that the code of a model run in such a format would see."""
+    if format.digits > SINGLE:
+        return torch.float64
+    if format.digits == SINGLE:
+        return torch.float32
+    return torch.float16 if format.name == "fp16" else torch.bfloat16
+
+
+def _narrow(format: Format) -> bool:
+    return format.digits <= NARROW and format.lowest is not None
+
+
+def _also(mode: Mode) -> tuple[torch.dtype, ...]:
+    """Nominal dtypes that are rounded beside the low one."""
+    if mode == "as-run":
+        return ()
+    return (torch.float16, torch.bfloat16, torch.float32, torch.float64)
