@@ -6,7 +6,8 @@ in a wider one, where each operation is done. What becomes of a result, and so w
 emulated, is up to the mode that runs (`Carriage.settle`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from layerlab import UserError
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
-Dtypes = tuple[torch.dtype | None, ...]
+Dtypes = tuple[torch.dtype, ...]
 
 
 class Carrier(Tensor):
@@ -135,7 +136,7 @@ class Carriage(TorchDispatchMode):
             return self._write(func, flat, args, kwargs)
         dtypes = self._nominal(func, flat, args, kwargs)
         outputs: list[Carrier] = []
-        wrapped = _wrap(self.compute(func, args, kwargs), iter(dtypes), outputs)
+        wrapped = _wrap(self.compute(func, args, kwargs), _endless(dtypes), outputs)
         if outputs:
             self.settle(func, flat, outputs)
         return wrapped
@@ -254,8 +255,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
         result = func(*tree_map(shadow, tuple(args)), **tree_map(shadow, dict(kwargs)))
     except (NotImplementedError, RuntimeError):
         # Shapes that depend on values: such operations select, so the dtype is that of the input.
-        result = _promoted(flat)
-        return (result,) * 8
+        return (_promoted(flat),)
     return tuple(value.dtype for value in _flat([result]) if floating(value))
 
 
@@ -265,6 +265,11 @@ def _promoted(flat: list[Any]) -> torch.dtype:
     for dtype in others:
         first = torch.promote_types(first, dtype)
     return first
+
+
+def _endless(dtypes: Dtypes) -> Iterator[torch.dtype]:
+    """The dtypes of the results; of a list with more members than when it was asked, the last's."""
+    return chain(dtypes, repeat(dtypes[-1])) if dtypes else iter(())
 
 
 def _wrap(result: Any, dtypes: Any, outputs: list[Carrier]) -> Any:

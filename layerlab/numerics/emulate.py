@@ -12,9 +12,10 @@ from layerlab import UserError
 from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
-from layerlab.numerics.product import accumulated
+from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.regime import AnyFormat, Mode, Regime, exact, regime
 from layerlab.numerics.rounding import rounder
+from layerlab.numerics.snapshot import Snapshot
 
 Round = Callable[[Tensor], Tensor]
 # A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
@@ -69,11 +70,19 @@ class Emulation(Carriage):
             UserError: a pattern names no module.
         """
         self._where = patterns(where, self.model)
+        self._only: frozenset[Place] | None = None
         self._chosen: dict[Place, bool] = {}
         self._place = Place("")
 
+    def only(self, places: Iterable[Place]) -> None:
+        """Round exactly these places from now on; no places, no rounding."""
+        self.select(None)
+        self._only = frozenset(places)
+
     def chosen(self, place: Place) -> bool:
         """Whether results at a place are rounded."""
+        if self._only is not None:
+            return place in self._only
         if place not in self._chosen:
             self._chosen[place] = self._where is None or matches(place, self._where)
         return self._chosen[place]
@@ -98,6 +107,9 @@ class Emulation(Carriage):
         if name not in PRODUCTS:
             return func(*self.inner(args), **self.inner(kwargs))
         factors = self.inner(self._factors(args))
+        if name == "_grouped_mm":
+            offsets = kwargs.get("offs", (*factors, None)[2])
+            return grouped(factors[0], factors[1], offsets)
         steps, format = self.regime.accumulate, self._result(args)
         if steps is None or format is None or not self.chosen(self._place):
             return func(*factors, **self.inner(kwargs))
@@ -168,8 +180,8 @@ class Emulation(Carriage):
 
     @contextmanager
     def _swapped(self, backward: bool) -> Iterator[None]:
-        """Parameters and stored buffers replaced by carriers; put back whatever happens."""
-        kept: list[tuple[dict[str, Any], str, Any]] = []
+        """Parameters and buffers replaced by carriers; all put back whatever happens."""
+        before = Snapshot(self.model)
         carried: dict[int, tuple[str, Carrier]] = {}
         try:
             for owner, name, table, value in _stored(self.model):
@@ -177,15 +189,13 @@ class Emulation(Carriage):
                     carrier = self._carrier(value, Place(owner, name))
                     carrier.requires_grad_(backward and value.requires_grad)
                     carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
-                kept.append((table, name, value))
                 table[name] = carried[id(value)][1]
             yield
             for full, carrier in carried.values():
                 if carrier.grad is not None:
                     self.gradients[full] = carrier.grad.held  # type: ignore[attr-defined]
         finally:
-            for table, name, value in kept:
-                table[name] = value
+            before.restore()
 
     def _carrier(self, value: Tensor, place: Place) -> Carrier:
         low, format = self.regime.low, self.regime.weights
@@ -278,13 +288,24 @@ def _sparing(round: Round) -> Round:
 
 
 def _stored(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Owner, name, table and value of every floating parameter and persistent buffer."""
+    """Owner, name, table and value of what a model loaded in a low dtype has in that dtype.
+
+    Those are the floating parameters and persistent buffers. Other buffers are made in float32
+    after loading; of these only tables that lose nothing, such as masks, count as low.
+    """
     for owner, module in model.named_modules():
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         for table in tables:
             for name, value in list(table.items()):
-                if floating(value) and name not in module._non_persistent_buffers_set:
+                if floating(value) and not (
+                    name in module._non_persistent_buffers_set and _loses(value)
+                ):
                     yield owner, name, table, value
+
+
+def _loses(values: Tensor) -> bool:
+    """Whether a table cannot be written down in eight binary digits."""
+    return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
 def _stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:

@@ -1,6 +1,7 @@
 """Matrix products whose sums are rounded as they go on, for hardware that does not sum exactly."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -9,6 +10,32 @@ from torch import Tensor
 from layerlab import UserError
 
 Round = Callable[[Tensor], Tensor]
+
+
+def grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
+    """Products by group, as mixtures of experts compute them.
+
+    PyTorch's own operation knows no float64.
+
+    Source: Own.
+
+    Args:
+        left: a matrix whose rows, or columns, are sorted by group, or one matrix for each group.
+        right: one matrix for each group, or a matrix whose rows, or columns, are sorted by group.
+        ends: number of the row or column after the last of each group.
+    """
+    if ends is None:
+        return torch.bmm(left, right)
+    bounds = [0, *ends.tolist()]
+    spans = [slice(start, end) for start, end in pairwise(bounds)]
+    if left.dim() == 2 and right.dim() == 2:
+        return torch.stack([left[:, span] @ right[span] for span in spans])
+    if left.dim() == 2:
+        rows = [left[span] @ matrix for span, matrix in zip(spans, right, strict=True)]
+        return torch.cat([*rows, left.new_zeros(len(left) - bounds[-1], right.shape[-1])])
+    columns = [matrix @ right[:, span] for span, matrix in zip(spans, left, strict=True)]
+    rest = right.new_zeros(left.shape[-2], right.shape[-1] - bounds[-1])
+    return torch.cat([*columns, rest], dim=-1)
 
 
 def accumulated(
