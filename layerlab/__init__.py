@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from layerlab.model.match import matched
     from layerlab.registry import load
     from layerlab.report.report import Report, load_report
+    from layerlab.studies.runner import study
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "load_report",
     "matched",
     "retrofit",
+    "study",
 ]
 
 _HOMES = {
@@ -40,6 +42,7 @@ _HOMES = {
     "load": "layerlab.registry",
     "Report": "layerlab.report.report",
     "load_report": "layerlab.report.report",
+    "study": "layerlab.studies.runner",
 }
 
 

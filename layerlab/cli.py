@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
+from layerlab.studies.command import Paused, study
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
@@ -45,6 +46,9 @@ def plainly(command: Callable[..., Any]) -> int:
         name = f"{place.info_name} " if place is not None and place.parent is not None else ""
         sys.stderr.write(f"layerlab: {message}; type layerlab {name}--help\n")
         return 2
+    except Paused as pause:
+        sys.stderr.write(f"layerlab: {pause}\n")
+        return INTERRUPTED
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
@@ -292,6 +296,9 @@ def retrofit(
     from layerlab.api import rework
 
     typer.echo(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
+
+
+app.command()(study)
 
 
 def _load(files: list[Path] | None) -> None:

@@ -1,8 +1,9 @@
 """What files declare: found by looking into them, so that there is no list to keep.
 
 A file of `layerlab/measures` that ends in `MEASURES = (Measure(...),)` is part of the laboratory,
-and so is one of `layerlab/variants` that ends in `PARTS` and `VARIANTS`; `load` brings such a file
-from anywhere else. Values are read, nothing is registered at import: two files that claim one name
+and so is one of `layerlab/variants` that ends in `PARTS` and `VARIANTS`, or one of
+`layerlab/studies` that ends in `STUDIES`; `load` brings measures, parts and variants from anywhere
+else. Values are read, nothing is registered at import: two files that claim one name
 are one clear error.
 """
 
@@ -47,6 +48,22 @@ def measures() -> dict[str, Measure]:
     ]
     declared = [measure for module in modules for measure in getattr(module, "MEASURES", ())]
     return _by_name(sorted(declared, key=_place))
+
+
+def studies() -> dict[str, Any]:
+    """Every study of the package by its name, in the order of the names."""
+    package = importlib.import_module("layerlab.studies")
+    found: dict[str, Any] = {}
+    for entry in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{entry.name}")
+        for study in getattr(module, "STUDIES", ()):
+            if study.name in found:
+                raise UserError(
+                    f"two studies are called {study.name!r}: {found[study.name].run.__module__} "
+                    f"and {module.__name__}; give one of them another name"
+                )
+            found[study.name] = study
+    return dict(sorted(found.items()))
 
 
 def load(path: str | PathLike[str]) -> tuple[Measure, ...]:

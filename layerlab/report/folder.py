@@ -15,6 +15,7 @@ from pathlib import Path
 from layerlab import UserError
 
 PAGE, DATA, TABLES = "report.html", "report.json", "tables"
+STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
 _TABLE_ENDINGS = {".csv", ".parquet"}
 _REASONS = {
     errno.ENOSPC: "no space is left on the device",
@@ -33,7 +34,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], what: str = "report
     """Write a folder; `fill` is handed an empty one to write into.
 
     Args:
-        what: is written; only a report takes the place of an earlier one.
+        what: is written; only a report or a study takes the place of an earlier one.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
@@ -88,9 +89,9 @@ def _refuse_others(target: Path, given: Path, what: str) -> None:
             f"cannot put a {what} in place of {given}, which is in use; "
             f"name a folder inside it, such as {given / what}"
         )
-    replaced = what == "report" and is_report(target)
+    replaced = what in _OWN and _OWN[what](target)
     if any(target.iterdir()) and not replaced:
-        held = "something other than a report" if what == "report" else "files already"
+        held = f"something other than a {what}" if what in _OWN else "files already"
         raise UserError(f"{given} holds {held}; name a new or an empty folder")
 
 
@@ -110,6 +111,25 @@ def is_report(folder: Path) -> bool:
     return all(
         entry.suffix in _TABLE_ENDINGS and entry.stem in known and entry.is_file() for entry in kept
     )
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder holds a study and nothing else: no file but what a study writes."""
+    entries = {entry.name: entry for entry in folder.iterdir()}
+    own = {STUDY_PAGE, STUDY_DATA, TABLES}
+    try:
+        content = json.loads((folder / STUDY_DATA).read_text(encoding="utf-8"))
+        own |= {f"{picture['name']}.png" for picture in content["pictures"]}
+        known = {f"{name}.csv" for name in content["frames"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    tables = entries.get(TABLES)
+    kept = {entry.name for entry in tables.iterdir()} if tables and tables.is_dir() else set()
+    return set(entries) <= own and kept <= known
+
+
+# What may be written anew in place of what was written before.
+_OWN: dict[str, Callable[[Path], bool]] = {"report": is_report, "study": is_study}
 
 
 def _swap(partial: Path, target: Path) -> None:

@@ -29,8 +29,8 @@ _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 def render(report: Mapping[str, Any]) -> str:
     """The whole page of a report dict (the content of `report.json`)."""
     view = plots.compact(report)
-    scripts = [_script(), _plotly()]
-    page = _environment().get_template("page.html")
+    scripts = [_script(), plotly()]
+    page = environment().get_template("page.html")
     return page.render(
         report=report,
         view=view,
@@ -95,7 +95,8 @@ def _hash(script: str) -> str:
 
 
 @cache
-def _plotly() -> str:
+def plotly() -> str:
+    """The library that draws, ready to stand in a script element."""
     # A script element ends at the first "</script", and a parser turns "\r\n" into "\n",
     # after which the hash of the policy would no longer match.
     return get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script")
@@ -107,7 +108,8 @@ def _script() -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates, with autoescape, and how numbers and names are written in them."""
     environment = Environment(
         autoescape=True,
         loader=FileSystemLoader(_HERE),

@@ -1,0 +1,1 @@
+"""One figure, table or claim of a source per file, each with its verdict."""

@@ -1,0 +1,132 @@
+"""`layerlab study`: the list, or one study with its verdict; heavy imports only inside."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab import UserError
+from layerlab.domain import shown
+
+OUT = Path("layerlab-studies")
+
+
+class Paused(Exception):
+    """An interruption that loses nothing: what to type to go on."""
+
+
+def study(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One study; the list of them if left out."),
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="Random initialisations.  [default: as many as the source]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option: norm=rms; may be repeated."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Batches computed at once.  [default: one per physical core]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Folder for the result.  [default: {OUT}/NAME]"),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print study.json as well.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Reproduce one figure, table or claim of a source, and judge it."""
+    from rich.console import Console
+
+    from layerlab.studies.runner import known
+    from layerlab.studies.runner import study as carry_out
+
+    console = Console(markup=False, highlight=False)
+    if name is None:
+        _refuse_settings(out, draws, option)
+        console.print(_catalogue())
+        return
+    place = out or OUT / known(name).name
+    try:
+        record = carry_out(
+            name,
+            draws=draws,
+            seed=seed,
+            out=place,
+            threads=threads,
+            restart=restart,
+            progress=not quiet,
+            **given(option or ()),
+        )
+    except KeyboardInterrupt as stop:
+        raise Paused(
+            "interrupted; what is finished is kept: type the same command to go on, and "
+            "--restart as well to begin anew"
+        ) from stop
+    if as_json:
+        sys.stdout.write(record.to_json())
+        sys.stdout.flush()
+    else:
+        console.print(record.summary(), soft_wrap=True)
+
+
+def given(words: Sequence[str]) -> dict[str, Any]:
+    """Options as typed: numbers where they look like one, else text.
+
+    Raises:
+        UserError: a word without a name or a value.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.isidentifier() or not value:
+            raise UserError(
+                f"cannot read the option {shown(word)}; expected NAME=VALUE: "
+                "type for example --option norm=rms"
+            )
+        if name in {"name", "draws", "seed", "out", "threads", "restart", "progress"}:
+            raise UserError(f"{name} is no option of a study; type --{name} {value}")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _refuse_settings(*settings: Any) -> None:
+    if any(setting for setting in settings):
+        raise UserError(
+            "settings without a study; expected its name before them: "
+            "type for example layerlab study rounding-depth --draws 500"
+        )
+
+
+def _catalogue() -> Any:
+    """Name, claim, cost and source of every study."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerlab.registry import studies
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("study", "claim", "source", "draws", "cost"):
+        table.add_column(heading, justify="right" if heading == "draws" else "left")
+    for one in studies().values():
+        cells = (one.claim, one.source, str(one.draws), one.cost)
+        table.add_row(Text(one.name, style="bold", no_wrap=True), *map(Text, cells))
+    return table

@@ -1,0 +1,141 @@
+"""Pictures of studies as plotly's plain JSON: lines, bands, histograms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerlab.studies.study import Picture
+
+# Okabe and Ito's colours, which readers with any colour vision tell apart; as on a report's page.
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#55595f")
+FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+Numbers = Sequence[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One line, with a band around it if there is one.
+
+    Attributes:
+        kind: which colour it has: curves of one kind share it.
+        style: solid, dash, dot or dashdot.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Numbers
+    kind: int = 0
+    style: str = "solid"
+    low: Numbers | None = None
+    high: Numbers | None = None
+
+
+def curves(
+    name: str, title: str, drawn: Sequence[Curve], *, x: str, y: str, log: str = "y"
+) -> Picture:
+    """Lines over one quantity; `log` names the axes that are logarithmic: "y", "xy" or ""."""
+    data: list[dict[str, Any]] = []
+    for curve in drawn:
+        data += _traces(curve)
+    axes = {
+        "xaxis": _axis(x, "x" in log, [n for curve in drawn for n in curve.x]),
+        "yaxis": _axis(y, "y" in log),
+    }
+    return Picture(name=name, title=title, data=data, layout=_layout(axes))
+
+
+def histogram(
+    name: str,
+    title: str,
+    bars: Mapping[str, tuple[Sequence[float], Sequence[int]]],
+    marks: Mapping[str, float],
+    x: str,
+) -> Picture:
+    """Histograms over a logarithmic axis, each with a vertical line at its mark."""
+    data: list[dict[str, Any]] = []
+    shapes = []
+    for index, (label, (middles, counts)) in enumerate(bars.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"shape": "hvh", "color": colour, "width": 1.6},
+                "fill": "tozeroy",
+                "fillcolor": faded(colour),
+                "name": label,
+                "x": list(middles),
+                "y": list(counts),
+            }
+        )
+        if label in marks:
+            shapes.append(
+                {
+                    "type": "line",
+                    "x0": marks[label],
+                    "x1": marks[label],
+                    "y0": 0,
+                    "y1": 1,
+                    "yref": "paper",
+                    "line": {"color": colour, "width": 1.6, "dash": "dash"},
+                }
+            )
+    axes = {"xaxis": _axis(x, True), "yaxis": _axis("draws", False), "shapes": shapes}
+    return Picture(name=name, title=title, data=data, layout=_layout(axes))
+
+
+def faded(colour: str, alpha: float = 0.16) -> str:
+    """A colour that lets others through."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def _traces(curve: Curve) -> list[dict[str, Any]]:
+    colour = COLOURS[curve.kind % len(COLOURS)]
+    found: list[dict[str, Any]] = []
+    if curve.low is not None and curve.high is not None:
+        edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+        shared = {**edge, "x": list(curve.x), "showlegend": False, "legendgroup": curve.name}
+        found += [
+            {**shared, "y": list(curve.low)},
+            {**shared, "y": list(curve.high), "fill": "tonexty", "fillcolor": faded(colour)},
+        ]
+    few = len(curve.x) <= 12
+    return [
+        *found,
+        {
+            "type": "scatter",
+            "mode": "lines+markers" if few else "lines",
+            "name": curve.name,
+            "legendgroup": curve.name,
+            "line": {"color": colour, "dash": curve.style, "width": 2},
+            "marker": {"size": 6},
+            "x": list(curve.x),
+            "y": list(curve.y),
+        },
+    ]
+
+
+def _axis(title: str, log: bool, values: Sequence[float] = ()) -> dict[str, Any]:
+    axis: dict[str, Any] = {"title": {"text": title}, "gridcolor": "rgba(128,128,128,0.25)"}
+    if not log:
+        return {**axis, "zeroline": False}
+    axis |= {"type": "log", "exponentformat": "power", "dtick": 1}
+    distinct = sorted(set(values))
+    if 0 < len(distinct) <= 12:  # the values that were tried, rather than powers of ten
+        axis |= {"tickvals": distinct, "ticktext": [f"{value:g}" for value in distinct]}
+        del axis["dtick"]
+    return axis
+
+
+def _layout(axes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "height": 420,
+        "margin": {"l": 76, "r": 16, "t": 16, "b": 56},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 14, "color": "#55595f"},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "hovermode": "x unified",
+        **axes,
+    }

@@ -1,0 +1,171 @@
+"""The result of a study: verdicts, tables, pictures, and how to keep and repeat it."""
+
+import copy
+import difflib
+import importlib.util
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group
+from rich.text import Text
+
+from layerlab import UserError
+from layerlab.report import folder as disk
+from layerlab.report.study import render
+from layerlab.report.table import decoded, encoded, plain, tidy
+from layerlab.report.text import prose
+
+SCHEMA = 1
+COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
+
+
+class Record:
+    """What a study found.
+
+    `record.verdict` is "holds", "fails" or "not decided", `record.number` what decides it,
+    `record.frame()` the readings, `record.save("out")` writes page, tables and settings.
+    """
+
+    def __init__(
+        self, content: Mapping[str, Any], frames: Mapping[str, pd.DataFrame] | None = None
+    ) -> None:
+        """Take the dict of `study.json`; `frames` stands in for its entry of that name."""
+        given = dict(content)
+        stored = given.pop("frames", {})
+        self._content: dict[str, Any] = {"schema": SCHEMA, **plain(given)}
+        self._frames = (
+            {name: decoded(name, entry) for name, entry in stored.items()}
+            if frames is None
+            else {name: tidy(frame) for name, frame in frames.items()}
+        )
+        self.folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self._content["study"])
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim holds, fails, or is not decided."""
+        return str(self._content["verdicts"][0]["word"])
+
+    @property
+    def number(self) -> float:
+        """The number that decides the claim."""
+        return float(self._content["verdicts"][0]["number"])
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Every claim that was judged: claim, word, number, a sentence; the study's own first."""
+        return copy.deepcopy(self._content["verdicts"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was run with: draws, seed and options."""
+        return copy.deepcopy(self._content["settings"])
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Every table by name."""
+        return {name: frame.copy() for name, frame in self._frames.items()}
+
+    def frame(self, name: str | None = None) -> pd.DataFrame:
+        """One table of readings; the first if no name is given.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        if name is None:
+            return next(iter(self._frames.values())).copy()
+        if name in self._frames:
+            return self._frames[name].copy()
+        close = difflib.get_close_matches(name, self._frames, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(
+            f"this study has no table {name!r}; {hint}it has: {', '.join(self._frames)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `study.json`: strict JSON values only."""
+        tables = {name: encoded(frame) for name, frame in self._frames.items()}
+        return {**copy.deepcopy(self._content), "frames": tables}
+
+    def to_json(self) -> str:
+        """The text of `study.json`."""
+        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write study.html, study.json, tables/ and, where plotly can draw them, pictures as PNG.
+
+        All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
+
+        Raises:
+            UserError: the folder cannot be written, or holds something that is no study.
+        """
+        page, data = render(self.to_dict()), self.to_json()
+
+        def fill(empty: Path) -> None:
+            (empty / disk.STUDY_PAGE).write_text(page, encoding="utf-8")
+            (empty / disk.STUDY_DATA).write_text(data, encoding="utf-8")
+            tables = empty / disk.TABLES
+            tables.mkdir()
+            for name, frame in self._frames.items():
+                frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
+            for picture in self._content["pictures"]:
+                _draw(picture, empty / f"{picture['name']}.png")
+
+        self.folder = disk.write_folder(Path(folder), fill, "study")
+        return self.folder
+
+    def lines(self) -> list[list[tuple[str, str]]]:
+        """What a terminal shows, as pieces of text with their styles."""
+        found = []
+        for verdict in self._content["verdicts"]:
+            word = str(verdict["word"])
+            found += [
+                [(f"{word:<12}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
+                [(" " * 12 + prose(verdict["said"]), "dim")],
+            ]
+        found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
+        if self.folder is not None:
+            place = str(self.folder / disk.STUDY_PAGE)
+            found += [[("The page: ", ""), (prose(place), "bold")]]
+        return found
+
+    def summary(self) -> Group:
+        """The verdicts for a terminal."""
+        return Group(*(Text.assemble(*pieces) for pieces in self.lines()))
+
+    def __repr__(self) -> str:
+        return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
+
+
+def load_record(folder: Path) -> Record | None:
+    """The study in a folder, or None where there is none that can be read."""
+    try:
+        content = json.loads((folder / disk.STUDY_DATA).read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            return None
+        record = Record(content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
+        return None
+    record.folder = folder.resolve()
+    return record
+
+
+def _draw(picture: Mapping[str, Any], file: Path) -> None:
+    """A PNG for papers, where the extra `figures` is installed and finds a browser."""
+    if importlib.util.find_spec("kaleido") is None:
+        return
+    import plotly.io
+
+    try:
+        figure = {"data": picture["data"], "layout": {**picture["layout"], "template": "none"}}
+        plotly.io.write_image(figure, str(file), width=900, height=500, scale=2)
+    except Exception as error:  # what drives a browser fails in its own ways; the page is there
+        said = " ".join(str(error).split())[:200]
+        logging.getLogger("layerlab").warning("%s was not drawn: %s", file.name, said)

@@ -1,0 +1,190 @@
+"""Running a study by name: settings, batches that outlive an interruption, a folder."""
+
+import difflib
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError, __version__
+from layerlab.domain import Domain, shown
+from layerlab.registry import studies
+from layerlab.report.folder import check_folder
+from layerlab.report.progress import Bar
+from layerlab.studies.record import Record, load_record
+from layerlab.studies.study import Outcome, Study
+from layerlab.studies.work import Work, cores, digest, fingerprint
+
+LIBRARIES = ("torch", "numpy", "pandas")
+FEWEST = 4
+DOMAINS = {
+    "draws": Domain(kind=int, least=FEWEST, most=10_000_000),
+    "seed": Domain(kind=int, least=0, most=2**63 - 1),
+    "threads": Domain(kind=int, least=1, most=1024),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A study that is ready to run: everything the user gave, checked."""
+
+    study: Study
+    draws: int
+    seed: int
+    threads: int
+    options: Mapping[str, Any]
+    out: Path | None
+    restart: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers depend on, besides the code."""
+        return {"draws": self.draws, "seed": self.seed, **self.options}
+
+    @property
+    def key(self) -> str:
+        """The name of these settings under this code."""
+        return digest([self.study.name, self.settings, fingerprint()])
+
+    @property
+    def store(self) -> Path | None:
+        """Where finished batches lie until the result is written: a hidden neighbour of it."""
+        if self.out is None:
+            return None
+        place = self.out.resolve()
+        return place.with_name(f".{place.name[:80]}.batches")
+
+
+def study(
+    name: str,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    out: str | PathLike[str] | None = None,
+    threads: int | None = None,
+    restart: bool = False,
+    progress: bool = True,
+    **options: Any,
+) -> Record:
+    """Reproduce one figure, table or claim of a source, and judge it.
+
+    With `out`, finished batches are kept beside that folder until the result stands in it: after an
+    interruption the same call goes on where it was, and after the end it gives what it gave.
+
+    Args:
+        name: as `layerlab study` lists them.
+        draws: random initialisations; as many as the source had if left out.
+        seed: of all draws.
+        out: folder for page, tables and settings; nothing is written if left out.
+        threads: batches computed at once; one per physical core if left out.
+        restart: forget what an earlier call has finished.
+        progress: show a live bar on standard error.
+        options: of that study.
+
+    Raises:
+        UserError: an unknown study or option, a value that it does not take, or a folder that
+            cannot be written.
+
+    Example:
+        >>> record = study("rounding-input", draws=20, progress=False)
+        >>> record.frame().columns[:3].tolist()
+        ['norm', 'statistic', 'mean']
+    """
+    found = known(name)
+    plan = Plan(
+        study=found,
+        draws=_checked("draws", found.draws if draws is None else draws),
+        seed=_checked("seed", seed),
+        threads=_checked("threads", cores() if threads is None else threads),
+        options=found.settled(options),
+        out=None if out is None else Path(out),
+        restart=restart,
+    )
+    return carried_out(plan, progress=progress)
+
+
+def known(name: str) -> Study:
+    """The study of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    every = studies()
+    if name in every:
+        return every[name]
+    near = difflib.get_close_matches(str(name), every, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UserError(f"no study is called {shown(name)}; {hint}known: {', '.join(every)}")
+
+
+def carried_out(plan: Plan, *, progress: bool = True) -> Record:
+    """Do what is left of a plan, and write it.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    if plan.out is not None:
+        check_folder(plan.out, "study")
+        earlier = None if plan.restart else load_record(plan.out)
+        if earlier is not None and earlier.to_dict().get("key") == plan.key:
+            return earlier
+    if plan.restart and plan.store is not None:
+        shutil.rmtree(plan.store, ignore_errors=True)
+    work = Work(
+        study=plan.study.name,
+        draws=plan.draws,
+        seed=plan.seed,
+        options=plan.options,
+        threads=plan.threads,
+        store=plan.store,
+    )
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        if progress:
+            work.watcher = stack.enter_context(Bar())
+        outcome = plan.study.run(work)
+        if work.watcher is not None:
+            work.watcher.finish()
+    record = _record(plan, work, outcome, time.perf_counter() - start)
+    if plan.out is not None:
+        record.save(plan.out)
+        if plan.store is not None:
+            shutil.rmtree(plan.store, ignore_errors=True)
+    return record
+
+
+def _record(plan: Plan, work: Work, outcome: Outcome, seconds: float) -> Record:
+    content = {
+        "study": plan.study.name,
+        **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
+        "layerlab": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "key": plan.key,
+        "settings": plan.settings,
+        "seconds": round(seconds, 1),
+        "batches": {"all": work.done, "kept from an earlier run": work.kept},
+        "versions": {
+            "python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
+        "machine": {"system": platform.platform(), "threads": plan.threads},
+        "verdicts": [vars(verdict) for verdict in outcome.verdicts],
+        "pictures": [vars(picture) for picture in outcome.pictures],
+        "remarks": list(outcome.remarks),
+    }
+    return Record(content, outcome.frames)
+
+
+def _checked(name: str, value: Any) -> int:
+    if value not in DOMAINS[name]:
+        raise UserError(
+            f"{name} is {shown(value)}; expected {DOMAINS[name]}: type for example {name}=100"
+        )
+    return int(value)

@@ -1,0 +1,101 @@
+"""Statistics of draws: what is drawn of a distribution, slopes, and intervals by resampling.
+
+Errors of deep stacks have heavy tails: their mean belongs to a few draws. Every number that decides
+a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ROUNDS = 400
+LOW, HIGH = 2.5, 97.5
+Table = np.ndarray
+Reduced = Callable[[Table], Table]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A least-squares line, and the share of the variance that it explains."""
+
+    slope: float
+    start: float
+    explained: float
+
+
+def line(x: Sequence[float] | Table, y: Sequence[float] | Table) -> Line:
+    """The least-squares line through points; those that are not finite are left out."""
+    across, up = np.asarray(x, float), np.asarray(y, float)
+    kept = np.isfinite(across) & np.isfinite(up)
+    across, up = across[kept], up[kept]
+    slope, start = np.polyfit(across, up, 1)
+    rest = ((up - start - slope * across) ** 2).sum()
+    whole = ((up - up.mean()) ** 2).sum()
+    return Line(float(slope), float(start), 1 - float(rest / whole) if whole > 0 else 1.0)
+
+
+def mean(values: Table) -> Table:
+    """Mean over the draws, the first axis."""
+    return values.mean(0)
+
+
+def median(values: Table) -> Table:
+    """Median over the draws, the first axis."""
+    return np.median(values, axis=0)
+
+
+def resampled(
+    values: Table, number: Callable[[Table], float], seed: int = 0, rounds: int = ROUNDS
+) -> Interval:
+    """A number made of draws (the first axis), with its interval."""
+    generator = np.random.default_rng(seed)
+    count = len(values)
+    found = [number(values[generator.integers(0, count, count)]) for _ in range(rounds)]
+    low, high = np.nanpercentile(found, [LOW, HIGH])
+    return Interval(float(number(values)), float(low), float(high))
+
+
+def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """One row: how a quantity is distributed over draws; infinite ones count for the quantiles."""
+    finite = np.isfinite(values)
+    low, middle, high = np.percentile(values, [5, 50, 95], method="nearest")
+    return {
+        **labels,
+        "mean": float(values[finite].mean()) if finite.any() else np.nan,
+        "median": float(middle),
+        "p5": float(low),
+        "p95": float(high),
+        "largest": float(values[finite].max()) if finite.any() else np.nan,
+        "infinite": int((~finite).sum()),
+        "draws": len(values),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame."""
+    return pd.DataFrame([dict(row) for row in rows])
+
+
+def bins(values: Table, count: int = 40) -> tuple[list[float], list[int]]:
+    """A histogram of the decimal logarithm: the middles of the bins, and how many are in each."""
+    logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not len(logs):
+        return [], []
+    counts, edges = np.histogram(logs, bins=count)
+    middles = 10 ** ((edges[:-1] + edges[1:]) / 2)
+    return [float(x) for x in middles], [int(n) for n in counts]

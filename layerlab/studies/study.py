@@ -1,0 +1,100 @@
+"""What a study declares, and what it gives back.
+
+A study is one file: a function `run` that takes the `Work` at hand (settings, seeded draws, batches
+that outlive an interruption) and gives an `Outcome`, and at the foot `STUDIES = (Study(...),)`.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from layerlab import UserError
+from layerlab.domain import Domain, shown
+
+Word = Literal["holds", "fails", "not decided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one claim.
+
+    Attributes:
+        claim: one sentence that can be false.
+        word: whether it holds.
+        number: that decides it.
+        said: one sentence with the number, its interval and what it is compared with.
+    """
+
+    claim: str
+    word: Word
+    number: float
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One plotly figure, as plain JSON values."""
+
+    name: str
+    title: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a study found; the first verdict is about the claim of the study itself."""
+
+    verdicts: tuple[Verdict, ...]
+    frames: Mapping[str, pd.DataFrame]
+    pictures: tuple[Picture, ...]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One figure, table or claim of a source, and how to repeat it.
+
+    Attributes:
+        source: a key of docs/sources.md, and the place.
+        claim: of the source, in one sentence.
+        cost: how long it takes with the draws of the source, in words.
+        draws: of the source, or ours where it has none.
+        run: computes, judges and draws.
+        options: what a user may set, with what it is when nobody does.
+        domains: which values an option takes.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    cost: str
+    draws: int
+    run: Callable[[Any], Outcome]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+
+    def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with what was given.
+
+        Raises:
+            UserError: an unknown option, or a value that it does not take.
+        """
+        for name, value in given.items():
+            if name not in self.options:
+                near = difflib.get_close_matches(name, self.options, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                known = ", ".join(self.options) or "none"
+                raise UserError(
+                    f"study {self.name} has no option {shown(name)}; {hint}known: {known}"
+                )
+            if name in self.domains and value not in self.domains[name]:
+                raise UserError(
+                    f"study {self.name}: option {name} is {shown(value)}; expected "
+                    f"{self.domains[name]}: type for example {name}={self.options[name]}"
+                )
+        return {**self.options, **given}
