@@ -32,7 +32,7 @@ SAME = {
     "linear": "product",
     "_grouped_mm": "product",
 }
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 
 
 class Place(NamedTuple):
