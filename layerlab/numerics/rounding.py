@@ -6,21 +6,21 @@ take the fused kernel where it is there, and pure torch elsewhere; the bits are 
 
 import difflib
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.numerics.format import AnyFormat, Format, find
-from layerlab.numerics.grid import CARRIERS, MODES, Grid, grid
+from layerlab.numerics.block import to_blocks
+from layerlab.numerics.format import AnyFormat, Block, Format, find
+from layerlab.numerics.grid import CARRIERS, MODES, Mode
+from layerlab.numerics.integer import to_integers
+from layerlab.numerics.scalar import Rounding
 
 Rounder: TypeAlias = Callable[..., Tensor]
 
-# Elements that pure torch takes at once on a CPU: what it needs of them then stays in the cache.
-CHUNK = 1 << 16
-WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -79,27 +79,41 @@ def rounder(
         raise UserError(
             f"no rounding mode is called {shown(mode)}; {hint}known: {', '.join(MODES)}"
         )
-    if not isinstance(found, Format):
-        raise NotImplementedError(found.name)
-
-    def rounded(x: Tensor, out: Tensor | None = None) -> Tensor:
-        return _rounded(x, found, mode, generator, out)
-
-    return rounded
+    return _Rounder(_apply(found, cast(Mode, mode), generator))
 
 
-def _rounded(x: Tensor, format: Format, mode: Any, generator: Any, out: Tensor | None) -> Tensor:
-    _check(x, out)
-    if x.requires_grad and torch.is_grad_enabled():
-        straight: Tensor = _Straight.apply(x, lambda y: _rounded(y, format, mode, generator, out))
-        return straight
-    if x.dtype in HALVES:
-        wide = _rounded(x.float(), format, mode, generator, None).to(x.dtype)
-        return wide if out is None else out.copy_(wide)
-    if out is None:
-        out = torch.empty_like(x)
-    in_torch(x, out, grid(format, mode, x.dtype), mode, generator)
-    return out
+def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:
+    """A function that rounds float32 and float64, whatever becomes of gradients."""
+    if isinstance(format, Format):
+        return Rounding(format, mode, generator)
+
+    def together(x: Tensor, out: Tensor | None = None) -> Tensor:
+        if isinstance(format, Block):
+            found = to_blocks(x.detach(), format, mode, generator)
+        else:
+            found = to_integers(x.detach(), format, mode, generator)
+        return found if out is None else out.copy_(found)
+
+    return together
+
+
+class _Rounder:
+    """What `rounder` returns: dtypes other than the carriers, and gradients, are seen to here."""
+
+    def __init__(self, apply: Rounder) -> None:
+        self._apply = apply
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        if x.dtype in CARRIERS and out is None and not x.requires_grad:
+            return self._apply(x)
+        _check(x, out)
+        if x.requires_grad and torch.is_grad_enabled():
+            straight: Tensor = _Straight.apply(x, self)
+            return straight
+        if x.dtype in CARRIERS:
+            return self._apply(x, out)
+        narrow = self._apply(x.detach().float()).to(x.dtype)
+        return narrow if out is None else out.copy_(narrow)
 
 
 def _check(x: Tensor, out: Tensor | None) -> None:
@@ -108,10 +122,17 @@ def _check(x: Tensor, out: Tensor | None) -> None:
             f"cannot round a tensor of {x.dtype}; expected float32, float64, float16 or bfloat16: "
             "type x.float() first"
         )
-    if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
+    if out is None:
+        return
+    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
         raise UserError(
             f"out is {tuple(out.shape)} of {out.dtype}, x is {tuple(x.shape)} of {x.dtype}; "
             "expected the same: type out=torch.empty_like(x)"
+        )
+    if x.requires_grad and torch.is_grad_enabled():
+        raise UserError(
+            "out= carries no gradient back to x, which requires one; leave out away, or round "
+            "under torch.no_grad()"
         )
 
 
@@ -119,82 +140,9 @@ class _Straight(torch.autograd.Function):
     """Rounding whose gradient is that of the identity."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
-        return rounded(x)
+    def forward(ctx: Any, x: Tensor, rounded: Rounder) -> Tensor:
+        return rounded(x.detach())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, None]:
         return grads[0], None
-
-
-def in_torch(
-    x: Tensor, out: Tensor, grid: Grid, mode: str, generator: torch.Generator | None = None
-) -> None:
-    """Round float32 or float64 with torch alone; the reference that the kernel equals bit for bit.
-
-    Source: Own.
-    """
-    word = WORDS[x.dtype]
-    noise = None
-    if mode == "stochastic":
-        noise = torch.empty(x.shape, dtype=word, device=x.device).random_(generator=generator)
-    if x.device.type != "cpu" or x.numel() <= CHUNK:
-        out.copy_(_nearby(x.view(word), grid, mode, noise).view(x.dtype))
-        return
-    target = out if out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
-    source, flat = x.reshape(-1), target.view(-1)
-    draws = (None,) * len(source) if noise is None else noise.view(-1).split(CHUNK)
-    for piece, place, drawn in zip(source.split(CHUNK), flat.split(CHUNK), draws, strict=False):
-        place.copy_(_nearby(piece.view(word), grid, mode, drawn).view(x.dtype))
-    if target is not out:
-        out.copy_(target)
-
-
-def _nearby(bits: Tensor, grid: Grid, mode: str, noise: Tensor | None) -> Tensor:
-    """The bits of the rounded numbers from the bits of the numbers."""
-    size = bits & ((1 << (8 * bits.element_size() - 1)) - 1)
-    sign = bits ^ size
-    # The exponent field times the hidden bit, less one: what lies above the significand.
-    field = (size >> grid.stored).clamp_(min=1)
-    above = (field - 1) << grid.stored
-    significand = size - above
-    drop = _dropped(significand, field, grid)
-    if noise is not None:
-        significand >>= (drop - grid.cap).clamp_(0, grid.stored + 1)
-    drop.clamp_(max=grid.cap)
-    ones = (torch.ones_like(drop) << drop) - 1
-    added = _added(significand, drop, ones, sign, mode, noise)
-    kept = (significand + added) & ~ones
-    # Where all bits but the carry are dropped, there is the smallest number or nothing.
-    tiny = drop > grid.stored
-    found = torch.where(tiny, (kept != 0).to(bits.dtype) * grid.least, kept + above)
-    over = torch.where(sign < 0, grid.below, grid.above).to(bits.dtype)
-    found = torch.where(found > grid.most, over, found)
-    found = torch.where(size == grid.infinity, grid.infinite, found)
-    return torch.where(size > grid.infinity, size, found) | sign
-
-
-def _dropped(significand: Tensor, field: Tensor, grid: Grid) -> Tensor:
-    if not grid.wide:
-        return (grid.base - field).clamp_(min=grid.normal)
-    # The carrier's subnormals, too, have their leading digit somewhere.
-    carrier = torch.float32 if significand.dtype == torch.int32 else torch.float64
-    bias = 126 if carrier == torch.float32 else 1022
-    length = (significand.to(carrier).view(significand.dtype) >> grid.stored) - bias
-    normal = (length - grid.digits).clamp_(min=0)
-    return torch.maximum(normal, grid.base - field)
-
-
-def _added(
-    significand: Tensor, drop: Tensor, ones: Tensor, sign: Tensor, mode: str, noise: Tensor | None
-) -> Any:
-    """What is added before the dropped bits are cut off."""
-    if mode == "nearest":
-        return (ones >> 1) + ((significand >> drop) & ones & 1)
-    if mode == "away":
-        return (ones >> 1) + (ones & 1)
-    if mode == "up":
-        return torch.where(sign < 0, 0, ones)
-    if mode == "down":
-        return torch.where(sign < 0, ones, 0)
-    return 0 if noise is None else noise & ones

@@ -1,0 +1,156 @@
+// Rounding in one pass: what _nearby of rounding.py does, bit for bit, without its intermediate tensors.
+//
+// Whole-number arithmetic on the bits, no branch inside the loop, and no header but the standard
+// ones: it compiles in a second, and depends on no version of torch or Python.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// As in grid.py, which says what each is.
+struct Grid {
+  int64_t stored, digits, normal, base, cap, wide, least, most, above, below, infinite, infinity;
+};
+
+// The same in words of the carrier.
+template <class Word>
+struct Numbers {
+  Word digits, normal, base, cap, least, most, above, below, infinite, infinity;
+  explicit Numbers(const Grid& grid)
+      : digits(grid.digits), normal(grid.normal), base(grid.base), cap(grid.cap),
+        least(grid.least), most(grid.most), above(grid.above), below(grid.below),
+        infinite(grid.infinite), infinity(grid.infinity) {}
+};
+
+enum Mode { nearest, away, zero, up, down, stochastic };
+
+// float32 and float64 as whole numbers; `Length` finds how many binary digits a number has.
+struct Single {
+  using Word = int32_t;
+  using Unsigned = uint32_t;
+  using Real = float;
+  static constexpr Word stored = 23, bias = 127;
+};
+struct Double {
+  using Word = int64_t;
+  using Unsigned = uint64_t;
+  using Real = double;
+  static constexpr Word stored = 52, bias = 1023;
+};
+
+template <class Carrier, Mode mode, bool wide>
+inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carrier::Word noise,
+                                      const Numbers<typename Carrier::Word>& grid) {
+  using Word = typename Carrier::Word;
+  using Unsigned = typename Carrier::Unsigned;
+  constexpr Word stored = Carrier::stored;
+  constexpr Word all = static_cast<Word>(~Unsigned(0) >> 1);
+  const Word size = bits & all;
+  const Word sign = bits ^ size;
+  const Word field = std::max<Word>(size >> stored, 1);
+  const Word above = (field - 1) << stored;
+  Word significand = size - above;
+
+  Word drop = grid.base - field;
+  if (wide) {
+    // A whole number below 2^(stored + 1) is exact as a real one, whose exponent is its length.
+    const typename Carrier::Real real = static_cast<typename Carrier::Real>(significand);
+    Word length;
+    std::memcpy(&length, &real, sizeof length);
+    length = (length >> stored) - (Carrier::bias - 1);
+    drop = std::max(drop, std::max<Word>(length - grid.digits, 0));
+  } else {
+    drop = std::max(drop, grid.normal);
+  }
+  if (mode == stochastic) {
+    significand >>= std::min<Word>(std::max<Word>(drop - grid.cap, 0), stored + 1);
+  }
+  drop = std::min(drop, grid.cap);
+
+  const Word ones = (Word(1) << drop) - 1;
+  Word added = 0;
+  if (mode == nearest) added = (ones >> 1) + ((significand >> drop) & ones & 1);
+  if (mode == away) added = (ones >> 1) + (ones & 1);
+  if (mode == up) added = sign ? 0 : ones;
+  if (mode == down) added = sign ? ones : 0;
+  if (mode == stochastic) added = noise & ones;
+  const Word kept = (significand + added) & ~ones;
+
+  const Word tiny = kept ? grid.least : 0;
+  Word found = drop > stored ? tiny : kept + above;
+  const Word over = sign ? grid.below : grid.above;
+  found = found > grid.most ? over : found;
+  found = size == grid.infinity ? grid.infinite : found;
+  found = size > grid.infinity ? size : found;
+  return found | sign;
+}
+
+// One thread's share. What does not change lies in locals, so that the loop is free to be vectorised;
+// elements do not depend on each other, even where the result overwrites them.
+template <class Carrier, Mode mode, bool wide>
+void share(const typename Carrier::Word* x, const typename Carrier::Word* noise,
+           typename Carrier::Word* out, int64_t length, const Numbers<typename Carrier::Word> grid) {
+#pragma omp simd
+  for (int64_t i = 0; i < length; ++i) {
+    out[i] = rounded<Carrier, mode, wide>(x[i], mode == stochastic ? noise[i] : 0, grid);
+  }
+}
+
+template <class Carrier, Mode mode, bool wide>
+void run(const typename Carrier::Word* x, const typename Carrier::Word* noise,
+         typename Carrier::Word* out, int64_t length, const Grid& given, int threads) {
+  const Numbers<typename Carrier::Word> grid(given);
+  if (threads < 2) {
+    share<Carrier, mode, wide>(x, noise, out, length, grid);
+    return;
+  }
+  // Shares begin at a multiple of 64 elements: no two threads write to one line of the cache.
+  const int64_t each = (length / threads / 64 + 1) * 64;
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int thread = 0; thread < threads; ++thread) {
+    const int64_t begin = std::min(each * thread, length);
+    const int64_t end = std::min(begin + each, length);
+    share<Carrier, mode, wide>(x + begin, mode == stochastic ? noise + begin : noise, out + begin,
+                               end - begin, grid);
+  }
+}
+
+template <class Carrier, Mode mode>
+void chosen(const void* x, const void* noise, void* out, int64_t length, const Grid& grid,
+            int threads) {
+  using Word = typename Carrier::Word;
+  const auto from = static_cast<const Word*>(x);
+  const auto drawn = static_cast<const Word*>(noise);
+  const auto to = static_cast<Word*>(out);
+  if (grid.wide) {
+    run<Carrier, mode, true>(from, drawn, to, length, grid, threads);
+  } else {
+    run<Carrier, mode, false>(from, drawn, to, length, grid, threads);
+  }
+}
+
+template <class Carrier>
+void dispatch(const void* x, const void* noise, void* out, int64_t length, const Grid& grid,
+              int mode, int threads) {
+  switch (mode) {
+    case nearest: return chosen<Carrier, nearest>(x, noise, out, length, grid, threads);
+    case away: return chosen<Carrier, away>(x, noise, out, length, grid, threads);
+    case zero: return chosen<Carrier, zero>(x, noise, out, length, grid, threads);
+    case up: return chosen<Carrier, up>(x, noise, out, length, grid, threads);
+    case down: return chosen<Carrier, down>(x, noise, out, length, grid, threads);
+    default: return chosen<Carrier, stochastic>(x, noise, out, length, grid, threads);
+  }
+}
+
+}  // namespace
+
+extern "C" void layerlab_round_32(const void* x, const void* noise, void* out, int64_t length,
+                                  const void* grid, int mode, int threads) {
+  dispatch<Single>(x, noise, out, length, *static_cast<const Grid*>(grid), mode, threads);
+}
+
+extern "C" void layerlab_round_64(const void* x, const void* noise, void* out, int64_t length,
+                                  const void* grid, int mode, int threads) {
+  dispatch<Double>(x, noise, out, length, *static_cast<const Grid*>(grid), mode, threads);
+}
