@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerlab.api import inspect, retrofit
+    from layerlab.doctor import diagnose
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
     from layerlab.model.match import matched
@@ -24,6 +25,7 @@ __all__ = [
     "UserError",
     "__version__",
     "build",
+    "diagnose",
     "inspect",
     "list_variants",
     "load",
@@ -36,6 +38,7 @@ __all__ = [
 _HOMES = {
     "inspect": "layerlab.api",
     "retrofit": "layerlab.api",
+    "diagnose": "layerlab.doctor",
     "build": "layerlab.model.build",
     "list_variants": "layerlab.model.card",
     "matched": "layerlab.model.match",

@@ -301,6 +301,22 @@ def retrofit(
 app.command()(study)
 
 
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what layerlab runs on: versions, devices, threads, and the rounding kernel in use."""
+    from layerlab.doctor import diagnose
+
+    found = diagnose()
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        typer.echo(str(found))
+
+
 def _load(files: list[Path] | None) -> None:
     """Take in variants from outside the package."""
     if files:

@@ -1,0 +1,36 @@
+"""Floating point in any format, on any module: rounding, emulation, conditioning and bounds.
+
+>>> import torch
+>>> from layerlab.numerics import round_to
+>>> round_to(torch.tensor([0.3]), "fp4_e2m1")
+tensor([0.5000])
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerlab.numerics.format import Block, Format, Integer, find
+    from layerlab.numerics.rounding import round_to, rounder
+
+__all__ = ["Block", "Format", "Integer", "find", "round_to", "rounder"]
+
+_HOMES = {
+    "Block": "layerlab.numerics.format",
+    "Format": "layerlab.numerics.format",
+    "Integer": "layerlab.numerics.format",
+    "find": "layerlab.numerics.format",
+    "round_to": "layerlab.numerics.rounding",
+    "rounder": "layerlab.numerics.rounding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layerlab.numerics' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
