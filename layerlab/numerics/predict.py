@@ -1,0 +1,236 @@
+"""How large a model's rounding errors will be, and how large they can be at most, without rounding.
+
+One pass in float64 in which every value carries what is known of its error. `variance` predicts: it
+takes roundings as independent and goes through derivatives. `bound` is rigorous: no emulated value
+is further from the reference. The rounding of the weights is done before anything runs and is the
+same for every token, so that what it does is computed, with a second pass, and not modelled.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.numerics.call import Call, known, nested, zeros
+from layerlab.numerics.carrier import Carrier, floating, written
+from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
+from layerlab.numerics.format import Format
+from layerlab.numerics.place import PRODUCTS
+from layerlab.numerics.product import grouped
+from layerlab.numerics.regime import Regime
+from layerlab.numerics.rule import CHOICES, rule
+from layerlab.numerics.spread import ROOM, Kind, algebra
+
+Readings = tuple[list[Tensor], list[Tensor]]
+
+
+class Prediction(Emulation):
+    """Runs a model with rounded weights in float64, and follows the errors of its results.
+
+    Attributes:
+        undecided: places where a choice (a comparison, the best k) lies within the bound of what is
+            compared: behind them no bound holds.
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to.
+        kind: "variance" or "bound".
+        where: patterns of the places that are rounded; None for all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regime: Regime,
+        kind: Kind,
+        where: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(model, replace(regime, wide=torch.float64), where)
+        self.algebra = algebra(kind, regime.wide)
+        self.undecided: set[str] = set()
+        self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
+
+    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._place = self.tracker.place(func)
+        if func._opname in PRODUCTS:
+            args = self._factors(args)
+        if func.is_view:
+            _ground(args[0])
+        if func._opname in CHOICES and self.algebra.power == 1:
+            self._decide(func, args)
+        spreads = nested(tuple(args), known)
+        inner, options = self.inner(tuple(args)), self.inner(kwargs)
+        if written(func) and floating(inner[0]):
+            # Rules ask for what was there before.
+            before = (inner[0].clone(), *inner[1:])
+        else:
+            before = inner
+        twins = len(args) > 1 and args[0] is args[1]
+        run = _grouped if func._opname == "_grouped_mm" else func
+        self._call = func._opname, run, before, spreads, options, twins
+        return run(*inner, **options)
+
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        given = [value for value in inputs if floating(value)]
+        if func._opname in VIEWS and given and isinstance(given[0], Carrier):
+            for output in outputs:
+                output.weight = given[0].weight
+        assert self._call is not None
+        values = [output.held for output in outputs]
+        entry = rule(func)
+        call = Call(*self._call[:5], values, self._call[5])
+        found = entry(call, self.algebra)
+        spreads = found if isinstance(found, list) else [found]
+        for output, spread in zip(outputs, spreads, strict=True):
+            format = self._rounding(func, given, output)
+            if format is not None:
+                spread = self.algebra.rounded(output.held, spread, format, self.regime.rounding)
+            output.spread = _laid(spread, output.held)
+        if written(func):
+            _keep(func, inputs, outputs[0])
+
+    def _rounding(self, func: Any, given: Sequence[Any], output: Carrier) -> Format | None:
+        """The format that a result is rounded to, as an emulation would."""
+        results = self.regime.results
+        format = results.get(output.dtype)
+        if format is None or not self.chosen(self._place):
+            return None
+        if func._opname in EXACT and given:
+            if all(results.get(value.dtype) == format for value in given):
+                return None
+        assert isinstance(format, Format)
+        return format
+
+    def _decide(self, func: Any, args: Sequence[Any]) -> None:
+        if CHOICES[func._opname](self.inner(tuple(args)), nested(tuple(args), known)):
+            return
+        self.undecided.add(str(self._place))
+
+
+def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
+    """PyTorch's own operation knows no float64."""
+    return grouped(left, right, rest[0] if rest else offs)
+
+
+def _ground(value: Any) -> None:
+    """A view shares the memory of its spread, so that what is written into one is in the other."""
+    if isinstance(value, Carrier) and value.spread is None and not value.weight:
+        value.spread = zeros(value.held)
+
+
+def _laid(spread: Tensor | None, like: Tensor) -> Tensor | None:
+    if spread is None or (spread.shape == like.shape and spread.stride() == like.stride()):
+        return spread
+    laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return laid.copy_(spread)
+
+
+def _keep(func: Any, inputs: Sequence[Any], output: Carrier) -> None:
+    """What was written has its spread in the memory of the target's, where there are views."""
+    carriers = [value for value in inputs if isinstance(value, Carrier)]
+    target = carriers[-1] if func._schema.name.endswith("out") else carriers[0]
+    if target.spread is None:
+        return
+    spread = output.spread
+    target.spread.copy_(torch.zeros_like(target.spread) if spread is None else spread)
+    output.spread = target.spread
+
+
+def spreads(
+    model: nn.Module,
+    call: Callable[[], Any],
+    regime: Regime,
+    modules: Sequence[nn.Module],
+    kind: Kind,
+    where: str | Iterable[str] | None = None,
+) -> Readings:
+    """What is predicted, or guaranteed, of the error of modules' outputs and of the logits.
+
+    "variance" gives a standard deviation for each element: the root of the squared effect of
+    rounding the weights, which is computed, and of the first-order variance of all other roundings.
+    "bound" gives a number that no error exceeds; it is infinite where nothing can be said.
+
+    Source: Own.
+
+    Args:
+        model: the model; it is not changed.
+        call: runs the model once; it is called twice.
+        regime: which format what is rounded to.
+        modules: those whose outputs are read, in order.
+        kind: "variance" or "bound".
+        where: patterns of the places that are rounded; None for all.
+
+    Returns:
+        The values in float64 of the modules' outputs and then the logits, and their spreads.
+
+    Raises:
+        UserError: an operation without a rule, or a module that `call` does not run.
+    """
+    with ExitStack() as stack:
+        taken = stack.enter_context(_taking(model, modules))
+        with reference(model):
+            call()
+        exact = _read(taken, modules, model)
+        run = Prediction(model, regime, kind, where)
+        with run.running():
+            call()
+        moved = _read(taken, modules, model)
+    values, found = [], []
+    for before, after in zip(exact, moved, strict=True):
+        shift = after.held - before.held
+        spread = run.algebra.spread(after.spread, after.held)
+        if run.undecided:
+            spread = torch.full_like(spread, torch.inf)
+        values.append(before.held)
+        found.append(
+            torch.hypot(shift, spread) if kind == "variance" else (shift.abs() + spread) * ROOM
+        )
+    return values, [one.nan_to_num(nan=torch.inf) for one in found]
+
+
+@contextmanager
+def _taking(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Carrier]]:
+    """The last outputs of modules while they are carriers still."""
+    taken: dict[nn.Module, Carrier] = {}
+
+    def take(module: nn.Module, args: Any, output: Any) -> None:
+        found = _first(output)
+        if found is not None:
+            taken[module] = found
+
+    handles = [module.register_forward_hook(take) for module in dict.fromkeys([*modules, model])]
+    try:
+        yield taken
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first(output: Any) -> Carrier | None:
+    """The logits of an output that has any, or its first floating tensor."""
+    output = getattr(output, "logits", output)
+    if isinstance(output, Carrier):
+        return output
+    items = output.values() if isinstance(output, Mapping) else output
+    if not isinstance(output, (list, tuple, Mapping)):
+        return None
+    return next((found for found in map(_first, items) if found is not None), None)
+
+
+def _read(
+    taken: dict[nn.Module, Carrier], modules: Sequence[nn.Module], model: nn.Module
+) -> list[Carrier]:
+    names = {module: name for name, module in model.named_modules()}
+    for module in (*modules, model):
+        if module not in taken:
+            raise UserError(
+                f"the module {names.get(module, '?') or 'itself'!r} gave no tensor: its output"
+                " cannot be read; name modules that the call runs"
+            )
+    found = [taken[module] for module in (*modules, model)]
+    taken.clear()
+    return found
