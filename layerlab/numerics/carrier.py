@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from layerlab import UserError
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
+# Operations that answer with a dtype, which has to be the nominal one.
+ASKING = frozenset({"promote_types", "result_type", "can_cast"})
 Dtypes = tuple[torch.dtype, ...]
 
 
@@ -79,7 +81,8 @@ class Uncarried(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Carrier) -> Tensor:
         ctx.nominal = value.dtype
-        return value.held.detach().clone()
+        with _disable_current_modes():
+            return value.held.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
@@ -125,6 +128,8 @@ class Carriage(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         flat = list(_flat(args)) + list(_flat(kwargs.values()))
+        if func._opname in ASKING:
+            return func(*_shadows(args), **_shadows(kwargs))
         if not _concerns(flat):
             return self._made(func, flat, self.compute(func, args, kwargs))
         if func.namespace not in OWN:
@@ -244,6 +249,17 @@ def _kind(value: Any) -> Any:
 
 
 def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
+    try:
+        result = func(*_shadows(args), **_shadows(kwargs))
+    except (NotImplementedError, RuntimeError):
+        # Shapes that depend on values: such operations select, so the dtype is that of the input.
+        return (_promoted(flat),)
+    return tuple(value.dtype for value in _flat([result]) if floating(value))
+
+
+def _shadows(arguments: Any) -> Any:
+    """Arguments with tensors that have shape and dtype only."""
+
     def shadow(value: Any) -> Any:
         if isinstance(value, Tensor):
             return torch.empty_strided(
@@ -251,12 +267,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
             )
         return torch.device("meta") if isinstance(value, torch.device) else value
 
-    try:
-        result = func(*tree_map(shadow, tuple(args)), **tree_map(shadow, dict(kwargs)))
-    except (NotImplementedError, RuntimeError):
-        # Shapes that depend on values: such operations select, so the dtype is that of the input.
-        return (_promoted(flat),)
-    return tuple(value.dtype for value in _flat([result]) if floating(value))
+    return tree_map(shadow, arguments)
 
 
 def _promoted(flat: list[Any]) -> torch.dtype:

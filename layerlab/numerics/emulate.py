@@ -13,7 +13,7 @@ from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
 from layerlab.numerics.product import accumulated, grouped
-from layerlab.numerics.regime import AnyFormat, Mode, Regime, exact, regime
+from layerlab.numerics.regime import AnyFormat, Regime, exact, regime
 from layerlab.numerics.rounding import rounder
 from layerlab.numerics.snapshot import Snapshot
 
@@ -123,7 +123,7 @@ class Emulation(Carriage):
                 output.weight = given[0].weight
         for output in outputs:
             format = results.get(output.dtype)
-            if format is None or not self.chosen(self._place):
+            if not self.chosen(self._place) or format is None:
                 continue
             moved = name in EXACT and given
             if moved and all(results.get(value.dtype) == format for value in given):
@@ -224,14 +224,14 @@ class Emulation(Carriage):
         """A pattern whose operation never happened is a mistake, if anything ran at all."""
         if self._where is None or any(self._chosen.values()) or not self._chosen:
             return
-        raise UserError(unmatched(self._where[0], map(str, self._chosen)))
+        raise UserError(unmatched(self._where[0], (place.component for place in self._chosen)))
 
 
 @contextmanager
 def emulate(
     model: nn.Module,
     format: str | AnyFormat,
-    mode: Mode = "as-run",
+    mode: str = "as-run",
     where: str | Iterable[str] | None = None,
     backward: bool = False,
     **options: Any,

@@ -20,6 +20,8 @@ from layerlab import UserError
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "_grouped_mm", "mv", "addmv"})
 # After one of these in an attention module, a product of two results is that with the values.
 WEIGHING = frozenset({"_softmax", "softmax", "exp", "_safe_softmax"})
+# What a softmax is made of where it is taken apart, between a product with keys and after it.
+STEPS = frozenset({"amax", "sub", "exp", "sum"})
 # Spellings of one operation.
 SAME = {
     "_softmax": "softmax",
@@ -32,6 +34,8 @@ SAME = {
     "linear": "product",
     "_grouped_mm": "product",
 }
+# How far an attention module has come.
+SCORED, WEIGHED, MIXED = 1, 2, 3
 NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 
 
@@ -66,7 +70,7 @@ class Tracker:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._stack: list[tuple[str, bool]] = [("", False)]
-        self._weighed: list[bool] = [False]
+        self._stage: list[int] = [0]
         self._nodes: dict[int, Place] = {}
 
     @contextmanager
@@ -83,19 +87,19 @@ class Tracker:
         finally:
             for handle in handles:
                 handle.remove()
-            del self._stack[1:], self._weighed[1:]
+            del self._stack[1:], self._stage[1:]
             self._nodes.clear()
 
     def _entering(self, name: str, leaf: bool) -> Any:
         def enter(module: nn.Module, args: Any) -> None:
             self._stack.append((name, leaf))
-            self._weighed.append(False)
+            self._stage.append(0)
 
         return enter
 
     def _left(self, module: nn.Module, args: Any, output: Any) -> None:
         self._stack.pop()
-        self._weighed.pop()
+        self._stage.pop()
 
     def place(self, func: Any) -> Place:
         """Where the operation that is being run belongs."""
@@ -110,14 +114,24 @@ class Tracker:
 
     def _forward(self, name: str) -> Place:
         module, leaf = self._stack[-1]
-        if name in WEIGHING:
-            self._weighed[-1] = True
         if leaf:
             return Place(module)
+        if name in WEIGHING:
+            self._stage[-1] = WEIGHED
         if name in PRODUCTS and name not in SAME:
-            return Place(module, "context" if self._weighed[-1] else "scores")
+            return Place(module, self._attending())
         name = name.rstrip("_")
+        if self._stage[-1] >= SCORED and name in STEPS:
+            return Place(module, "softmax")
+        if self._stage[-1] == MIXED and name == "div":
+            return Place(module, "softmax")
         return Place(module, SAME.get(name, name.lstrip("_")))
+
+    def _attending(self) -> str:
+        """Which of attention's two products this is: before its softmax or after it."""
+        before = self._stage[-1] < WEIGHED
+        self._stage[-1] = SCORED if before else MIXED
+        return "scores" if before else "context"
 
 
 def matches(place: Place, patterns: Sequence[str]) -> bool:
@@ -152,5 +166,9 @@ def patterns(where: str | Iterable[str] | None, model: nn.Module) -> tuple[str, 
 def unmatched(pattern: str, names: Iterable[str]) -> str:
     """What to say of a pattern that selects nothing."""
     known = sorted(set(names))
-    near = difflib.get_close_matches(pattern, known, n=4, cutoff=0.3) or known[:4]
-    return f"where={pattern!r} matches nothing in this model; near it are {', '.join(near)}"
+    # With stars and layer numbers aside, what was meant differs in a letter or two.
+    plain = {NUMBER.sub("", name).replace("*", ""): name for name in reversed(known)}
+    meant = NUMBER.sub("", pattern).replace("*", "")
+    near = [plain[name] for name in difflib.get_close_matches(meant, plain, n=4, cutoff=0.3)]
+    listed = ", ".join(near or known[:4])
+    return f"where={pattern!r} matches nothing in this model; near it are {listed}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 import torch
 
@@ -10,7 +10,6 @@ from layerlab import UserError
 from layerlab.numerics.format import Block, Format, Integer, find
 
 AnyFormat = Format | Integer | Block
-Mode = Literal["as-run", "flat"]
 # float32 holds every product and sum of numbers of so many digits well enough to round them once.
 NARROW = 11
 SINGLE = 24
@@ -45,7 +44,7 @@ class Regime:
 
 def regime(
     format: str | AnyFormat,
-    mode: Mode = "as-run",
+    mode: str = "as-run",
     *,
     weights: str | AnyFormat | None = None,
     activations: str | AnyFormat | None = None,
@@ -91,7 +90,7 @@ def regime(
     )
 
 
-def _split(format: AnyFormat, mode: Mode) -> tuple[AnyFormat | None, Format]:
+def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
     """The format of the factors of products, if it is one of its own, and that of results."""
     if not isinstance(format, Format):
         return format, cast(Format, find("bf16"))
@@ -118,7 +117,7 @@ def _narrow(format: Format) -> bool:
     return format.digits <= NARROW and format.lowest is not None
 
 
-def _also(mode: Mode) -> tuple[torch.dtype, ...]:
+def _also(mode: str) -> tuple[torch.dtype, ...]:
     """Nominal dtypes that are rounded beside the low one."""
     if mode == "as-run":
         return ()

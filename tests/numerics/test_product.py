@@ -1,0 +1,79 @@
+"""Products by group and products with rounded sums, beside torch's own."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab import UserError
+from layerlab.numerics.product import accumulated, grouped
+from layerlab.numerics.rounding import rounder
+
+
+def same(values: Tensor) -> Tensor:
+    return values
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 7], [0, 3, 6]])
+@pytest.mark.parametrize("axes", [(2, 3), (2, 2), (3, 2), (3, 3)])
+def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> None:
+    torch.manual_seed(0)
+    rows, inner, columns = 7, 16, 8
+    shapes = {
+        (2, 3): ((rows, inner), (3, inner, columns)),
+        (2, 2): ((inner, rows), (rows, columns)),
+        (3, 2): ((3, columns, inner), (inner, rows)),
+        (3, 3): ((3, rows, inner), (3, inner, columns)),
+    }
+    left, right = (torch.randn(shape) for shape in shapes[axes])
+    offsets = None if axes == (3, 3) else torch.tensor(ends, dtype=torch.int32)
+    expected = torch.zeros_like(grouped(left, right, offsets))
+    starts = [0, *ends]
+    for group in range(3):
+        span = slice(starts[group], ends[group])
+        if axes == (2, 3):
+            expected[span] = left[span] @ right[group]
+        elif axes == (2, 2):
+            expected[group] = left[:, span] @ right[span]
+        elif axes == (3, 2):
+            expected[:, span] = left[group] @ right[:, span]
+        else:
+            expected[group] = left[group] @ right[group]
+    torch.testing.assert_close(grouped(left, right, offsets), expected)
+    if axes == (2, 3) and ends[-1] == rows:
+        own = torch.nn.functional.grouped_mm(left, right, offs=offsets)
+        torch.testing.assert_close(grouped(left, right, offsets), own)
+
+
+@pytest.mark.parametrize("terms", [1, 4, 5, 100])
+@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm"])
+def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms: int) -> None:
+    torch.manual_seed(0)
+    batch = () if name.endswith("mm") and "b" not in name else (3,)
+    left = torch.randn(*batch, 6, 17, dtype=torch.float64)
+    right = torch.randn(*batch, 17, 5, dtype=torch.float64)
+    addend = torch.randn(5, dtype=torch.float64)
+    factors = (addend, left, right) if "add" in name else (left, right)
+    expected = left @ right + (addend if "add" in name else 0)
+    torch.testing.assert_close(accumulated(name, factors, {}, terms, same), expected)
+
+
+def test_rounding_more_often_errs_more() -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(64, 256), torch.randn(256, 64)
+    exact = left.double() @ right.double()
+    errors = [
+        float((accumulated("mm", (left, right), {}, terms, rounder("bf16")) - exact).norm())
+        for terms in (256, 32, 4, 1)
+    ]
+    assert errors == sorted(errors)
+    assert errors[-1] > 2 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [("mv", {}, "accumulate= cannot look into"), ("addmm", {"alpha": 2}, "cannot follow addmm")],
+)
+def test_what_cannot_be_split_is_refused(name: str, options: dict[str, int], text: str) -> None:
+    factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
+    with pytest.raises(UserError, match=text):
+        accumulated(name, factors, options, 2, same)
