@@ -45,13 +45,13 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> Tenso
     size = bits & ((1 << (8 * bits.element_size() - 1)) - 1)
     sign = bits ^ size
     # The exponent field times the hidden bit, less one: what lies above the significand.
-    field = (size >> grid.stored).clamp_(min=1)
+    field = (size >> grid.stored).clamp(min=1)
     above = (field - 1) << grid.stored
     significand = size - above
     drop = _dropped(significand, field, grid)
     if drawn is not None:
-        significand >>= (drop - grid.cap).clamp_(0, grid.stored + 1)
-    drop.clamp_(max=grid.cap)
+        significand = significand >> (drop - grid.cap).clamp(0, grid.stored + 1)
+    drop = drop.clamp(max=grid.cap)
     ones = (torch.ones_like(drop) << drop) - 1
     added = _added(significand, drop, ones, sign, mode, drawn)
     kept = (significand + added) & ~ones
@@ -66,12 +66,12 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> Tenso
 
 def _dropped(significand: Tensor, field: Tensor, grid: Grid) -> Tensor:
     if not grid.wide:
-        return (grid.base - field).clamp_(min=grid.normal)
+        return (grid.base - field).clamp(min=grid.normal)
     # The carrier's subnormals, too, have their leading digit somewhere.
     carrier = torch.float32 if significand.dtype == torch.int32 else torch.float64
     bias = 126 if carrier == torch.float32 else 1022
     length = (significand.to(carrier).view(significand.dtype) >> grid.stored) - bias
-    normal = (length - grid.digits).clamp_(min=0)
+    normal = (length - grid.digits).clamp(min=0)
     return torch.maximum(normal, grid.base - field)
 
 
