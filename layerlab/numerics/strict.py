@@ -112,22 +112,21 @@ class Strict(Exact):
         self.digits = digits
         self.dtype = carrier or carrier_of(digits)
         self._spaces: dict[Any, Tensor] = {}
-        if mode == "nearest":
-            self._round: Round = self._nearest
-            self._wide: Round = Strict._nearest.__get__(
-                self if self.dtype == torch.float64 else Strict(digits, carrier=torch.float64)
-            )
-        else:
-            self._round = self._wide = _copied(digits, mode, generator)
+        near = self if self.dtype == torch.float64 else Strict(digits, carrier=torch.float64)
+        self._near: Round = near._nearest
+        stochastic = None if mode == "nearest" else _copied(digits, mode, generator)
+        self._round: Round = stochastic or self._nearest
+        # For results that are made in float64 and belong in a narrower carrier.
+        self._wide: Round = stochastic or self._near
 
     def round(self, x: Tensor) -> Tensor:
         """The numbers as this arithmetic holds them; may change `x` in place."""
         return self._round(x)
 
     def take(self, x: Tensor) -> Tensor:
-        # Rounded in float64 first: from there to a narrow carrier would be a second rounding.
+        # To nearest in any mode, and in float64 first: a narrow carrier would round it before.
         fresh = laid(x.double()).clone(memory_format=torch.preserve_format)
-        return self._wide(fresh).to(self.dtype)
+        return self._near(fresh).to(self.dtype)
 
     def product(self, x: Draws, y: Draws) -> Draws:
         shape = (x.shape[0], x.shape[1], y.shape[2])
@@ -162,7 +161,7 @@ class Strict(Exact):
         return self._wide(x.double().sqrt_()).to(self.dtype)
 
     def root_of(self, number: int) -> float:
-        return float(self._wide(torch.tensor([[[sqrt(number)]]], dtype=torch.float64)))
+        return float(self._near(torch.tensor([[[sqrt(number)]]], dtype=torch.float64)))
 
     def exponential(self, x: Tensor) -> Tensor:
         # The float32 exponential of a machine is not correctly rounded; float64's error is far

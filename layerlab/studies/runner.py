@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
@@ -42,6 +42,7 @@ class Plan:
     options: Mapping[str, Any]
     out: Path | None
     restart: bool
+    code: str = field(default_factory=fingerprint)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class Plan:
     @property
     def key(self) -> str:
         """The name of these settings under this code."""
-        return digest([self.study.name, self.settings, fingerprint()])
+        return digest([self.study.name, self.settings, self.code])
 
     @property
     def store(self) -> Path | None:
@@ -144,15 +145,20 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
         options=plan.options,
         threads=plan.threads,
         store=plan.store,
+        code=plan.code,
     )
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     with ExitStack() as stack:
         if progress:
             work.watcher = stack.enter_context(Bar())
         outcome = plan.study.run(work)
         if work.watcher is not None:
             work.watcher.finish()
-    record = _record(plan, work, outcome, time.perf_counter() - start)
+    spent = {
+        "wall seconds": round(time.perf_counter() - start, 1),
+        "processor seconds": round(time.process_time() - processor, 1),
+    }
+    record = _record(plan, work, outcome, spent)
     if plan.out is not None:
         record.save(plan.out)
         if plan.store is not None:
@@ -160,7 +166,7 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
     return record
 
 
-def _record(plan: Plan, work: Work, outcome: Outcome, seconds: float) -> Record:
+def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -> Record:
     content = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
@@ -168,7 +174,7 @@ def _record(plan: Plan, work: Work, outcome: Outcome, seconds: float) -> Record:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": plan.key,
         "settings": plan.settings,
-        "seconds": round(seconds, 1),
+        "time": spent,
         "batches": {"all": work.done, "kept from an earlier run": work.kept},
         "versions": {
             "python": platform.python_version(),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,6 +60,16 @@ class Draw:
         return drawn.mul_(high - low).add_(low)
 
 
+def fingerprint() -> str:
+    """A hash of the code that numbers come from."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in CODE:
+        for folder in import_module(name).__path__:
+            for path in sorted(Path(folder).glob("*.py")):
+                found.update(path.read_bytes())
+    return found.hexdigest()
+
+
 Part = Callable[..., Mapping[str, Tensor]]
 
 
@@ -83,7 +92,7 @@ class Work:
     watcher: Watcher | None = None
     done: int = 0
     kept: int = 0
-    code: str = field(default_factory=lambda: fingerprint())
+    code: str = field(default_factory=fingerprint)
 
     def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
         """All draws of each case, computed by `part(draw, **case)`, one row per draw.
@@ -138,17 +147,6 @@ def digest(content: Any) -> str:
     """A hash of JSON values that is the same in every process."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-@cache
-def fingerprint() -> str:
-    """A hash of the code that numbers come from."""
-    found = hashlib.blake2b(digest_size=16)
-    for name in CODE:
-        for folder in import_module(name).__path__:
-            for path in sorted(Path(folder).glob("*.py")):
-                found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 def cores() -> int:

@@ -1,0 +1,122 @@
+"""Figure 3 of budzinskiy25: rounding errors of attention against the norm of its input."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.domain import Domain
+from layerlab.numerics.decoder import Weights, attention, errors
+from layerlab.numerics.strict import Exact, Strict
+from layerlab.studies.ensemble import MAX, NAMES
+from layerlab.studies.picture import Curve, curves
+from layerlab.studies.statistic import Interval, line, resampled, summary, table
+from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.work import Draw, Work
+
+NORMS = (0.5, 1, 2, 4, 8, 16, 32, 64)
+SIZE = 10
+DEVIATION = 0.1
+# Below, the rounding of the sums weighs more than that of the scores; above, one key has it all.
+STEEP = (8, 32)
+NEAR = 0.5
+
+
+def one(draw: Draw, norm: float, digits: int) -> dict[str, Tensor]:
+    """One batch: errors of one attention with identity matrices."""
+    x = draw.normal(SIZE, SIZE, mean=1.0, deviation=DEVIATION)
+    x = x * (norm / x.norm(dim=-1).amax(-1))[:, None, None]
+    identity = torch.eye(SIZE, dtype=torch.float64).expand(draw.count, SIZE, SIZE)
+    weights = Weights(query=identity, key=identity, value=identity, inner=identity, outer=identity)
+    strict, exact = Strict(digits), Exact()
+    held = strict.take(x)
+    observed = attention(strict, held, weights.taken(strict))
+    truth = attention(exact, exact.take(held), weights.taken(exact))
+    return {"errors": errors(observed, truth)}
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    digits = work.options["digits"]
+    cases = [{"norm": norm, "digits": digits} for norm in NORMS]
+    # draw x norm x statistic, in units of the last digit
+    found = np.stack([one_["errors"] for one_ in work.gather(one, cases, batch=256)], axis=1)
+    units = found * 2.0**digits
+    rows = [
+        summary(units[:, place, statistic], {"norm": norm, "statistic": name})
+        for statistic, name in enumerate(NAMES)
+        for place, norm in enumerate(NORMS)
+    ]
+    worst, mean = units[:, :, MAX].max(0), units[:, :, MAX].mean(0)
+    y = "largest relative error of a component, in units of roundoff"
+    drawn = [
+        Curve(name="worst draw", x=NORMS, y=worst.tolist(), kind=1),
+        Curve(name="mean of the draws", x=NORMS, y=mean.tolist(), kind=0),
+    ]
+    return Outcome(
+        verdicts=judged(units[:, :, MAX], work.seed),
+        frames={"norms": table(rows)},
+        pictures=(
+            curves(
+                "norms",
+                "Error by norm of the input",
+                drawn,
+                x="largest norm of a token",
+                y=y,
+                log="xy",
+            ),
+        ),
+    )
+
+
+def power(units: np.ndarray, reduce: str, seed: int) -> Interval:
+    """The power of the norm that an error follows in the steep part."""
+    places = [place for place, norm in enumerate(NORMS) if STEEP[0] <= norm <= STEEP[1]]
+    norms = np.log([NORMS[place] for place in places])
+    return resampled(
+        units[:, places],
+        lambda draws: line(norms, np.log(getattr(draws, reduce)(0))).slope,
+        seed,
+    )
+
+
+def judged(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
+    """The worst draw, and the mean."""
+    worst, mean = power(units, "max", seed), power(units, "mean", seed)
+    near = abs(worst.value - 2) <= NEAR
+    listed = ", ".join(f"{value:.3g}" for value in units[:, NORMS.index(STEEP[0]) :].max(0))
+    within = f"norms from {STEEP[0]} to {STEEP[1]}"
+    return (
+        Verdict(
+            claim=STUDY.claim,
+            word="holds" if near else "not decided" if worst.low < 2 < worst.high else "fails",
+            number=worst.value,
+            said=(
+                f"the worst of {len(units)} draws follows the power {worst} of the norm, {within}: "
+                f"{listed} units of roundoff from norm {STEEP[0]} on, doubling"
+            ),
+        ),
+        Verdict(
+            claim="The mean error grows quadratically as well.",
+            word="holds"
+            if mean.low > 2 - NEAR
+            else "fails"
+            if mean.high < 2 - NEAR
+            else "not decided",
+            number=mean.value,
+            said=f"the mean follows the power {mean} of the norm, {within}",
+        ),
+    )
+
+
+STUDY = Study(
+    name="rounding-input",
+    title="Rounding error of attention by the norm of its input",
+    source="budzinskiy25, Figure 3 and Remark 4.24",
+    claim="The worst rounding error of attention grows about quadratically with the input's norm.",
+    cost="5 seconds",
+    draws=1000,
+    run=run,
+    options={"digits": 16},
+    domains={"digits": Domain(kind=int, least=4, most=25)},
+)
+STUDIES = (STUDY,)
