@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerlab import UserError
 
-Count = float | Tensor
+Count = int | float | Tensor
 """How often an operation is done: a number, or one for each place."""
 
 
@@ -67,13 +68,16 @@ class Arithmetic:
 
     def units(self) -> Mapping[str, float]:
         """Every unit roundoff by its operation."""
-        names = (field.name for field in fields(self) if field.name != "first_order")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in OPERATIONS}
 
     @property
     def second(self) -> float:
         """The factor of products of two errors: 0 in first order."""
         return 0.0 if self.first_order else 1.0
+
+    def reach(self, size: Tensor, error: Tensor) -> Tensor:
+        """How large a value with an error can be: products of two errors are of second order."""
+        return size if self.first_order else size + error
 
     def linear(self) -> Arithmetic:
         """The same units, to first order."""
@@ -92,6 +96,9 @@ class Arithmetic:
         return total if self.first_order else torch.expm1(total)
 
 
+OPERATIONS = tuple(field.name for field in fields(Arithmetic) if field.name != "first_order")
+
+
 def uniform(unit: float) -> Arithmetic:
     """Every operation rounded with one unit, constants exact: the model of the source.
 
@@ -101,9 +108,9 @@ def uniform(unit: float) -> Arithmetic:
         >>> uniform(2**-8).linear().growth(product=1, sum=3).item() == 4 * 2**-8
         True
     """
-    names = (field.name for field in fields(Arithmetic) if field.name != "first_order")
     exact = {"store", "constant"}
-    return Arithmetic(**{name: 0.0 if name in exact else unit for name in names})
+    units: dict[str, Any] = {name: 0.0 if name in exact else unit for name in OPERATIONS}
+    return Arithmetic(**units)
 
 
 def mixed(low: float, high: float) -> Arithmetic:
@@ -121,8 +128,8 @@ def mixed(low: float, high: float) -> Arithmetic:
         (True, True)
     """
     inside = {"product", "sum", "norm", "softmax", "activation"}
-    names = (field.name for field in fields(Arithmetic) if field.name != "first_order")
-    return Arithmetic(**{name: high if name in inside else low for name in names})
+    units: dict[str, Any] = {name: high if name in inside else low for name in OPERATIONS}
+    return Arithmetic(**units)
 
 
 def printed(first: Tensor, full: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def affine(
 
 def _larger(x: Place, error: Place | None, arithmetic: Arithmetic) -> Place:
     """The largest the computed input can be; in first order what it should be."""
-    return x.abs() if error is None else x.abs() + arithmetic.second * error
+    return x.abs() if error is None else arithmetic.reach(x.abs(), error)
 
 
 def residual(
@@ -101,7 +101,7 @@ def centring(x: Features, arithmetic: Arithmetic, error: Features | None = None)
     size = _larger(x, error, arithmetic).sum(-1, keepdim=True) / width
     mean = arithmetic.growth(norm=width) * size
     centred = (x - x.mean(-1, keepdim=True)).abs()
-    last = centred + arithmetic.second * (came + mean)
+    last = arithmetic.reach(centred, came + mean)
     return came + mean + arithmetic.growth(norm=1) * last
 
 
@@ -125,38 +125,66 @@ def norm(
     found = parts.direction(x).abs()
     came = torch.zeros_like(x) if error is None else _scaled(x, parts, error, arithmetic)
     inside = arithmetic.growth(norm=width / 2 + 3 + parts.extra, constant=0 if parts.eps else 1)
-    wrong = came + inside * (found + arithmetic.second * came)
-    shift = 0.0
+    wrong = came + inside * arithmetic.reach(found, came)
     if parts.gain is not None:
         gain = parts.gain.abs()
         own = arithmetic.growth(gain=1 + parts.offset)
-        wrong, found = gain * (wrong + own * (found + arithmetic.second * wrong)), gain * found
+        wrong, found = gain * (wrong + own * arithmetic.reach(found, wrong)), gain * found
     if parts.shift is not None:
-        shift = arithmetic.growth(gain=1) * (parts.value(x).abs() + arithmetic.second * wrong)
         found = parts.value(x).abs()
-    wrong = wrong + shift
-    return wrong + arithmetic.growth(store=1) * (found + arithmetic.second * wrong)
+        wrong = wrong + arithmetic.growth(gain=1) * arithmetic.reach(found, wrong)
+    return wrong + arithmetic.growth(store=1) * arithmetic.reach(found, wrong)
 
 
 def _scaled(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
     """|c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
-    width, centred = x.shape[-1], parts.centred(x)
-    radius = parts.radius(centred)
-    size = torch.where(radius > 0, radius, 1.0)
-    along = parts.direction(x)
-    part = error / size
-    share = (along.abs() * part).sum(-1, keepdim=True) / width
+    radius = parts.radius(parts.centred(x))
+    part = error / torch.where(radius > 0, radius, 1.0)
+    along = parts.direction(x).abs()
     if arithmetic.first_order:
-        found = part + along.abs() * share - 2 * along.square() * part / width
+        width = x.shape[-1]
+        share = (along * part).sum(-1, keepdim=True) / width
+        found = part * (1 - 2 * along.square() / width) + along * share
         return torch.where((radius > 0) | (error == 0), found, torch.inf)
-    more = 2 * share + part.square().mean(-1, keepdim=True)
-    shorter = (1 - 2 * share).clamp_min(0).rsqrt() - 1
-    longer = 1 - (1 + more).rsqrt()
-    change = torch.maximum(shorter, longer)
-    found = torch.nan_to_num(part * (1 + change) + along.abs() * change, nan=torch.inf)
-    cap = along.abs() + width**0.5
-    still = (error == 0).all(-1, keepdim=True)
-    return torch.where(still, 0.0, torch.minimum(torch.where(radius > 0, found, cap), cap))
+    moved = (error > 0).any(-1, keepdim=True) * x.shape[-1] ** 0.5
+    return torch.where(radius > 0, torch.maximum(*_extremes(along, part)), moved)
+
+
+def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
+    """How far sqrt(d) a_i / sqrt(a_i^2 + rest) can rise and fall from a_i, exactly.
+
+    It rises with a_i and falls with the rest, which holds eps and all other entries.
+    """
+    width = along.shape[-1]
+    root, least = width**0.5, torch.minimum(part, along)
+    rest = (width - along.square()).clamp_min(0)
+    more = part * (2 * along + part)
+    smaller = excluded(least * (2 * along - least)).minimum(rest)
+    larger = excluded(more)
+    top, bottom = along + part, along - part
+    length = (top.square() + rest - smaller).sqrt()
+    rise = _over(more * rest + along.square() * smaller, length * (top * root + along * length))
+    length = (bottom.square() + rest + larger).sqrt()
+    lost = part * (2 * along - part) * rest + along.square() * larger
+    fall = _over(lost, length * (along * length + bottom * root))
+    turned = along - root * _over(bottom, (bottom.square() + rest - smaller).sqrt())
+    return rise, torch.where(bottom < 0, turned, fall)
+
+
+def excluded(x: Features) -> Features:
+    """sum_{j != i} x_j for every i, without the cancellation of taking x_i away from the sum.
+
+    Source: Own.
+    """
+    nothing = torch.zeros_like(x[..., :1])
+    before = torch.cat([nothing, x.cumsum(-1)[..., :-1]], -1)
+    behind = torch.cat([nothing, x.flip(-1).cumsum(-1)[..., :-1]], -1).flip(-1)
+    return before + behind
+
+
+def _over(above: Features, below: Features) -> Features:
+    """A quotient in which 0/0 is 0."""
+    return torch.where(above == 0, 0.0, above / torch.where(above == 0, 1.0, below))
 
 
 def elementwise(
@@ -177,7 +205,7 @@ def elementwise(
         own = own + _drift(function, error, arithmetic)
     exact = function.value(z).abs()
     wrong = came + own
-    return wrong + arithmetic.growth(store=1) * (exact + arithmetic.second * wrong)
+    return wrong + arithmetic.growth(store=1) * arithmetic.reach(exact, wrong)
 
 
 def _through(z: Features, name: str, error: Features, arithmetic: Arithmetic) -> Features:
@@ -231,9 +259,9 @@ def _gated(
     """Of the product of two values with their errors."""
     (one, one_wrong), (other, other_wrong) = left, right
     came = one.abs() * other_wrong + other.abs() * one_wrong
-    came = came + arithmetic.second * one_wrong * other_wrong
+    came = arithmetic.reach(came, one_wrong * other_wrong)
     exact = (one * other).abs()
-    return came + arithmetic.growth(gate=1) * (exact + arithmetic.second * came)
+    return came + arithmetic.growth(gate=1) * arithmetic.reach(exact, came)
 
 
 def embedding(

@@ -44,7 +44,7 @@ def distance(found: Features, exact: Features) -> Numbers:
     return quotient(found - exact, exact).amax(-1)
 
 
-def induced_norm(matrix: Matrices, p: float, q: float) -> Numbers:
+def induced_norm(matrix: Matrices, p: int | float, q: int | float) -> Numbers:
     """||A||_{p,q} = max ||A x||_q over ||x||_p = 1.
 
     Exact: the largest column in q for p = 1, the largest row in p/(p-1) for q = inf, the largest
@@ -80,11 +80,13 @@ def induced_norm(matrix: Matrices, p: float, q: float) -> Numbers:
     return torch.linalg.vector_norm(images, q, dim=-2).amax(-1)
 
 
-def _dual(p: float) -> float:
+def _dual(p: int | float) -> float:
     return math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
 
 
-def normwise(jacobian: Jacobian, x: Features, value: Result, p: float = 2, q: float = 2) -> Numbers:
+def normwise(
+    jacobian: Jacobian, x: Features, value: Result, p: int | float = 2, q: int | float = 2
+) -> Numbers:
     """k_{p,q} = ||J||_{p,q} ||x||_p / ||f||_q.
 
     Source: budzinskiy25, Lemma 3.3.
@@ -93,7 +95,7 @@ def normwise(jacobian: Jacobian, x: Features, value: Result, p: float = 2, q: fl
     return quotient(size, torch.linalg.vector_norm(value, q, dim=-1))
 
 
-def mixed(jacobian: Jacobian, x: Features, value: Result, q: float = math.inf) -> Numbers:
+def mixed(jacobian: Jacobian, x: Features, value: Result, q: int | float = math.inf) -> Numbers:
     """k_{c,q} = ||J D_x||_{inf,q} / ||f||_q: componentwise before, in norm behind.
 
     Source: budzinskiy25, Lemma 3.3.
@@ -205,8 +207,8 @@ def elementwise(z: Features, name: str) -> Features:
 def mlp(x: Features, parts: FeedForward) -> Numbers:
     """xi_M, an upper bound that also serves rounding.
 
-    Without a gate: max [|W_2| |phi'(z)| (|W_1| |x| + |b_1|) + |b_2|] / |y|, z = W_1 x + b_1; of ReLU
-    only the active units count, whose |phi'| is 1.
+    Without a gate: max [|W_2| |phi'(z)| (|W_1| |x| + |b_1|) + |b_2|] / |y|, z = W_1 x + b_1; of
+    ReLU only the active units count, whose |phi'| is 1.
     With a gate, g = W_g x + b_g and w = W_u x + b_u: max (|W_d| lin + |b_d|) / |y|,
     lin = |phi'(g)| (|W_g| |x| + |b_g|) |w| + |phi(g)| (|W_u| |x| + |b_u|)
 

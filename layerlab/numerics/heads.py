@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.numerics.arithmetic import Arithmetic
-from layerlab.numerics.bounds import affine
+from layerlab.numerics.bounds import affine, excluded
 from layerlab.numerics.sublayer import Attention, OneHead, Sequence
 
 Scores = Float[Tensor, "*place token key"]
 Allowed = Bool[Tensor, "token key"]
+
+MOST = 300.0
+"""An error of a score from which on a chance may be anything: exp of it still fits."""
 
 
 def rotary(
@@ -35,7 +38,7 @@ def rotary(
         return size * cosine + torch.cat([*reversed(size.chunk(2, -1))], -1) * sine
 
     came = torch.zeros_like(x) if error is None else reach(error)
-    size = reach(x.abs() if error is None else x.abs() + arithmetic.second * error)
+    size = reach(x.abs() if error is None else arithmetic.reach(x.abs(), error))
     return came + arithmetic.growth(rotary=2, constant=1) * size
 
 
@@ -64,10 +67,10 @@ def scores(
         raw_key, parts, arithmetic, affine(x, head.key, arithmetic, head.key_bias, error)
     )
     query, key = parts.rotated(raw_query).abs(), parts.rotated(raw_key).abs()
-    second = arithmetic.second
     scale = abs(parts.scale)
-    came = query_wrong @ key.mT + (query + second * query_wrong) @ key_wrong.mT
-    size = (query + second * query_wrong) @ (key + second * key_wrong).mT
+    largest = arithmetic.reach(query, query_wrong)
+    came = query_wrong @ key.mT + largest @ key_wrong.mT
+    size = largest @ arithmetic.reach(key, key_wrong).mT
     own = arithmetic.growth(product=1, sum=query.shape[-1] - 1, scale=1, constant=1, store=1)
     return scale * (came + own * size)
 
@@ -79,13 +82,14 @@ def softmax(
     allowed: Allowed | None = None,
     shifted: bool = True,
 ) -> Scores:
-    """Of each row p of a softmax, and relative to it: |computed - p| <= bound p.
+    """Of the softmax of each row of s, for every entry.
 
-    own:    (t + 2) u, and (max s - s_j) u + p . (max s - s) u where the largest is taken away
-    came:   (1 - 2 p_j) error_j + p . error in first order; in full the exact extremes of
-            exp(error_j) / sum p exp(-error), so never less than exp(2 max error) - 1 allows
+    p_j [(t + 2) u + (1 - 2 p_j) e_j + p . e],   e = error + (max s - s) u
 
-    t is the number of allowed entries of the row: exact zeros cost nothing.
+    the last term only where the largest score is taken away first. Relative to p it is at most
+    (t + 2 + 2 range) u + 2 max error. In full arithmetic the extremes of exp(e_j) / sum p exp(e)
+    take the place of the first order, never more than exp(2 max e) - 1. t is the number of allowed
+    entries of the row: exact zeros cost nothing.
 
     Source: budzinskiy25, Lemma 4.19 and Corollary 4.20; the full form Own.
     Differs: of the input's error the source has the first order only, no bound for large scores.
@@ -93,29 +97,43 @@ def softmax(
     seen = torch.ones_like(s, dtype=torch.bool) if allowed is None else allowed.expand(s.shape)
     hidden = s.masked_fill(~seen, -torch.inf)
     chance = torch.softmax(hidden, -1)
-    count = seen.sum(-1, keepdim=True).to(s)
     came = torch.zeros_like(s) if error is None else error.masked_fill(~seen, 0.0)
-    down = (hidden.amax(-1, keepdim=True) - s).masked_fill(~seen, 0.0)
-    if arithmetic.first_order:
-        moved = (1 - 2 * chance) * came + _mean(chance, came)
-        if shifted:
-            moved = moved + arithmetic.growth(softmax=1) * (down + _mean(chance, down))
-        return moved + arithmetic.growth(softmax=count + 2, store=1)
     if shifted:
-        deepest = down + came + came.amax(-1, keepdim=True)
-        came = came + arithmetic.growth(softmax=1) * deepest
-    # log(1 + growth) is how much the roundings after the differences move a logarithm.
-    own = torch.log1p(arithmetic.growth(softmax=count + 2, store=1))
-    logarithm = torch.log_softmax(hidden, -1)
-    low = torch.logsumexp(logarithm - came, -1, keepdim=True)
-    high = torch.logsumexp(logarithm + came, -1, keepdim=True)
-    upper = torch.expm1(came - low + own)
-    lower = -torch.expm1(-(came + high + own))
-    return torch.maximum(upper, lower).masked_fill(~seen, 0.0)
+        down = (hidden.amax(-1, keepdim=True) - s).masked_fill(~seen, 0.0)
+        further = arithmetic.reach(down, came + came.amax(-1, keepdim=True))
+        came = came + arithmetic.growth(softmax=1) * further
+    own = arithmetic.growth(softmax=seen.sum(-1, keepdim=True).to(s) + 2, store=1)
+    if arithmetic.first_order:
+        moved = chance * ((1 - 2 * chance) * came + _mean(chance, came))
+    else:
+        moved = torch.maximum(_raised(chance, came), _lowered(chance, came))
+    moved = moved + own * arithmetic.reach(chance, moved)
+    return moved.masked_fill(~seen, 0.0)
 
 
 def _mean(chance: Scores, what: Scores) -> Float[Tensor, "*place token 1"]:
     return (chance * what).sum(-1, keepdim=True)
+
+
+def _raised(chance: Scores, error: Scores) -> Scores:
+    """How much p_j gains when its score rises by its error and all others fall by theirs.
+
+    A chance too small for the format may not be so once it is raised: hence the floor.
+    """
+    fall, rest = -torch.expm1(-error), excluded(chance)
+    others = excluded(chance * fall)
+    gain = rest * fall + torch.exp(-error) * others
+    floor = chance.clamp_min(torch.finfo(chance.dtype).tiny)
+    return gain * floor / (floor + torch.exp(-error) * (rest - others).clamp_min(0))
+
+
+def _lowered(chance: Scores, error: Scores) -> Scores:
+    """How much p_j loses when its score falls by its error and all others rise by theirs."""
+    most, rest = error.clamp_max(MOST), excluded(chance)
+    others = excluded(chance * torch.expm1(most))
+    loss = others - rest * torch.expm1(-most)
+    loss = loss / (chance * torch.exp(-most) + rest + others)
+    return chance * torch.where(error.amax(-1, keepdim=True) < MOST, loss, 1.0)
 
 
 def attention(
@@ -130,7 +148,6 @@ def attention(
     Never above the uniform form, relative to the result,
     xi_A [2t + d + H d_h + 4 + 2 max (2d + d_h + 3) E + 2 range] u   (first order, biases counted)
     with the range of the scores of a row; without a projection H d_h + 1 of it falls away.
-    In full arithmetic a weight that is computed is at most 1 and a hair, which caps the error.
 
     Source: budzinskiy25, Lemma 4.21 and Corollary 4.23; heads, GQA, biases, rotary positions and
         mixed units Own.
@@ -166,21 +183,16 @@ def _head(
 ) -> tuple[Tensor, Tensor]:
     """What one head gives, and how far it may be off."""
     arithmetic, inner = arithmetics
-    head, second = parts.head(index), arithmetic.second
+    head = parts.head(index)
     exact = parts.scores(x, index)
-    share = softmax(exact, inner, scores(x, parts, inner, error, index), allowed, parts.shifted)
+    wrong = scores(x, parts, inner, error, index)
+    weight_wrong = softmax(exact, inner, wrong, allowed, parts.shifted)
     chance = torch.softmax(exact.masked_fill(~allowed, -torch.inf), -1)
     value = functional.linear(x, head.value, head.value_bias)
     value_wrong = affine(x, head.value, arithmetic, head.value_bias, error)
-    weight_wrong = (chance * share).masked_fill(~allowed, 0.0)
-    if second:
-        # A weight that underflows here may not do so where it is computed with an error.
-        largest = 1 + inner.growth(softmax=x.shape[-2] + 2, store=1)
-        raised = chance.clamp_min(torch.finfo(chance.dtype).tiny) * share
-        weight_wrong = torch.minimum(raised, largest.to(chance)).masked_fill(~allowed, 0.0)
-    reach = value.abs() + second * value_wrong
+    reach = arithmetic.reach(value.abs(), value_wrong)
     came = weight_wrong @ reach + chance @ value_wrong
     count = allowed.sum(-1).to(x)
     own = arithmetic.growth(product=1, sum=count - 1, store=1)[:, None]
-    size = (chance + second * weight_wrong) @ reach
+    size = arithmetic.reach(chance, weight_wrong) @ reach
     return chance @ value, came + own * size

@@ -43,7 +43,7 @@ class Norm:
     def centred(self, x: Features) -> Features:
         return x - x.mean(-1, keepdim=True) if self.kind == "layer" else x
 
-    def radius(self, x: Features) -> Features:
+    def radius(self, x: Features) -> Float[Tensor, "*place 1"]:
         """sqrt(mean c^2 + eps) of centred features c, by way of their largest: no overflow."""
         size = x.abs().amax(-1, keepdim=True)
         unit = torch.where(size > 0, size, 1.0)
@@ -73,14 +73,14 @@ class FeedForward:
     outward_bias: Float[Tensor, " out"] | None = None
     gate_bias: Float[Tensor, " inner"] | None = None
 
-    def hidden(self, x: Features) -> Features:
+    def hidden(self, x: Features) -> Float[Tensor, "*place inner"]:
         inner = functional.linear(x, self.inward, self.inward_bias)
         function = activation(self.activation)
         if self.gate is None:
             return function.value(inner)
         return function.value(functional.linear(x, self.gate, self.gate_bias)) * inner
 
-    def value(self, x: Features) -> Features:
+    def value(self, x: Features) -> Float[Tensor, "*place out"]:
         return functional.linear(self.hidden(x), self.outward, self.outward_bias)
 
 
