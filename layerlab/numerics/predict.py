@@ -7,18 +7,21 @@ same for every token, so that what it does is computed, with a second pass, and 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from layerlab import UserError
 from layerlab.numerics.call import Call, known, nested, zeros
 from layerlab.numerics.carrier import Carrier, floating, written
 from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
 from layerlab.numerics.format import Format
+from layerlab.numerics.fused import attention
 from layerlab.numerics.place import PRODUCTS
 from layerlab.numerics.product import grouped
 from layerlab.numerics.regime import Regime
@@ -53,6 +56,11 @@ class Prediction(Emulation):
         self.algebra = algebra(kind, regime.wide)
         self.undecided: set[str] = set()
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
+
+    @contextmanager
+    def running(self, backward: bool = False) -> Iterator["Prediction"]:
+        with super().running(backward), _Softmax() if self.algebra.power == 2 else nullcontext():
+            yield self
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)
@@ -109,6 +117,45 @@ class Prediction(Emulation):
         if CHOICES[func._opname](self.inner(tuple(args)), nested(tuple(args), known)):
             return
         self.undecided.add(str(self._place))
+
+
+class _Softmax(TorchFunctionMode):
+    """Fused attention with its softmax as one step.
+
+    Taken apart, numerator and denominator would count as independent, and a shift of all scores as
+    an error of the result.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        with _Weights():
+            return attention(*args, **kwargs)
+
+
+class _Weights(TorchFunctionMode):
+    """exp(s) = softmax(s) T, with the sum T and the shift of the scores taken as exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: Any = None
+        self._total: Any = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is Tensor.amax:
+            return _bare(found)
+        if func is torch.exp:
+            self._total = _bare(found.sum(dim=-1, keepdim=True))
+            self._weights = args[0].softmax(dim=-1) * self._total
+            return self._weights
+        return self._total if func is Tensor.sum and args[0] is self._weights else found
+
+
+def _bare(value: Any) -> Any:
+    """A value that counts as exact."""
+    return Carrier(value.held, value.dtype) if isinstance(value, Carrier) else value
 
 
 def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
