@@ -92,6 +92,8 @@ def _tanh_rounding(z: Place, arithmetic: Arithmetic) -> Place:
 def _bracket(z: Place, odd: Place, moved: Place, arithmetic: Arithmetic) -> Place:
     """|z|/2 times the error of erf or tanh itself, through the two operations that follow."""
     second = arithmetic.second
+    if second:  # neither leaves [-1, 1]
+        moved = moved.clamp_max(2.0)
     error = moved + arithmetic.growth(activation=1) * (odd + second * moved)
     return z.abs() / 2 * error * (1 + second * arithmetic.growth(activation=2))
 
