@@ -107,7 +107,7 @@ class Carriage(TorchDispatchMode):
     def __init__(self, wide: torch.dtype) -> None:
         super().__init__()
         self.wide = wide
-        self._seen: dict[Any, Dtypes] = {}
+        self._seen: dict[Any, tuple[Dtypes, bool]] = {}
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
         """Make of the raw results what the emulated arithmetic would have made of them.
@@ -118,6 +118,9 @@ class Carriage(TorchDispatchMode):
             outputs: its floating results; their `held` may be replaced.
         """
         raise NotImplementedError
+
+    def refuse(self, func: Any) -> None:
+        """Take note of an operation that torch would not do on such dtypes."""
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The operation on held values."""
@@ -139,9 +142,11 @@ class Carriage(TorchDispatchMode):
             )
         if written(func):
             return self._write(func, flat, args, kwargs)
-        dtypes = self._nominal(func, flat, args, kwargs)
+        dtypes, accepted = self._nominal(func, flat, args, kwargs)
         outputs: list[Carrier] = []
         wrapped = _wrap(self.compute(func, args, kwargs), _endless(dtypes), outputs)
+        if not accepted:
+            self.refuse(func)
         if outputs:
             self.settle(func, flat, outputs)
         return wrapped
@@ -212,8 +217,8 @@ class Carriage(TorchDispatchMode):
             }
         return value
 
-    def _nominal(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
-        """The dtypes of the results, as PyTorch gives them for such arguments.
+    def _nominal(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
+        """The dtypes of the results, as PyTorch gives them for such arguments, if it takes them.
 
         The meta device is asked once for each kind of call.
         """
@@ -248,13 +253,15 @@ def _kind(value: Any) -> Any:
     return value if isinstance(value, torch.dtype) else type(value)
 
 
-def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> Dtypes:
+def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
     try:
         result = func(*_shadows(args), **_shadows(kwargs))
-    except (NotImplementedError, RuntimeError):
+    except NotImplementedError:
         # Shapes that depend on values: such operations select, so the dtype is that of the input.
-        return (_promoted(flat),)
-    return tuple(value.dtype for value in _flat([result]) if floating(value))
+        return (_promoted(flat),), True
+    except RuntimeError:
+        return (_promoted(flat),), False
+    return tuple(value.dtype for value in _flat([result]) if floating(value)), True
 
 
 def _shadows(arguments: Any) -> Any:

@@ -1,17 +1,20 @@
 """Run any model in any format: every operation's result is rounded, no model code is touched."""
 
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
+from layerlab.numerics.casting import cast, kept
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
+from layerlab.numerics.policy import Policy
 from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.regime import AnyFormat, Regime, exact, regime
 from layerlab.numerics.rounding import rounder
@@ -38,12 +41,14 @@ class Emulation(Carriage):
 
     Attributes:
         roundings: number of rounded results by place.
+        refused: places where torch itself would refuse to mix the dtypes.
         gradients: after a backward pass, the gradient of each parameter by its name.
 
     Args:
         model: the model; it is not changed.
         regime: which format what is rounded to.
         where: patterns of the places that are rounded; None for all.
+        policy: what stays in float32.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Emulation(Carriage):
         model: nn.Module,
         regime: Regime,
         where: str | Iterable[str] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         super().__init__(regime.wide)
         self.model = model
@@ -58,9 +64,12 @@ class Emulation(Carriage):
         self.tracker = Tracker(model)
         self.roundings: Counter[Place] = Counter()
         self.gradients: dict[str, Tensor] = {}
+        self.refused: set[Place] = set()
         self._generator = torch.Generator().manual_seed(regime.seed)
         self._rounds: dict[AnyFormat, Round] = {}
         self._stored: dict[int, Tensor] = {}
+        self._policy = policy
+        self._kept = kept(model, policy) if policy is not None else None
         self.select(where)
 
     def select(self, where: str | Iterable[str] | None) -> None:
@@ -91,6 +100,8 @@ class Emulation(Carriage):
     def running(self, backward: bool = False) -> Iterator["Emulation"]:
         """The model's code runs in the arithmetic until the block ends."""
         with ExitStack() as stack:
+            if self._policy is not None:
+                stack.enter_context(cast(self.model, self._policy, self.regime.low))
             stack.enter_context(self.tracker.follow())
             stack.enter_context(self._swapped(backward))
             handle = self.model.register_forward_hook(lambda *call: plain(call[-1]))
@@ -131,6 +142,9 @@ class Emulation(Carriage):
             output.held = self._round(format)(output.held)
             self.roundings[self._place] += 1
 
+    def refuse(self, func: Any) -> None:
+        self.refused.add(self._place)
+
     def _result(self, args: Sequence[Any]) -> AnyFormat | None:
         dtypes = [value.dtype for value in args if floating(value)]
         return self.regime.results.get(dtypes[-1])
@@ -152,7 +166,7 @@ class Emulation(Carriage):
         if not self.chosen(place):
             return factor
         self.roundings[place] += 1
-        round = self._round(cast(AnyFormat, self.regime.cache))
+        round = self._round(typing.cast(AnyFormat, self.regime.cache))
         values = self.inner(factor)
         if operation == "scores":
             return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
@@ -165,7 +179,7 @@ class Emulation(Carriage):
         if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
             return factor
         self.roundings[place] += 1
-        round = self._round(cast(AnyFormat, self.regime.activations))
+        round = self._round(typing.cast(AnyFormat, self.regime.activations))
         values = self.inner(factor)
         if last:
             return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
@@ -199,7 +213,8 @@ class Emulation(Carriage):
 
     def _carrier(self, value: Tensor, place: Place) -> Carrier:
         low, format = self.regime.low, self.regime.weights
-        if _stays_single(self.model, str(place).replace(":", "."), low):
+        name = str(place).replace(":", ".")
+        if _stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
             low, format = torch.float32, None
         stored = value.detach()
         if format is not None and self.chosen(place):
@@ -234,6 +249,7 @@ def emulate(
     mode: str = "as-run",
     where: str | Iterable[str] | None = None,
     backward: bool = False,
+    policy: Policy | None = None,
     **options: Any,
 ) -> Iterator[Emulation]:
     """Run a model as if it were in another format, for as long as the block lasts.
@@ -251,12 +267,13 @@ def emulate(
         where: patterns of the places that are rounded, `module` or `module:operation` with `*` and
             `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
         backward: whether gradients are wanted; they are in `run.gradients` afterwards.
+        policy: what stays in float32, as `apply_precision` would keep it.
         options: weights, activations, cache (formats of their own), rounding, seed, accumulate.
 
     Raises:
         UserError: unknown format, mode or pattern, or a kernel that cannot be looked into.
     """
-    run = Emulation(model, regime(format, mode, **options), where)
+    run = Emulation(model, regime(format, mode, **options), where, policy)
     with run.running(backward):
         yield run
 

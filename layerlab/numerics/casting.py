@@ -1,0 +1,287 @@
+"""A policy made true on a model: what is kept has float32 parameters and is given float32.
+
+Every module with parameters casts what it is given to their dtype, and nothing else is cast: the
+output of a kept module flows on in float32 until a module in the low format takes it. The same
+hooks serve a real model in a low dtype and an emulated one, where dtypes are nominal.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from layerlab import UserError
+from layerlab.numerics.place import patterns
+from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy
+from layerlab.numerics.snapshot import Snapshot
+
+# Attribute of an attention module whose scores, softmax and weighted sum are in float32.
+SINGLE = "_attends_in_float32"
+PREFIX = "cast_"
+REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a policy means for one model.
+
+    Attributes:
+        modules: paths of the modules that stay in float32.
+        attentions: paths of the modules whose attention does.
+        residual: whether the stream between blocks does.
+        tied: paths of other modules that share a parameter with a kept one.
+    """
+
+    modules: frozenset[str]
+    attentions: frozenset[str]
+    residual: bool
+    tied: frozenset[str]
+
+    def parameter(self, name: str) -> bool:
+        """Whether a parameter of this path stays in float32."""
+        return name.rpartition(".")[0] in self.modules | self.tied
+
+
+def kept(model: nn.Module, policy: Policy) -> Kept:
+    """Look up what a policy keeps.
+
+    Source: Own.
+
+    Raises:
+        UserError: an entry names no module, or no module that computes attention.
+    """
+    residual = RESIDUAL in policy.keep
+    named = [entry for entry in policy.keep if entry != RESIDUAL]
+    patterns(named, model)
+    names = [name for name, _ in model.named_modules() if name]
+    inner = [entry.removesuffix(ATTENTION) for entry in named if entry.endswith(ATTENTION)]
+    whole = [entry for entry in named if not entry.endswith(ATTENTION)]
+    modules = {name for name in names if _within(name, whole)}
+    if residual:
+        modules |= {name for name, module in model.named_modules() if _scales(module)}
+    hearing = [name for name in names if _attends(model.get_submodule(name))]
+    for entry in inner:
+        if not any(fnmatchcase(name, entry) for name in hearing):
+            raise UserError(
+                f"no module {entry!r} asks transformers' AttentionInterface for its attention, so"
+                " it cannot be kept in float32 apart; keep whole modules instead"
+            )
+    wanted = [*inner, *modules]
+    attentions = {name for name in hearing if any(fnmatchcase(name, entry) for entry in wanted)}
+    return Kept(frozenset(modules), frozenset(attentions), residual, _tied(model, modules))
+
+
+def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
+    """Put a model into a low dtype except for what a policy keeps in float32.
+
+    In place; start from float32 weights, since what has been rounded stays rounded.
+
+    Source: Own.
+
+    Args:
+        model: a model of transformers.
+        policy: from `layerlab.load_policy` or `layerlab.precision`.
+
+    Returns:
+        The same model.
+
+    Raises:
+        UserError: a format that torch does not compute in, or an entry that names nothing.
+    """
+    low = REAL.get(policy.format)
+    if low is None:
+        raise UserError(
+            f"torch computes in no {policy.format}: a policy for bf16 or fp16 can be applied,"
+            " others can be emulated"
+        )
+    found = kept(model, policy)
+    for name, value in [*model.named_parameters(), *_persistent(model)]:
+        if value.is_floating_point():
+            value.data = value.data.to(torch.float32 if found.parameter(name) else low)
+    _install(model, found, low)
+    return model
+
+
+@contextmanager
+def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
+    """The casts of a policy for as long as the block lasts; parameters are the caller's.
+
+    Source: Own.
+    """
+    found = kept(model, policy)
+    before = Snapshot(model)
+    config = getattr(model, "config", None)
+    implementation = getattr(config, "_attn_implementation", None)
+    handles = _install(model, found, low)
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+        before.restore()
+        if config is not None and implementation is not None:
+            config._attn_implementation = implementation
+
+
+def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
+    handles = []
+    for name, module in model.named_modules():
+        leaf = next(module.children(), None) is None
+        if _owns(module) or (leaf and name in found.modules):
+            wanted = torch.float32 if name in found.modules else None
+            handles.append(
+                module.register_forward_pre_hook(_casting(wanted), with_kwargs=True, prepend=True)
+            )
+    if not found.residual:
+        for name in found.tied:
+            module = model.get_submodule(name)
+            handles.append(module.register_forward_hook(_narrowing(low)))
+    if found.residual:
+        first = model.get_submodule(blocks(model)[0])
+        handles.append(first.register_forward_pre_hook(_widening, with_kwargs=True, prepend=True))
+    for name in found.attentions:
+        setattr(model.get_submodule(name), SINGLE, True)
+    _answer(model)
+    return handles
+
+
+def blocks(model: nn.Module) -> list[str]:
+    """Paths of the blocks of the stack: the outermost list of modules, and the longest of these.
+
+    Source: Own.
+
+    Raises:
+        UserError: the model has no list of blocks.
+    """
+    lists = [
+        (name.count("."), -len(module), name)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    ]
+    if not lists:
+        raise UserError("this model has no list of blocks, so no residual stream to keep")
+    name = min(lists)[2]
+    return [f"{name}.{number}" for number in range(len(model.get_submodule(name)))]  # type: ignore[arg-type]
+
+
+def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
+    """A hook that brings a module's input to its parameters' dtype, or to the one wanted."""
+
+    def cast_input(module: nn.Module, args: Any, options: Any) -> Any:
+        dtype = wanted or _dtype(module)
+        return tuple(_to(value, dtype) for value in args), {
+            name: _to(value, dtype) for name, value in options.items()
+        }
+
+    return cast_input
+
+
+def _widening(module: nn.Module, args: Any, options: Any) -> Any:
+    """A hook before the first block: from here on the stream is in float32."""
+    if args:
+        return (_to(args[0], torch.float32), *args[1:]), options
+    return args, {**options, "hidden_states": _to(options["hidden_states"], torch.float32)}
+
+
+def _narrowing(low: torch.dtype) -> Callable[..., Any]:
+    """A hook that brings back to the low dtype what a parameter shared with a kept module gave."""
+    return lambda module, args, output: _to(output, low)
+
+
+def _tied(model: nn.Module, modules: set[str]) -> frozenset[str]:
+    """The modules outside that share a parameter with one inside."""
+    owners: dict[int, list[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(value), []).append(name.rpartition(".")[0])
+    shared = (names for names in owners.values() if modules & set(names))
+    return frozenset(name for names in shared for name in names if name not in modules)
+
+
+def _to(value: Any, dtype: torch.dtype) -> Any:
+    floating = isinstance(value, Tensor) and value.dtype.is_floating_point
+    return value.to(dtype) if floating and value.dtype != dtype else value
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    owned = (value for value in module._parameters.values() if value is not None)
+    return next(value.dtype for value in owned if value.dtype.is_floating_point)
+
+
+def _owns(module: nn.Module) -> bool:
+    """Whether a module has parameters of its own to compute with."""
+    return any(
+        value is not None and value.dtype.is_floating_point for value in module._parameters.values()
+    )
+
+
+def _scales(module: nn.Module) -> bool:
+    """Whether all that a module has are gains and shifts, as a norm."""
+    owned = [value for value in module._parameters.values() if value is not None]
+    return bool(owned) and all(value.dim() <= 1 for value in owned)
+
+
+def _within(name: str, entries: list[str]) -> bool:
+    parts = name.split(".")
+    around = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(fnmatchcase(path, entry) for path in around for entry in entries)
+
+
+def _persistent(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for owner, module in model.named_modules():
+        for name, value in module._buffers.items():
+            if value is not None and name not in module._non_persistent_buffers_set:
+                yield f"{owner}.{name}", value
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether a module's code asks transformers' interface for its attention."""
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def _answer(model: nn.Module) -> None:
+    """Let the model's attention be asked through one that settles its dtypes first."""
+    config = getattr(model, "config", None)
+    own = getattr(config, "_attn_implementation", None)
+    if config is None or own is None or own.startswith(PREFIX):
+        return
+    AttentionInterface.register(PREFIX + own, _settled)
+    if own in ALL_MASK_ATTENTION_FUNCTIONS:
+        AttentionMaskInterface.register(PREFIX + own, ALL_MASK_ATTENTION_FUNCTIONS[own])
+    config._attn_implementation = PREFIX + own
+
+
+def _settled(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """The module's own attention on queries, keys, values and mask of one dtype."""
+    dtype = torch.float32 if getattr(module, SINGLE, False) else value.dtype
+    if isinstance(mask, Tensor) and mask.dtype.is_floating_point and mask.dtype != dtype:
+        lowest = max(torch.finfo(dtype).min, torch.finfo(mask.dtype).min)
+        mask = mask.clamp(min=lowest).to(dtype)
+    own = _own_attention(module)
+    given = (_to(factor, dtype) for factor in (query, key, value))
+    return own(module, *given, mask, *args, **options)
+
+
+def _own_attention(module: nn.Module) -> Callable[..., Any]:
+    config: Any = module.config
+    name = config._attn_implementation.removeprefix(PREFIX)
+    scope = sys.modules[type(module).__module__]
+    eager = getattr(scope, "eager_attention_forward", None)
+    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get(name, eager)
+    return found

@@ -1,0 +1,93 @@
+"""Which parts of a model stay in float32 when the rest is run in a low format, as a small file."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError
+from layerlab.numerics.format import find
+
+RESIDUAL = "residual"
+ATTENTION = ":attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What stays in float32.
+
+    Attributes:
+        format: format of everything else.
+        keep: "residual" is the stream between the blocks and the norms that read it;
+            "model.layers.*.self_attn:attention" scores, softmax and weighted sum of those modules;
+            anything else modules by their path, with `*` and `?`, their parameters and what they
+            compute.
+        measured: what was found when the policy was made, for the reader.
+    """
+
+    format: str
+    keep: tuple[str, ...] = ()
+    measured: Mapping[str, str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        find(self.format)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as TOML, under another name first."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            partial.write_text(self.toml(), encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the policy to {str(target)!r}: {error.strerror}; name a file in a"
+                " folder that exists and can be written"
+            ) from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def toml(self) -> str:
+        """The policy as the text of a TOML file."""
+        # A JSON string is a TOML string, and so is a JSON number.
+        lines = [f"format = {json.dumps(self.format)}", "keep = ["]
+        lines += [f"    {json.dumps(name, ensure_ascii=False)}," for name in self.keep]
+        lines.append("]")
+        if self.measured:
+            lines += ["", "[measured]"]
+            lines += [
+                f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}"
+                for name, value in self.measured.items()
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy that `layerlab precision` or `Policy.save` wrote.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is no such file, it is not TOML, or it does not say what a policy says.
+    """
+    try:
+        found: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the policy {str(path)!r}: {error.strerror}; type"
+            " `layerlab precision MODEL --out policy.toml` to make one"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{str(path)!r} is not TOML: {error}; write format and keep") from None
+    unknown = sorted(set(found) - set(asdict(Policy(format="bf16"))))
+    keep = found.get("keep", [])
+    named = isinstance(keep, list) and all(isinstance(name, str) for name in keep)
+    if unknown or not named or not isinstance(found.get("format"), str):
+        raise UserError(
+            f"{str(path)!r} is not a policy: it needs format, a string, and keep, a list of strings"
+            + (f", and knows no {', '.join(unknown)}" if unknown else "")
+        )
+    return Policy(format=found["format"], keep=tuple(keep), measured=found.get("measured", {}))
