@@ -52,6 +52,7 @@ def _two_level(peaks: Tensor, format: Block) -> Tensor:
     eight = FLOATS["fp8_e4m3"]
     largest = format.element.largest
     whole = (peaks.amax() / (largest * eight.largest)).float().double()
-    whole = whole.clamp(min=torch.finfo(torch.float32).tiny)
+    limits = torch.finfo(torch.float32)
+    whole = whole.clamp(limits.tiny, limits.max)
     part = Rounding(eight)(peaks / largest / whole)
     return part * whole

@@ -18,6 +18,8 @@ MODES: tuple[Mode, ...] = ("nearest", "away", "zero", "up", "down", "stochastic"
 
 # Bits of the stored significand, bias of the exponent, and random bits of stochastic rounding.
 CARRIERS = {torch.float32: (23, 127, 30), torch.float64: (52, 1023, 62)}
+# What passes through float32.
+HALVES = (torch.float16, torch.bfloat16)
 FAR = 1 << 20
 
 

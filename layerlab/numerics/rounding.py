@@ -15,13 +15,11 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.numerics.block import to_blocks
 from layerlab.numerics.format import AnyFormat, Block, Format, find
-from layerlab.numerics.grid import CARRIERS, MODES, Mode
+from layerlab.numerics.grid import CARRIERS, HALVES, MODES, Mode
 from layerlab.numerics.integer import to_integers
 from layerlab.numerics.scalar import Rounding
 
 Rounder: TypeAlias = Callable[..., Tensor]
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def round_to(
@@ -83,22 +81,27 @@ def rounder(
 
 
 def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:
-    """A function that rounds float32 and float64, whatever becomes of gradients."""
+    """A function that rounds what has passed the checks, whatever becomes of gradients."""
     if isinstance(format, Format):
         return Rounding(format, mode, generator)
 
     def together(x: Tensor, out: Tensor | None = None) -> Tensor:
+        wide = x.detach().float() if x.dtype in HALVES else x.detach()
         if isinstance(format, Block):
-            found = to_blocks(x.detach(), format, mode, generator)
+            found = to_blocks(wide, format, mode, generator)
         else:
-            found = to_integers(x.detach(), format, mode, generator)
+            found = to_integers(wide, format, mode, generator)
+        if x.dtype in HALVES:
+            # The last step up may be more than sixteen bits hold.
+            limit = torch.finfo(x.dtype).max
+            found = found.clamp(-limit, limit).to(x.dtype)
         return found if out is None else out.copy_(found)
 
     return together
 
 
 class _Rounder:
-    """What `rounder` returns: dtypes other than the carriers, and gradients, are seen to here."""
+    """What `rounder` returns: checks and gradients are seen to here."""
 
     def __init__(self, apply: Rounder) -> None:
         self._apply = apply
@@ -110,10 +113,7 @@ class _Rounder:
         if x.requires_grad and torch.is_grad_enabled():
             straight: Tensor = _Straight.apply(x, self)
             return straight
-        if x.dtype in CARRIERS:
-            return self._apply(x, out)
-        narrow = self._apply(x.detach().float()).to(x.dtype)
-        return narrow if out is None else out.copy_(narrow)
+        return self._apply(x, out)
 
 
 def _check(x: Tensor, out: Tensor | None) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.format import Format
-from layerlab.numerics.grid import CARRIERS, Mode, grid
+from layerlab.numerics.grid import CARRIERS, HALVES, Mode, grid
 from layerlab.numerics.kernel import Launch, kernel
 from layerlab.numerics.pure import in_torch, noise
 
@@ -55,6 +55,9 @@ class Rounding:
 
     def _general(self, x: Tensor, out: Tensor | None) -> Tensor:
         x = x.detach().resolve_neg()
+        if x.dtype in HALVES:
+            narrow = self(x.float()).to(x.dtype)
+            return narrow if out is None else out.copy_(narrow)
         if out is None:
             out = torch.empty_like(x)
         launch = None

@@ -1,0 +1,45 @@
+"""`layerlab doctor`: what it says is so."""
+
+import json
+
+import pytest
+import torch
+
+import layerlab
+from layerlab import cli, doctor
+from layerlab.numerics.kernel import kernel
+
+
+def test_it_names_versions_devices_threads_and_the_kernel(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.doctor()
+    text = capsys.readouterr().out
+    for wanted in (layerlab.__version__, torch.__version__, "transformers", "device", "cpu"):
+        assert wanted in text
+    assert f"{torch.get_num_threads()} of torch" in text
+    kept = kernel()
+    assert str(kept.path if kept.reason is None else kept.reason) in text
+
+
+def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.doctor(as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found == layerlab.diagnose().to_json()
+    assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert found["devices"][0] == "cpu" and found["threads"] == torch.get_num_threads()
+    assert set(found["extras"]) >= {"eval", "sft"}
+
+
+def test_it_says_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_KERNEL", "0")
+    assert "pure torch: turned off by LAYERLAB_KERNEL=0" in str(layerlab.diagnose())
+    assert layerlab.diagnose().kernel_path is None
+
+
+def test_what_an_extra_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "trl" else present(name))
+    found = layerlab.diagnose()
+    assert found.extras["sft"] == ["trl"]
+    assert "lacks trl" in str(layerlab.diagnose())
