@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from layerlab import UserError
 from layerlab.numerics.call import Call, known, nested, zeros
 from layerlab.numerics.carrier import Carrier, floating, written
+from layerlab.numerics.correlation import Correlation
 from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
 from layerlab.numerics.format import Format
 from layerlab.numerics.fused import attention
@@ -54,6 +55,8 @@ class Prediction(Emulation):
     ) -> None:
         super().__init__(model, replace(regime, wide=torch.float64), where)
         self.algebra = algebra(kind, regime.wide)
+        self._correlation = Correlation()
+        self._given: Sequence[Any] = ()
         self.undecided: set[str] = set()
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
 
@@ -77,6 +80,7 @@ class Prediction(Emulation):
             before = (inner[0].clone(), *inner[1:])
         else:
             before = inner
+        self._given = args
         twins = len(args) > 1 and args[0] is args[1]
         run = _grouped if func._opname == "_grouped_mm" else func
         self._call = func._opname, run, before, spreads, options, twins
@@ -91,13 +95,18 @@ class Prediction(Emulation):
         values = [output.held for output in outputs]
         entry = rule(func)
         call = Call(*self._call[:5], values, self._call[5])
-        found = entry(call, self.algebra)
+        given_ = self._given
+        found: Any = self._correlation.spread(call, given_) if self.algebra.power == 2 else None
+        if found is None:
+            found = entry(call, self.algebra)
         spreads = found if isinstance(found, list) else [found]
         for output, spread in zip(outputs, spreads, strict=True):
             format = self._rounding(func, given, output)
             if format is not None:
                 spread = self.algebra.rounded(output.held, spread, format, self.regime.rounding)
             output.spread = _laid(spread, output.held)
+        if self.algebra.power == 2 and len(outputs) == 1:
+            self._correlation.follow(call, self._given, outputs[0])
         if written(func):
             _keep(func, inputs, outputs[0])
 
