@@ -10,6 +10,7 @@ from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.start import Start, starts
+from layerlab.blocks.tap import tapped, weighed
 from layerlab.shapes import Stream
 
 
@@ -21,7 +22,10 @@ class CausalConvolution(nn.Module):
 
     Attributes:
         state: its number in its layer, which sets it.
+        added: whether what it reads is added to what it gives.
     """
+
+    added = False
 
     def __init__(self, channels: int, kernel: int, start: Start) -> None:
         super().__init__()
@@ -31,21 +35,14 @@ class CausalConvolution(nn.Module):
         starts(self, weight=start)
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
-        tokens, reach = x.shape[1], self.kernel - 1
-        past = self._past(x, flow)
-        y = x * self.weight[:, 0]
-        for back in range(1, self.kernel):
-            earlier = past[:, reach - back : reach - back + tokens]
-            if flow.ages is not None:
-                earlier = earlier * (flow.ages >= back).unsqueeze(-1).to(x.dtype)
-            y = y + earlier * self.weight[:, back]
-        return y
+        if flow.cache is None or self.kernel == 1:
+            return tapped(x, self.weight, flow.ages, added=self.added)
+        return weighed(self._past(x, flow), self.weight, flow.ages, added=self.added)
 
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
         """The tokens of x with kernel - 1 tokens before them."""
-        reach = self.kernel - 1
-        full = x if flow.cache is None or not reach else self._kept(x, flow)
-        wanted = x.shape[1] + reach
+        full = self._kept(x, flow)
+        wanted = x.shape[1] + self.kernel - 1
         if full.shape[1] < wanted:
             full = functional.pad(full, (0, 0, wanted - full.shape[1], 0))
         return full[:, full.shape[1] - wanted :]

@@ -19,7 +19,7 @@ class Flow:
         mask: of attention, as transformers' mask functions make it; None where plain causal.
         rotary: cosines and sines of rotary positions, or None.
         ages: how many tokens of the same document stand before each token (batch x token); only
-            where a part convolves over tokens.
+            where a part convolves over tokens that may be padding or of several documents.
         cache: a transformers cache, or None.
         implementation: the attention that the model was set to.
         extra: what the caller passed on to the attention function.

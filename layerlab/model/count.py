@@ -65,7 +65,9 @@ def _watched(model: Any, carried: list[int], cached: list[int]) -> Iterator[None
         carried.append(sum(one.numel() for one in out[2:]))
 
     def recall(convolution: Any, given: Any, out: Any) -> None:
-        cached.append(out.shape[-1] * (convolution.kernel - 1))
+        features = out if isinstance(out, tuple | list) else (out,)
+        channels = sum(one.shape[-1] for one in features)
+        cached.append(channels * (convolution.kernel - 1))
 
     hooks = [layer.register_forward_hook(note) for layer in model.model.layers]
     found = [one for one in model.modules() if isinstance(one, CausalConvolution)]

@@ -151,6 +151,8 @@ class LabModel(LabPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        # Where tokens are merely counted, none stands beside padding or another document's.
+        counted = position_ids is None and not _padded(attention_mask)
         if position_ids is None:
             position_ids = self._positions(inputs_embeds, attention_mask, past_key_values)
         if isinstance(attention_mask, dict):  # made beforehand for a static cache, by kind of layer
@@ -173,7 +175,7 @@ class LabModel(LabPreTrainedModel):
                 names=names,
                 attention_mask=mask,
                 rotary=rotary,
-                ages=position_ids if self.convolutions else None,
+                ages=position_ids if self.convolutions and not counted else None,
                 past_key_values=past_key_values,
                 implementation=self.config._attn_implementation,
                 position_ids=position_ids,
@@ -205,10 +207,15 @@ class LabModel(LabPreTrainedModel):
     def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:
         """Counted from the first token of each sequence that is not padding."""
         tokens = embeddings.shape[1]
-        if isinstance(mask, Tensor) and mask.dim() == 2:
+        if _padded(mask):
             return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
         seen = cache.get_seq_length() if cache is not None else 0
         return (torch.arange(tokens, device=embeddings.device) + seen).unsqueeze(0)
+
+
+def _padded(mask: Any) -> bool:
+    """Whether it is a mask that says which tokens are padding."""
+    return isinstance(mask, Tensor) and mask.dim() == 2
 
 
 class LabForCausalLM(LabPreTrainedModel, GenerationMixin):

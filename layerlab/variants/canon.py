@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from layerlab.blocks.attention import BIAS, Attention
 from layerlab.blocks.convolution import CausalConvolution, convolution_cost
@@ -13,6 +14,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.blocks.start import Draw, zeros
+from layerlab.blocks.tap import tapped
 from layerlab.domain import Domain
 from layerlab.shapes import Heads, KeyHeads, Stream
 
@@ -41,6 +43,26 @@ OPTIONS = {
         shared=True,
     ),
 }
+
+
+class Canon(CausalConvolution):
+    """h + conv(h), of one h or of several as if they stood side by side.
+
+    Source: allen25, Canon layers.
+    """
+
+    added = True
+
+    def forward(self, x: Tensor | tuple[Tensor, ...], flow: Flow) -> Any:
+        if not isinstance(x, tuple):
+            return super().forward(x, flow)
+        sizes = [one.shape[-1] for one in x]
+        if flow.cache is not None:  # it keeps them as one
+            return super().forward(torch.cat(x, dim=-1), flow).split(sizes, dim=-1)
+        return tuple(
+            tapped(one, weight, flow.ages, added=self.added)
+            for one, weight in zip(x, self.weight.split(sizes), strict=True)
+        )
 
 
 class CanonAttention(Attention):
@@ -77,12 +99,10 @@ class CanonAttention(Attention):
 
     def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
         if self.canon_a is not None:
-            x = x + self.canon_a(x, flow)
+            x = self.canon_a(x, flow)
         query, key, value = self.query(x), self.key(x), self.value(x)
         if self.canon_b is not None:
-            sizes = [query.shape[-1], key.shape[-1], value.shape[-1]]
-            joint = torch.cat((query, key, value), dim=-1)
-            query, key, value = (joint + self.canon_b(joint, flow)).split(sizes, dim=-1)
+            query, key, value = self.canon_b((query, key, value), flow)
         return self.split(query), self.split(key), self.split(value)
 
     @classmethod
@@ -124,11 +144,10 @@ class CanonFeedForward(Gated):
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
         if self.canon_c is not None:
-            x = x + self.canon_c(x, flow)
+            x = self.canon_c(x, flow)
         gate, up = self.gate(x), self.up(x)
         if self.canon_d is not None:
-            joint = torch.cat((gate, up), dim=-1)
-            gate, up = (joint + self.canon_d(joint, flow)).chunk(2, dim=-1)
+            gate, up = self.canon_d((gate, up), flow)
         out: Stream = self.down(self.activation(gate) * up)
         return out
 
@@ -138,7 +157,7 @@ class CanonFeedForward(Gated):
         return plain + _cost({"c": width, "d": 2 * site.shape.inner}, options)
 
 
-def uniform(shape: torch.Size, draw: Draw) -> torch.Tensor:
+def uniform(shape: torch.Size, draw: Draw) -> Tensor:
     """Uniform between -1/sqrt(kernel) and 1/sqrt(kernel).
 
     Source: allen25, published code (PyTorch's own start of a depthwise convolution).
@@ -147,8 +166,8 @@ def uniform(shape: torch.Size, draw: Draw) -> torch.Tensor:
     return (2 * torch.rand(shape, generator=draw.generator) - 1) * bound
 
 
-def _convolution(channels: int, kernel: int, start: str) -> CausalConvolution:
-    return CausalConvolution(channels, kernel, zeros if start == "identity" else uniform)
+def _convolution(channels: int, kernel: int, start: str) -> Canon:
+    return Canon(channels, kernel, zeros if start == "identity" else uniform)
 
 
 def _projected(site: Site) -> int:
@@ -176,6 +195,6 @@ VARIANTS = (
         "for the lack of horizontal flow in one layer.",
         cost="Four weights per channel, no matrix product; while generating, the last three tokens "
         "of each place are kept beside keys and values. Each weight is a pass over the features: "
-        "eager, on one CPU thread at width 256, a step takes about half longer.",
+        "eager, on one CPU thread at width 256, a step takes about 12 % longer.",
     ),
 )

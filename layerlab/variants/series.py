@@ -1,8 +1,4 @@
-"""The sum of a series of activations, a few rows at a time.
-
-On a processor a chain of element-wise operations on a large tensor spends its time moving memory.
-Over a few rows the chain stays in the cache, and only its input is kept for the backward pass.
-"""
+"""The sum of a series of activations, a few rows at a time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +7,8 @@ import torch
 from torch import Tensor
 
 from layerlab.blocks.activation import activated, sloped
+from layerlab.blocks.piece import pieces, worthwhile
 from layerlab.shapes import Features
-
-ROWS = 64
-LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
 
 Numbers = Sequence[Tensor]
 
@@ -29,27 +23,25 @@ def series(x: Features, names: Sequence[str], scales: Numbers, shifts: Numbers) 
         scales: a_i, one number for all channels or one for each.
         shifts: b_i, alike.
     """
-    if not _worthwhile(x):
+    if not worthwhile(x):
         return _sum(x, names, scales, shifts)
     y: Features = _Series.apply(x, tuple(names), *scales, *shifts)
     return y
 
 
-def _worthwhile(x: Tensor) -> bool:
-    return (
-        x.device.type == "cpu"
-        and x.numel() >= LARGE
-        and torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-    )
-
-
 def _sum(x: Tensor, names: Sequence[str], scales: Numbers, shifts: Numbers) -> Tensor:
+    rests = [resting(shift.to(x.dtype), x, name) for name, shift in zip(names, shifts, strict=True)]
+    return _summed(x, names, scales, shifts, rests)
+
+
+def _summed(
+    x: Tensor, names: Sequence[str], scales: Numbers, shifts: Numbers, rests: Numbers
+) -> Tensor:
     total = None
-    for name, scale, shift in zip(names, scales, shifts, strict=True):
+    for name, scale, shift, rest in zip(names, scales, shifts, rests, strict=True):
         scale, shift = scale.to(x.dtype), shift.to(x.dtype)
         term = activated(torch.addcmul(shift, x, scale), name)
-        total = term if total is None else (term - resting(shift, x, name)).add_(total)
+        total = term if total is None else (term - rest).add_(total)
     assert total is not None, "a series has a first term"
     return total
 
@@ -70,8 +62,10 @@ class _Series(torch.autograd.Function):
     def forward(x: Tensor, names: tuple[str, ...], *numbers: Tensor) -> Tensor:
         scales, shifts = _halves(numbers)
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for rows, target in zip(_pieces(x), _pieces(y), strict=True):
-            target.copy_(_sum(rows, names, scales, shifts))
+        shifts = [one.to(x.dtype) for one in shifts]
+        rests = [resting(one, x, name) for name, one in zip(names, shifts, strict=True)]
+        for rows, target in zip(pieces(x), pieces(y), strict=True):
+            target.copy_(_summed(rows, names, scales, shifts, rests))
         return y
 
     @staticmethod
@@ -89,7 +83,7 @@ class _Series(torch.autograd.Function):
             return first, None, *others
         slope = torch.empty_like(x, memory_format=torch.contiguous_format)
         totals = [torch.zeros(x.shape[-1], dtype=torch.float32) for _ in numbers]
-        for rows, given, target in zip(_pieces(x), _pieces(gradient), _pieces(slope), strict=True):
+        for rows, given, target in zip(pieces(x), pieces(gradient), pieces(slope), strict=True):
             _backward_rows(rows, given, target, ctx.names, numbers, totals)
         _at_rest(gradient, ctx.names, numbers, totals)
         found = [
@@ -116,12 +110,14 @@ def _backward_rows(
     numbers: Numbers,
     totals: Numbers,
 ) -> None:
-    slope.zero_()
     n = len(names)
     for at, name in enumerate(names):
         scale, shift = numbers[at].to(x.dtype), numbers[n + at].to(x.dtype)
         inner = sloped(gradient, torch.addcmul(shift, x, scale), name)
-        slope.addcmul_(inner, scale.expand_as(inner))
+        if at:
+            slope.addcmul_(inner, scale.expand_as(inner))
+        else:
+            torch.mul(inner, scale, out=slope)
         totals[n + at] += inner.sum(0, dtype=torch.float32)
         totals[at] += inner.mul_(x).sum(0, dtype=torch.float32)
 
@@ -137,8 +133,3 @@ def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: N
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
     """Scales and shifts."""
     return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-
-
-def _pieces(x: Tensor) -> tuple[Tensor, ...]:
-    """Views of a few rows each."""
-    return x.reshape(-1, x.shape[-1]).split(ROWS)

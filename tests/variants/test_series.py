@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from layerlab.blocks import piece as file
 from layerlab.blocks.activation import NAMES, activated, sloped
-from layerlab.variants import series as file
 from layerlab.variants.series import series
 
 SHAPE = (3, 50, 12)  # more rows than one piece has, and a last piece that is shorter
@@ -16,6 +16,7 @@ SHAPE = (3, 50, 12)  # more rows than one piece has, and a last piece that is sh
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(file, "LARGE", 1)
+    monkeypatch.setattr(file, "PIECE", 16 * 12)
     yield
 
 

@@ -1,0 +1,41 @@
+"""When and how to take a large tensor a few rows at a time.
+
+On a processor a chain of element-wise operations on a large tensor spends its time moving memory.
+Over a few rows the chain stays in the cache, and only its input is kept for the backward pass.
+"""
+
+import torch
+from torch import Tensor
+
+LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
+PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
+
+
+def worthwhile(x: Tensor) -> bool:
+    """Whether rows at a time pay: where gradients of a large tensor are to come, uncompiled.
+
+    Source: Own.
+    """
+    return (
+        x.device.type == "cpu"
+        and x.numel() >= LARGE
+        and torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+    )
+
+
+def rows(width: int) -> int:
+    """How many rows of this width one piece has.
+
+    Source: Own.
+    Unit: rows.
+    """
+    return max(16, PIECE // width)
+
+
+def pieces(x: Tensor) -> tuple[Tensor, ...]:
+    """Views of a few rows each.
+
+    Source: Own.
+    """
+    return x.reshape(-1, x.shape[-1]).split(rows(x.shape[-1]))
