@@ -13,6 +13,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import Spec
+from layerlab.blocks.weighing import add, mix
 from layerlab.domain import Domain
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
@@ -53,8 +54,11 @@ class ParallelStreams(Residual, ABC):
             )
 
     @abstractmethod
-    def coefficients(self, streams: Streams) -> tuple[StreamRows, StreamWeights]:
-        """What `read` and `write` weigh with: n + 1 rows (r above M), and w."""
+    def coefficients(self, streams: Streams) -> tuple[Streams, StreamRows, StreamWeights]:
+        """What `read` and `write` weigh with: n + 1 rows (r above M), and w.
+
+        The streams come back, so that their gradient is added up where these are computed.
+        """
 
     def open(self, x: Stream, flow: Flow) -> Stream:
         copies = x.unsqueeze(-2).expand(-1, -1, self.streams, -1)
@@ -64,24 +68,19 @@ class ParallelStreams(Residual, ABC):
     def read(self, x: Stream, flow: Flow) -> Stream:
         streams = self.kept(flow)
         with exact(streams):
-            rows, written = self.coefficients(streams)
-            product = torch.bmm(rows.flatten(0, 1), streams.flatten(0, 1))
-            entered, mixed = product.unflatten(0, x.shape[:2]).split([1, self.streams], dim=-2)
+            streams, rows, written = self.coefficients(streams)
+            entered, mixed = mix(streams, rows)
         flow.keep("residual", "streams", mixed)
         flow.keep("residual", "written", written)
-        return entered.squeeze(-2)
+        return entered
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
         mixed, written = self.kept(flow), flow.take("residual", "written")
         assert written is not None  # `read` came before
         with exact(mixed):
-            outer = (
-                written.flatten(0, 1).unsqueeze(-1),
-                y.to(mixed.dtype).flatten(0, 1).unsqueeze(1),
-            )
-            streams = torch.baddbmm(mixed.flatten(0, 1), *outer).view(mixed.shape)
+            streams, mean = add(mixed, written, y.to(mixed.dtype))
         flow.keep("residual", "streams", streams)
-        return streams.mean(-2) if self.collapse == "mean" else streams.sum(-2)
+        return mean if self.collapse == "mean" else mean * self.streams
 
     @staticmethod
     def kept(flow: Flow) -> Tensor:

@@ -85,7 +85,7 @@ def test_the_mixing_of_a_model_conserves_the_sum_of_its_streams() -> None:
     flow = Flow(carry={"residual.streams": hyper})
     x = part.read(hyper[:, :, 0], flow)
     part.write(x, torch.zeros_like(x), flow)
-    mixed, rows = flow.carry["residual.streams"], part.coefficients(hyper)[0]
+    mixed, rows = flow.carry["residual.streams"], part.coefficients(hyper)[1]
     missing = (rows[..., 1:, :].sum(-2) - 1).abs().max()  # what 20 divisions leave
     difference = (mixed.sum(-2) - hyper.sum(-2)).abs().max()
     assert difference <= 4 * hyper.abs().max() * (missing + 1e-15)
@@ -107,12 +107,24 @@ def test_the_written_out_gradient_is_the_true_one() -> None:
     )
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        return NormedProduct.apply(x, weight)
+        return NormedProduct.apply(x, weight)[0]
 
     norm = (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     torch.testing.assert_close(product(x, weight), x @ weight.T / norm, rtol=1e-14, atol=1e-14)
-    assert torch.autograd.gradcheck(product, (x, weight))
-    assert torch.autograd.gradgradcheck(product, (x, weight))
+    assert torch.autograd.gradcheck(NormedProduct.apply, (x, weight))
+    assert torch.autograd.gradgradcheck(NormedProduct.apply, (x, weight))
+
+
+@pytest.mark.parametrize("guard", [0.0, 1e-6, 1e-2])
+def test_the_gradient_of_balancing_is_the_true_one(guard: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64).requires_grad_()
+
+    def mixing(logits: Tensor) -> Tensor:
+        return doubly_stochastic(logits, 3, guard)
+
+    assert torch.autograd.gradcheck(mixing, (logits,))
+    assert torch.autograd.gradgradcheck(mixing, (logits,))
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, {"guard": 1e-6, "collapse": "head"}])
