@@ -77,7 +77,7 @@ def softmax(arithmetic: Exact, scores: Draws) -> Draws:
     past = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     largest = scores.masked_fill(~past, -torch.inf).amax(-1, keepdim=True)
     shifted = arithmetic.subtract(scores, largest).masked_fill_(~past, 0)
-    powers = arithmetic.exponential(shifted).masked_fill_(~past, 0)
+    powers = arithmetic.exponential(shifted).masked_fill(~past, 0)
     return arithmetic.divide(powers, arithmetic.total(powers))
 
 

@@ -20,6 +20,9 @@ from torch import Tensor
 from layerlab import UserError
 
 Draws = Float[Tensor, "draw row column"]
+Left = Float[Tensor, "draw row inner"]
+Right = Float[Tensor, "draw inner column"]
+Sums = Float[Tensor, "draw row 1"]
 Round = Callable[[Tensor], Tensor]
 
 # dtype: digits of the significand, integer of that size, the bits of the exponent.
@@ -69,10 +72,10 @@ class Exact:
         """Numbers from outside, in the carrier."""
         return laid(x.to(self.dtype))
 
-    def product(self, x: Draws, y: Draws) -> Draws:
+    def product(self, x: Left, y: Right) -> Draws:
         return laid(x @ y)
 
-    def total(self, x: Draws) -> Draws:
+    def total(self, x: Draws) -> Sums:
         """Sum over the last axis, which stays with length 1."""
         return x.sum(-1, keepdim=True)
 
@@ -128,7 +131,7 @@ class Strict(Exact):
         fresh = laid(x.double()).clone(memory_format=torch.preserve_format)
         return self._near(fresh).to(self.dtype)
 
-    def product(self, x: Draws, y: Draws) -> Draws:
+    def product(self, x: Left, y: Right) -> Draws:
         shape = (x.shape[0], x.shape[1], y.shape[2])
         total, term = self._empty(shape), self._space(shape, "term")
         torch.mul(x[:, :, :1], y[:, :1, :], out=total)
@@ -138,7 +141,7 @@ class Strict(Exact):
             total = self._round(total.add_(self._round(term)))
         return total
 
-    def total(self, x: Draws) -> Draws:
+    def total(self, x: Draws) -> Sums:
         found = x[..., :1].clone(memory_format=torch.preserve_format)
         for k in range(1, x.shape[-1]):
             found = self._round(found.add_(x[..., k : k + 1]))

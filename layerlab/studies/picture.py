@@ -9,7 +9,8 @@ from layerlab.studies.study import Picture
 # Okabe and Ito's colours, which readers with any colour vision tell apart; as on a report's page.
 COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#55595f")
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-Numbers = Sequence[float | None]
+Places = Sequence[float | int]
+Numbers = Sequence[float | int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Curve:
     """
 
     name: str
-    x: Sequence[float]
+    x: Places
     y: Numbers
     kind: int = 0
     style: str = "solid"
@@ -47,7 +48,7 @@ def curves(
 def histogram(
     name: str,
     title: str,
-    bars: Mapping[str, tuple[Sequence[float], Sequence[int]]],
+    bars: Mapping[str, tuple[Places, Sequence[int]]],
     marks: Mapping[str, float],
     x: str,
 ) -> Picture:
@@ -116,7 +117,7 @@ def _traces(curve: Curve) -> list[dict[str, Any]]:
     ]
 
 
-def _axis(title: str, log: bool, values: Sequence[float] = ()) -> dict[str, Any]:
+def _axis(title: str, log: bool, values: Places = ()) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title}, "gridcolor": "rgba(128,128,128,0.25)"}
     if not log:
         return {**axis, "zeroline": False}

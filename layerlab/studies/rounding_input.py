@@ -13,7 +13,7 @@ from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Draw, Work
 
-NORMS = (0.5, 1, 2, 4, 8, 16, 32, 64)
+NORMS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 SIZE = 10
 DEVIATION = 0.1
 # Below, the rounding of the sums weighs more than that of the scores; above, one key has it all.
@@ -84,7 +84,7 @@ def judged(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
     worst, mean = power(units, "max", seed), power(units, "mean", seed)
     near = abs(worst.value - 2) <= NEAR
     listed = ", ".join(f"{value:.3g}" for value in units[:, NORMS.index(STEEP[0]) :].max(0))
-    within = f"norms from {STEEP[0]} to {STEEP[1]}"
+    within = f"norms from {STEEP[0]:g} to {STEEP[1]:g}"
     return (
         Verdict(
             claim=STUDY.claim,
@@ -112,7 +112,7 @@ STUDY = Study(
     name="rounding-input",
     title="Rounding error of attention by the norm of its input",
     source="budzinskiy25, Figure 3 and Remark 4.24",
-    claim="The worst rounding error of attention grows about quadratically with the input's norm.",
+    claim="The worst rounding error of attention grows about quadratically with the norm of its input.",
     cost="5 seconds",
     draws=1000,
     run=run,

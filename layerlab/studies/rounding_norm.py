@@ -15,7 +15,7 @@ from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.work import Draw, Work
 
-NORMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 DEPTHS = (10, 15, 20)
 # Below 1 the error does not depend on the norm and above 64 it is of the size of the result; the
 # second range is the steep part, which a reader of the figure sees.

@@ -66,10 +66,10 @@ class Plan:
 def study(
     name: str,
     *,
-    draws: int | None = None,
-    seed: int = 0,
+    draws: Any = None,
+    seed: Any = 0,
     out: str | PathLike[str] | None = None,
-    threads: int | None = None,
+    threads: Any = None,
     restart: bool = False,
     progress: bool = True,
     **options: Any,
@@ -150,10 +150,10 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
     start, processor = time.perf_counter(), time.process_time()
     with ExitStack() as stack:
         if progress:
-            work.watcher = stack.enter_context(Bar())
+            work.watcher = bar = stack.enter_context(Bar())
         outcome = plan.study.run(work)
-        if work.watcher is not None:
-            work.watcher.finish()
+        if progress:
+            bar.finish()
     spent = {
         "wall seconds": round(time.perf_counter() - start, 1),
         "processor seconds": round(time.process_time() - processor, 1),

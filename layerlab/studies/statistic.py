@@ -14,6 +14,7 @@ import pandas as pd
 ROUNDS = 400
 LOW, HIGH = 2.5, 97.5
 Table = np.ndarray
+Points = Sequence[float | int] | Table
 Reduced = Callable[[Table], Table]
 
 
@@ -38,7 +39,7 @@ class Line:
     explained: float
 
 
-def line(x: Sequence[float] | Table, y: Sequence[float] | Table) -> Line:
+def line(x: Points, y: Points) -> Line:
     """The least-squares line through points; those that are not finite are left out."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     kept = np.isfinite(across) & np.isfinite(up)

@@ -97,4 +97,9 @@ class Study:
                     f"study {self.name}: option {name} is {shown(value)}; expected "
                     f"{self.domains[name]}: type for example {name}={self.options[name]}"
                 )
-        return {**self.options, **given}
+        # A whole number stands for a float, and is the same setting as that float.
+        floats = {name for name, value in self.options.items() if isinstance(value, float)}
+        return {
+            **self.options,
+            **{name: float(value) if name in floats else value for name, value in given.items()},
+        }

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -23,19 +23,11 @@ import psutil
 import torch
 from torch import Tensor
 
+from layerlab.measures.reading import Progress, Silence
+
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
 CODE = ("layerlab.numerics", "layerlab.studies")
-
-
-class Watcher(Protocol):
-    """Who is told how far the work is; `report.progress.Bar` is one."""
-
-    def start(self, model: str, steps: int) -> None: ...
-
-    def step(self, layer: int | None, measure: str) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +81,7 @@ class Work:
     options: Mapping[str, Any]
     threads: int
     store: Path | None = None
-    watcher: Watcher | None = None
+    watcher: Progress = field(default_factory=Silence)
     done: int = 0
     kept: int = 0
     code: str = field(default_factory=fingerprint)
@@ -101,8 +93,7 @@ class Work:
         """
         sizes = [min(batch, self.draws - start) for start in range(0, self.draws, batch)]
         jobs = [(case, number) for case in range(len(cases)) for number in range(len(sizes))]
-        if self.watcher is not None:
-            self.watcher.start(self.study, len(jobs))
+        self.watcher.start(self.study, len(jobs))
         found: dict[tuple[int, int], Arrays] = {}
 
         def one(job: tuple[int, int]) -> Arrays:
@@ -111,8 +102,7 @@ class Work:
         for job, arrays in _computed(one, jobs, self.threads):
             found[job] = arrays
             self.done += 1
-            if self.watcher is not None:
-                self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
+            self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
         return [
             _joined([found[case, number] for number in range(len(sizes))])
             for case in range(len(cases))
@@ -189,7 +179,7 @@ def _joined(parts: Sequence[Arrays]) -> Arrays:
 def _read(file: Path) -> Arrays | None:
     """What an earlier run stored, or None; a file that was cut off counts as nothing."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None

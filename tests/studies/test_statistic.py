@@ -1,0 +1,38 @@
+"""Slopes, intervals and histograms of draws."""
+
+import numpy as np
+import pytest
+
+from layerlab.studies.statistic import bins, line, resampled, summary
+
+
+def test_a_line_is_found_and_says_what_it_explains():
+    x = np.arange(10.0)
+    found = line(x, 3 * x - 1)
+    assert (found.slope, found.start, found.explained) == pytest.approx((3, -1, 1))
+    noise = np.random.default_rng(0).standard_normal(2000)
+    assert abs(line(np.arange(2000.0), noise).explained) < 0.01
+    assert line([0, 1, 2, 3], [0, 1, np.inf, 3]).slope == pytest.approx(1)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    draws = np.random.default_rng(0)
+    inside = 0
+    for trial in range(200):
+        found = resampled(draws.standard_normal(50), lambda x: float(x.mean()), trial, rounds=200)
+        inside += found.low <= 0 <= found.high
+    # Binomial around 0.93 (the percentile bootstrap of 50 draws), four standard errors.
+    assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
+
+
+def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
+    row = summary(np.array([1.0, 2.0, 3.0, np.inf, np.inf]), {"layer": 1})
+    assert (row["layer"], row["mean"], row["median"], row["infinite"]) == (1, 2.0, 3.0, 2)
+    assert row["p95"] == np.inf and row["largest"] == 3.0
+
+
+def test_a_histogram_counts_every_positive_draw():
+    values = 10.0 ** np.random.default_rng(0).uniform(-6, 0, 1000)
+    middles, counts = bins(values)
+    assert sum(counts) == 1000 and min(values) < middles[0] < middles[-1] < max(values)
+    assert bins(np.zeros(3)) == ([], [])
