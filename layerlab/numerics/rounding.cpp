@@ -23,6 +23,9 @@ struct Numbers {
         infinite(grid.infinite), infinity(grid.infinity) {}
 };
 
+// How many bits are dropped: always as many; more where the format is subnormal; by the leading digit.
+enum Kind { uniform, bounded, wide };
+
 enum Mode { nearest, away, zero, up, down, stochastic };
 
 // float32 and float64 as whole numbers; `Length` finds how many binary digits a number has.
@@ -39,7 +42,7 @@ struct Double {
   static constexpr Word stored = 52, bias = 1023;
 };
 
-template <class Carrier, Mode mode, bool wide>
+template <class Carrier, Mode mode, Kind kind>
 inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carrier::Word noise,
                                       const Numbers<typename Carrier::Word>& grid) {
   using Word = typename Carrier::Word;
@@ -53,7 +56,7 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
   Word significand = size - above;
 
   Word drop = grid.base - field;
-  if (wide) {
+  if (kind == wide) {
     // A whole number below 2^(stored + 1) is exact as a real one, whose exponent is its length.
     const typename Carrier::Real real = static_cast<typename Carrier::Real>(significand);
     Word length;
@@ -61,7 +64,7 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
     length = (length >> stored) - (Carrier::bias - 1);
     drop = std::max(drop, std::max<Word>(length - grid.digits, 0));
   } else {
-    drop = std::max(drop, grid.normal);
+    drop = kind == uniform ? grid.normal : std::max(drop, grid.normal);
   }
   if (mode == stochastic) {
     significand >>= std::min<Word>(std::max<Word>(drop - grid.cap, 0), stored + 1);
@@ -88,21 +91,21 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
 
 // One thread's share. What does not change lies in locals, so that the loop is free to be vectorised;
 // elements do not depend on each other, even where the result overwrites them.
-template <class Carrier, Mode mode, bool wide>
+template <class Carrier, Mode mode, Kind kind>
 void share(const typename Carrier::Word* x, const typename Carrier::Word* noise,
            typename Carrier::Word* out, int64_t length, const Numbers<typename Carrier::Word> grid) {
 #pragma omp simd
   for (int64_t i = 0; i < length; ++i) {
-    out[i] = rounded<Carrier, mode, wide>(x[i], mode == stochastic ? noise[i] : 0, grid);
+    out[i] = rounded<Carrier, mode, kind>(x[i], mode == stochastic ? noise[i] : 0, grid);
   }
 }
 
-template <class Carrier, Mode mode, bool wide>
+template <class Carrier, Mode mode, Kind kind>
 void run(const typename Carrier::Word* x, const typename Carrier::Word* noise,
          typename Carrier::Word* out, int64_t length, const Grid& given, int threads) {
   const Numbers<typename Carrier::Word> grid(given);
   if (threads < 2) {
-    share<Carrier, mode, wide>(x, noise, out, length, grid);
+    share<Carrier, mode, kind>(x, noise, out, length, grid);
     return;
   }
   // Shares begin at a multiple of 64 elements: no two threads write to one line of the cache.
@@ -111,7 +114,7 @@ void run(const typename Carrier::Word* x, const typename Carrier::Word* noise,
   for (int thread = 0; thread < threads; ++thread) {
     const int64_t begin = std::min(each * thread, length);
     const int64_t end = std::min(begin + each, length);
-    share<Carrier, mode, wide>(x + begin, mode == stochastic ? noise + begin : noise, out + begin,
+    share<Carrier, mode, kind>(x + begin, mode == stochastic ? noise + begin : noise, out + begin,
                                end - begin, grid);
   }
 }
@@ -124,9 +127,11 @@ void chosen(const void* x, const void* noise, void* out, int64_t length, const G
   const auto drawn = static_cast<const Word*>(noise);
   const auto to = static_cast<Word*>(out);
   if (grid.wide) {
-    run<Carrier, mode, true>(from, drawn, to, length, grid, threads);
+    run<Carrier, mode, wide>(from, drawn, to, length, grid, threads);
+  } else if (grid.base - 1 <= grid.normal) {
+    run<Carrier, mode, uniform>(from, drawn, to, length, grid, threads);
   } else {
-    run<Carrier, mode, false>(from, drawn, to, length, grid, threads);
+    run<Carrier, mode, bounded>(from, drawn, to, length, grid, threads);
   }
 }
 
