@@ -26,11 +26,13 @@ PLACES = {
     "head": "attention head, from 0",
     "place": "stream (after the block), attention or ffn (what each adds to the stream)",
     "sublayer": "attention or ffn",
+    "format": "the number format, as it was asked for",
+    "mode": "as-run (float32 where the code asks for it) or flat (every result in the format)",
 }
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
 LAYERS = {
     **dict.fromkeys(
-        ("diversity", "dimension", "stream", "lipschitz"),
+        ("diversity", "dimension", "stream", "lipschitz", "rounding"),
         "0 is the embedding output, 1 the first block",
     ),
     **dict.fromkeys(
@@ -145,7 +147,7 @@ def _place(name: str, measure: Measure) -> str:
 
 
 def _bound(bound: Bound) -> tuple[str, str]:
-    sign = "<=" if bound.side == "upper" else ">="
+    sign = {"upper": "<=", "lower": ">=", "beside": "drawn beside"}[bound.side]
     return f"`{bound.column}` {sign} `{bound.limit}`", bound.source
 
 

@@ -25,7 +25,7 @@ from layerlab.measures.subject import Subject, label, subject
 from layerlab.measures.thread import threads
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.retrofit import rebuilt, step0
-from layerlab.registry import resolve
+from layerlab.registry import resolve, with_formats
 from layerlab.report.findings import find
 from layerlab.report.folder import write_folder
 from layerlab.report.notes import notes
@@ -48,6 +48,8 @@ def inspect(
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    formats: Iterable[str] | str | None = None,
+    backward: bool = False,
     progress: bool = True,
 ) -> Report:
     """Measure one or several causal language models, layer by layer.
@@ -68,6 +70,9 @@ def inspect(
         device: where the models are loaded; "auto" spreads them over what there is.
         dtype: of the loaded weights; as stored if left out (float16 is read as float32 on a CPU).
         context: length of the samples in tokens.
+        formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
+            the model is run some forty times for each.
+        backward: with `formats`, also the errors of gradients.
         progress: show a live bar on standard error.
 
     Returns:
@@ -86,7 +91,7 @@ def inspect(
         models=_listed(model),
         tokenizer=tokenizer,
         passage=read,
-        measures=resolve(measures),
+        measures=with_formats(resolve(measures), formats, backward),
         device=device,
         dtype=dtype,
     )
@@ -310,6 +315,7 @@ def _declared(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[
                 "plot": list(measure.plot),
                 "options": dict(measure.options),
                 "bounds": [vars(bound) for bound in measure.bound],
+                "band": None if measure.band is None else vars(measure.band),
                 "not_applicable": refused,
                 "notes": remarks,
             }

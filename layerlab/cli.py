@@ -101,6 +101,15 @@ def inspect(
             help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
         ),
     ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Number formats to round in, as bf16,fp16,fp8_e4m3 (slow)."
+        ),
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="With --formats: errors of gradients too.")
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
     ] = None,
@@ -135,6 +144,7 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     own = [measure for path in load or () for measure in registry.load(path)]
     chosen = registry.resolve(None if measures is None else [measures], own)
+    chosen = registry.with_formats(chosen, formats, backward)
     passage = (
         sample(samples=samples, context=context)
         if text is None

@@ -34,7 +34,12 @@ ORDER = (
     "querykey",
     "lipschitz",
     "gain",
+    "rounding",
+    "logits",
 )
+# What is measured when formats are asked for; gradients only when they are, too.
+ROUNDING = ("rounding", "logits", "attribution", "condition")
+GRADIENTS = "gradients"
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
 
@@ -170,6 +175,38 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
     return list(_by_name(chosen).values())
+
+
+def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) -> list[Measure]:
+    """The measures, and those of rounding for the formats that a user asked for.
+
+    Args:
+        given: names of formats, with commas or one each; None is none.
+        backward: also measure the errors of gradients.
+
+    Raises:
+        UserError: no such format, or `backward` without a format.
+
+    Example:
+        >>> [measure.options for measure in with_formats([], "bf16, fp16")][0]
+        {'formats': 'bf16,fp16'}
+    """
+    if given is None:
+        if backward:
+            raise UserError(
+                "gradient errors need a number format to be measured in; type for example "
+                "--formats bf16 --backward"
+            )
+        return list(chosen)
+    from layerlab.measures.rounding import listed
+
+    options = {"formats": ",".join(listed(given))}
+    known, kept = measures(), {measure.name: measure for measure in chosen}
+    for name in (*ROUNDING, *((GRADIENTS,) if backward else ())):
+        if name in known:
+            measure = kept.get(name, known[name])
+            kept[name] = measure.given(**{n: options[n] for n in options if n in measure.options})
+    return sorted(kept.values(), key=_place)
 
 
 def _place(measure: Measure) -> tuple[int, str]:

@@ -9,7 +9,7 @@ Rows are plain dicts; the trace adds the column `model`. A reading that does not
 `NotApplicable` says why a measure, or some of its columns, has none.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from layerlab.measures.attended import Attended
 from layerlab.measures.projection import LayerWeights
 from layerlab.shapes import Hidden, Tokens
 
-Need = Literal["stream", "attention", "weights", "gradient", "rerun"]
+Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
 Row = dict[str, Any]
 
 
@@ -32,12 +32,27 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A theorem's curve: `limit` is the column that bounds `column` from the given side."""
+    """A curve beside a reading: `limit` is the column that bounds `column` from the given side.
+
+    A limit `beside` it bounds nothing: it is another reading, or what was predicted. From `vacuous`
+    on an upper limit says nothing, and is called so.
+    """
 
     column: str
     limit: str
-    side: Literal["upper", "lower"]
+    side: Literal["upper", "lower", "beside"]
     source: str
+    vacuous: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Two columns between which most of what makes up a reading lies; drawn around it."""
+
+    column: str
+    low: str
+    high: str
+    label: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +91,24 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A model and what it reads, for a measure that runs it as often as it needs (`model`).
+
+    Attributes:
+        subject: the model as `subject.Subject` describes it.
+        begin: say how many runs will follow.
+        step: say which run begins.
+        memory: shared by all measures of this model, so that one run can serve several.
+    """
+
+    subject: Any
+    sequences: Sequence[Tokens]
+    begin: Callable[[int], None]
+    step: Callable[[str], None]
+    memory: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """The options a measure was given, and the memory it may keep between layers."""
 
@@ -96,7 +129,8 @@ class Measure:
         read: rows of one record.
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
-        bound: theorems that speak about a column.
+        bound: theorems that speak about a column, and other lines beside it.
+        band: where most of what a column averages lies.
         about: two sentences for the reader of a report.
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
@@ -119,6 +153,7 @@ class Measure:
     close: Callable[[Run], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
+    band: Band | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
     default: bool = True

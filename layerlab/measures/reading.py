@@ -11,11 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from layerlab.measures.agreement import checked
-from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
+from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run, Whole
 from layerlab.measures.projection import LayerWeights, project
 from layerlab.measures.storage import stored_layers
 from layerlab.measures.subject import Subject
-from layerlab.measures.trace import Trace, trace
+from layerlab.measures.trace import Trace, observing, trace
 
 
 @runtime_checkable
@@ -84,7 +84,9 @@ class _Reader:
         self.progress = progress
         self.found = Readings(faults=_weight_faults(subject))
         self.runs = {measure.name: Run(options=_filled(measure, sequences)) for measure in measures}
-        self.measures = [one for one in measures if self.accepts(one)]
+        accepted = [one for one in measures if self.accepts(one)]
+        self.runners = [one for one in accepted if "model" in one.needs]
+        self.measures = [one for one in accepted if "model" not in one.needs]
         self.weights: dict[int, LayerWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
@@ -98,7 +100,7 @@ class _Reader:
         elif reason is None and not isinstance(stack, str) and not stack.attentions:
             if measure.needs & {"attention", "weights"} and "stream" not in measure.needs:
                 reason = f"{type(self.subject.model).__name__} has no softmax attention"
-        elif reason is None and "rerun" in measure.needs and self.subject.offloaded:
+        elif reason is None and measure.needs & {"rerun", "model"} and self.subject.offloaded:
             reason = "some weights are offloaded, and blocks cannot be run again backwards"
         if reason is not None:
             self.found.refused[measure.name] = reason
@@ -126,7 +128,25 @@ class _Reader:
             except NotApplicable as reason:
                 for measure in self.measures:
                     self.refuse(measure, str(reason))
+        self._read_whole()
         return self.found
+
+    def _read_whole(self) -> None:
+        """Measures that run the model themselves."""
+        name = self.subject.name
+        if not self.runners:
+            return
+        whole = Whole(
+            subject=self.subject,
+            sequences=self.sequences,
+            begin=lambda runs: self.progress.start(name, runs),
+            step=lambda what: self.progress.step(None, what),
+        )
+        with observing(self.subject.model):
+            for measure in self.runners:
+                self.found.rows[measure.name] = []
+                self.take(measure, measure.read, whole)
+                self._settle(measure, Trace())
 
     def _read_stored(self) -> None:
         """Measures of weights, one layer at a time from the files."""
@@ -228,17 +248,21 @@ class _Reader:
                 run.notes.setdefault("gradient", found.no_gradient)
             if found.silent and measure.needs & {"attention", "weights"}:
                 run.notes.setdefault("silent", "; ".join(found.silent.values()))
-            if measure.name in self.found.refused:
-                continue
-            if not self.found.rows[measure.name]:
-                self.refuse(measure, self._why(measure, found))
-            elif run.notes:
-                self.found.notes[measure.name] = list(run.notes.values())
+            if measure.name not in self.found.refused:
+                self._settle(measure, found)
         self.found.loss_nats = found.loss_nats
         self.found.faults += [
             {"kind": "stream", "layer": layer, "name": f"output of layer {layer}", "what": what}
             for layer, what in sorted(found.faults.items())
         ]
+
+    def _settle(self, measure: Measure, found: Trace) -> None:
+        """Refuse a measure without a row, and keep the remarks of one that has some."""
+        notes = self.runs[measure.name].notes
+        if not self.found.rows[measure.name]:
+            self.refuse(measure, self._why(measure, found))
+        elif notes:
+            self.found.notes[measure.name] = list(notes.values())
 
     def _why(self, measure: Measure, found: Trace) -> str:
         notes = self.runs[measure.name].notes

@@ -64,7 +64,7 @@ def trace(
         NotApplicable: the blocks are not called with features, or more than once in one forward.
     """
     found = Trace()
-    with _observing(model):
+    with observing(model):
         for number, tokens in enumerate(sequences):
             gradients = _gradients(model, anatomy, tokens, found) if gradient else {}
             watcher = _Watcher(anatomy, number, tokens, read, gradients, found)
@@ -77,8 +77,11 @@ def trace(
 
 
 @contextmanager
-def _observing(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, no parameter gradients, an attention that can be heard; then as before."""
+def observing(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, no parameter gradients, an attention that can be heard; then as before.
+
+    Source: Own.
+    """
     training = [(module, module.training) for module in model.modules()]
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)

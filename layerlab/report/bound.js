@@ -13,18 +13,27 @@ function drawKey(section, column, shown) {
   const items = shown.length > 1 ? shown.map((s) => element("span", {}, swatch(s.model), ` ${data.models[s.model].name}`)) : [];
   const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
   if (ranged) {
+    const given = section.measure.band?.column === column && section.measure.band.label;
     const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences"].filter(Boolean).join(" and ");
-    items.push(element("span", {}, element("i", { class: "band" }), ` smallest to largest over ${over}`));
+    items.push(element("span", {}, element("i", { class: "band" }), given ? ` ${given}` : ` smallest to largest over ${over}`));
   }
   const { bounds, far } = boundsOf(section, column, shown);
   for (const bound of bounds) {
     const values = extent(shown, bound.limit);
-    const where = far.includes(bound) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
+    const where = far.includes(bound) || (section.control("log").checked && leaves(shown, bound)) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
     const mark = touches(shown, bound) ? [] : [dashMark(dashOf(section.measure, bound))];
-    items.push(element("span", {}, ...mark, ` ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})${where}`));
+    const said = bound.side === "beside" ? `${bound.limit}: ${meaning(section.node, bound.limit)}` : `${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})`;
+    items.push(element("span", {}, ...mark, ` ${said}${where}${emptiness(shown, bound)}`));
   }
-  if (bounds.length && ranged) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
+  if (bounds.some((b) => b.side !== "beside") && ranged && !section.measure.band) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
   key.replaceChildren(...items);
+}
+
+/* Where a bound is so large that it says nothing. */
+function emptiness(shown, { limit, vacuous }) {
+  if (!vacuous) return "";
+  const layers = shown.flatMap((s) => s.layers.filter((_, i) => s.values[limit].mean[i] >= vacuous));
+  return layers.length ? `, vacuous from layer ${Math.min(...layers)} on` : "";
 }
 
 function dashMark(dash) {

@@ -104,11 +104,12 @@ function lines(measure, shown, column, options) {
   const traces = [];
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
   for (const bound of options.bounds.filter((b) => !touches(shown, b))) {
-    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), models: shown.length }));
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), models: shown.length, top: options.log ? ceiling(shown, column) : Infinity }));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
-  const scale = options.log ? powersOfTen(extent(shown, column)) : near(shown, column, options);
-  return { traces, layout: layout(340, layerAxis(shown), { title: plain(column), ...scale }) };
+  const scale = options.log ? { ...powersOfTen(extent(shown, column)), ...clipped(shown, column, options) } : near(shown, column, options);
+  const figure = layout(340, layerAxis(shown), { title: plain(column), ...scale });
+  return { traces, layout: { ...figure, ...emptyAbove(options) } };
 }
 
 /* Bounds far above the readings are named below the plot; they do not flatten the readings. */
@@ -123,6 +124,28 @@ const powersOfTen = (values) => {
 };
 const farBounds = (measure, shown, column) => measure.bounds.filter((b) =>
   b.column === column && b.side === "upper" && Math.min(...extent(shown, b.limit)) > FAR * Math.max(...extent(shown, column).map(Math.abs)));
+
+/* In powers of ten a bound may leave the plot at the top, so that the readings keep some room. */
+const REACH = 1e6;
+const ceiling = (shown, column) => REACH * Math.max(...extent(shown, column));
+const leaves = (shown, bound) => Math.max(...extent(shown, bound.limit)) > ceiling(shown, bound.column);
+
+function clipped(shown, column, { bounds }) {
+  if (!bounds.some((b) => leaves(shown, b))) return {};
+  const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).filter((v) => v > 0);
+  const low = Math.min(...positive);
+  const top = Math.max(...positive.filter((v) => v <= ceiling(shown, column)), 10 * Math.max(...bounds.map((b) => b.vacuous ?? 0)));
+  return { range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
+}
+
+/* The level from which a bound says nothing is a line of its own. */
+function emptyAbove({ bounds, log }) {
+  const level = bounds.find((b) => b.vacuous)?.vacuous;
+  if (!log || !level) return {};
+  const line = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { color: colour("muted"), width: 1 } };
+  const note = { xref: "paper", x: 1, y: Math.log10(level), xanchor: "right", yanchor: "bottom", showarrow: false, text: "a bound above this says nothing", font: { size: 11, color: colour("muted") } };
+  return { shapes: [line], annotations: [note] };
+}
 
 /* A bound that lies on the line itself, such as a narrow enclosure, is not drawn over it. */
 const touches = (shown, bound) => shown.every((s) => s.values[bound.column].mean.every((value, i) => {
@@ -183,15 +206,15 @@ function dashOf(measure, bound) {
 }
 
 /* Named at its end where there is one model; of several, the key names the dashes. */
-function limit(series, bound, { dash, models }) {
+function limit(series, bound, { dash, models, top }) {
   const { mean } = series.values[bound.limit];
-  const last = mean.findLastIndex((v) => v !== null);
+  const last = mean.findLastIndex((v) => v !== null && v <= top);
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
     textfont: { size: 11, color: colour("muted") },
     line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash },
-    hovertext: series.layers.map((layer, i) => `bound <b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
+    hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : "bound "}<b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
 }

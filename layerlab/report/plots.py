@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report import text
+from layerlab.report import listing, text
 from layerlab.report.bound import finite, violations
 
 DIGITS = 4
@@ -51,6 +51,8 @@ def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
 def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
     """One measure: how it is drawn, and one series per model and category."""
     rows = frame(report, measure["name"])
+    if "layer" not in measure["per"]:
+        return listing.view(report, measure, rows, missing(report, measure))
     category = next((axis for axis in measure["per"] if axis not in _AXES), None)
     kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
     columns = numeric(rows, measure["columns"])
@@ -63,6 +65,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
                 chosen = chosen[chosen[category] == name]
             if len(chosen):
                 view = _series(chosen, columns, bounds, model.get("dtype"))
+                _banded(view["values"], measure.get("band"))
                 series.append({"model": index, "kind": kind, **view})
     return {
         "name": measure["name"],
@@ -74,9 +77,17 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "kinds": [text.prose(str(kind), 40) for kind in kinds],
         "per_head": "head" in measure["per"],
         "bounds": [dict(bound) for bound in bounds],
+        "band": measure.get("band"),
         "missing": missing(report, measure),
         "series": series,
     }
+
+
+def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
+    """Where a measure names what lies around a column, that is its range."""
+    if band is not None and {band["low"], band["high"]} <= set(values):
+        values[band["column"]]["low"] = values[band["low"]]["mean"]
+        values[band["column"]]["high"] = values[band["high"]]["mean"]
 
 
 def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
@@ -177,6 +188,8 @@ def _summaries(
 
 
 def _verdict(table: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -> Json:
+    if bound["side"] == "beside":
+        return {"readings": 0, "violated": 0, "layers": [], "reach": None, "least": None}
     broken, used, layer = violations(table, bound, dtype), reach(table, bound), table["layer"]
     return {
         "readings": int(used.notna().sum()),

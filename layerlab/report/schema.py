@@ -41,6 +41,7 @@ _MEASURE: dict[str, Any] = {
     "plot": [],
     "better": None,
     "bounds": [],
+    "band": None,
     "not_applicable": [],
     "notes": [],
 }

@@ -74,6 +74,8 @@ def _guess(readings: Readings) -> Iterator[Verdict]:
 def _bound(readings: Readings) -> Iterator[Verdict]:
     for name, measure in readings.measures.items():
         for bound in measure.get("bounds", ()):
+            if bound["side"] == "beside":
+                continue
             broken = _broken(readings, name, bound)
             if broken.empty:
                 continue
@@ -96,7 +98,7 @@ def _bound(readings: Readings) -> Iterator[Verdict]:
 
 
 def _part(row: Mapping[str, Any]) -> str:
-    parts = [str(row[name]) for name in ("sublayer", "place") if name in row]
+    parts = [str(row[name]) for name in ("sublayer", "place", "format") if name in row]
     return f" ({', '.join(parts)})" if parts else ""
 
 

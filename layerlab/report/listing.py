@@ -1,0 +1,77 @@
+"""A measure without layers as the page shows it: one table, the first of its columns as bars."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from layerlab.report import text
+from layerlab.report.bound import finite
+
+Json = dict[str, Any]
+DIGITS = 4
+# More rows of one kind are in the tables beside the page.
+MOST = 24
+
+
+def view(
+    report: Mapping[str, Any], measure: Mapping[str, Any], rows: pd.DataFrame, missing: list[Json]
+) -> Json:
+    """The rows of a measure, means over sequences, as cells; and what a plotted measure has, empty.
+
+    Rows stand in the order of the readings.
+    """
+    axes = [axis for axis in ("model", *measure["per"]) if axis != "sequence" and axis in rows]
+    single = len(report["models"]) == 1
+    shown = [axis for axis in axes if not (axis == "model" and single)]
+    columns = [name for name in measure["columns"] if name in rows and len(rows)]
+    return {
+        "name": measure["name"],
+        "title": text.prose(measure["title"]),
+        "better": measure["better"],
+        "columns": [],
+        "plot": [],
+        "category": None,
+        "kinds": [],
+        "per_head": False,
+        "bounds": [],
+        "band": None,
+        "missing": missing,
+        "series": [],
+        "table": {
+            "heads": [*shown, *columns],
+            "axes": len(shown),
+            "bar": (measure["plot"] or [None])[0],
+            "rows": _rows(rows, axes, shown, columns, (measure["plot"] or [""])[0]),
+        },
+    }
+
+
+def _rows(
+    rows: pd.DataFrame, axes: list[str], shown: list[str], columns: list[str], bar: str
+) -> list[Json]:
+    if rows.empty or not columns:
+        return []
+    numbers = rows.assign(**{name: finite(rows[name]) for name in columns})
+    table = numbers.groupby(axes, sort=False, dropna=False)[columns].mean().reset_index()
+    if group := shown[:-1]:
+        table = table[table.groupby(group, sort=False).cumcount() < MOST]
+    most = float(table[bar].max()) if bar in table else 0.0
+    return [
+        {
+            "names": [text.prose(str(row[axis]), 60) for axis in shown],
+            "numbers": [_number(row[name]) for name in columns],
+            "bar": _share(row.get(bar), most),
+        }
+        for row in table.to_dict("records")
+    ]
+
+
+def _share(value: Any, most: float) -> float:
+    """Length of a bar in percent."""
+    known = value is not None and pd.notna(value) and most > 0
+    return round(100 * max(0.0, float(value) / most), 1) if known else 0.0
+
+
+def _number(value: float) -> float | None:
+    return None if pd.isna(value) else float(f"{value:.{DIGITS}g}")
