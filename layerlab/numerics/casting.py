@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import UserError
+from layerlab.numerics.carrier import floating
 from layerlab.numerics.place import patterns
 from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.snapshot import Snapshot
@@ -26,6 +28,7 @@ from layerlab.numerics.snapshot import Snapshot
 # Attribute of an attention module whose scores, softmax and weighted sum are in float32.
 SINGLE = "_attends_in_float32"
 PREFIX = "cast_"
+EAGER = ("eager_attention_forward", "eager_attention")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -103,9 +106,9 @@ def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
             " others can be emulated"
         )
     found = kept(model, policy)
-    for name, value in [*model.named_parameters(), *_persistent(model)]:
-        if value.is_floating_point():
-            value.data = value.data.to(torch.float32 if found.parameter(name) else low)
+    for owner, name, _, value in stored(model):
+        single = found.parameter(f"{owner}.{name}")
+        value.data = value.data.to(torch.float32 if single else low)
     _install(model, found, low)
     return model
 
@@ -206,8 +209,7 @@ def _tied(model: nn.Module, modules: set[str]) -> frozenset[str]:
 
 
 def _to(value: Any, dtype: torch.dtype) -> Any:
-    floating = isinstance(value, Tensor) and value.dtype.is_floating_point
-    return value.to(dtype) if floating and value.dtype != dtype else value
+    return value.to(dtype) if floating(value) and value.dtype != dtype else value
 
 
 def _dtype(module: nn.Module) -> torch.dtype:
@@ -234,17 +236,34 @@ def _within(name: str, entries: list[str]) -> bool:
     return any(fnmatchcase(path, entry) for path in around for entry in entries)
 
 
-def _persistent(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def stored(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
+    """Owner, name, table and value of what a model loaded in a low dtype has in that dtype.
+
+    Those are the floating parameters and persistent buffers. Other buffers are made in float32
+    after loading; of these only tables that lose nothing, such as masks, count as low.
+
+    Source: Own.
+    """
     for owner, module in model.named_modules():
-        for name, value in module._buffers.items():
-            if value is not None and name not in module._non_persistent_buffers_set:
-                yield f"{owner}.{name}", value
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for table in tables:
+            for name, value in list(table.items()):
+                if floating(value) and not (
+                    name in module._non_persistent_buffers_set and _loses(value)
+                ):
+                    yield owner, name, table, value
+
+
+def _loses(values: Tensor) -> bool:
+    """Whether a table cannot be written down in eight binary digits."""
+    return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
 def _attends(module: nn.Module) -> bool:
-    """Whether a module's code asks transformers' interface for its attention."""
+    """Whether a module, or its `attend`, asks transformers' interface for its attention."""
     code = getattr(type(module).forward, "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    asks = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    return asks or callable(getattr(module, "attend", None))
 
 
 def _answer(model: nn.Module) -> None:
@@ -253,13 +272,14 @@ def _answer(model: nn.Module) -> None:
     own = getattr(config, "_attn_implementation", None)
     if config is None or own is None or own.startswith(PREFIX):
         return
-    AttentionInterface.register(PREFIX + own, _settled)
+    AttentionInterface.register(PREFIX + own, partial(_settled, own))
     if own in ALL_MASK_ATTENTION_FUNCTIONS:
         AttentionMaskInterface.register(PREFIX + own, ALL_MASK_ATTENTION_FUNCTIONS[own])
     config._attn_implementation = PREFIX + own
 
 
 def _settled(
+    name: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -273,15 +293,14 @@ def _settled(
     if isinstance(mask, Tensor) and mask.dtype.is_floating_point and mask.dtype != dtype:
         lowest = max(torch.finfo(dtype).min, torch.finfo(mask.dtype).min)
         mask = mask.clamp(min=lowest).to(dtype)
-    own = _own_attention(module)
+    own = ALL_ATTENTION_FUNCTIONS.get(name, _eager(module))
     given = (_to(factor, dtype) for factor in (query, key, value))
     return own(module, *given, mask, *args, **options)
 
 
-def _own_attention(module: nn.Module) -> Callable[..., Any]:
-    config: Any = module.config
-    name = config._attn_implementation.removeprefix(PREFIX)
-    scope = sys.modules[type(module).__module__]
-    eager = getattr(scope, "eager_attention_forward", None)
-    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get(name, eager)
-    return found
+def _eager(module: nn.Module) -> Callable[..., Any] | None:
+    """The eager attention that a module's code, or that of its `attend`, falls back to."""
+    homes = (type(module).__module__, getattr(getattr(module, "attend", None), "__module__", ""))
+    scopes = (vars(sys.modules[home]) for home in homes if home in sys.modules)
+    found = (value for scope in scopes for name, value in scope.items() if name in EAGER)
+    return next(found, None)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
-from layerlab.numerics.casting import cast, kept
+from layerlab.numerics.casting import cast, kept, stored
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
 from layerlab.numerics.policy import Policy
@@ -198,7 +198,7 @@ class Emulation(Carriage):
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, Carrier]] = {}
         try:
-            for owner, name, table, value in _stored(self.model):
+            for owner, name, table, value in stored(self.model):
                 if id(value) not in carried:
                     carrier = self._carrier(value, Place(owner, name))
                     carrier.requires_grad_(backward and value.requires_grad)
@@ -302,27 +302,6 @@ def _sparing(round: Round) -> Round:
         return torch.where(values.abs() < MASK, round(values), values)
 
     return spare
-
-
-def _stored(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Owner, name, table and value of what a model loaded in a low dtype has in that dtype.
-
-    Those are the floating parameters and persistent buffers. Other buffers are made in float32
-    after loading; of these only tables that lose nothing, such as masks, count as low.
-    """
-    for owner, module in model.named_modules():
-        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for table in tables:
-            for name, value in list(table.items()):
-                if floating(value) and not (
-                    name in module._non_persistent_buffers_set and _loses(value)
-                ):
-                    yield owner, name, table, value
-
-
-def _loses(values: Tensor) -> bool:
-    """Whether a table cannot be written down in eight binary digits."""
-    return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
 def _stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
