@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.call import Call, flat, lacking
+from layerlab.numerics.format import Format
 from layerlab.numerics.spread import Algebra, Spread, added
 
 
@@ -283,3 +284,38 @@ def _widest(call: Call, spread: Tensor, result: Tensor) -> Tensor:
         return spread.amax(_axis(call), keepdim=True).expand(result.shape).contiguous()
     dims, keep = _dims(call, spread)
     return spread.amax(dims, keepdim=keep).reshape(result.shape)
+
+
+def rounded_sums(call: Call, algebra: Algebra, terms: int, format: Format, mode: str) -> Spread:
+    """A matrix product whose running sum is rounded after every so many terms.
+
+    With one term each product is rounded, too, before it is added.
+
+    Source: Own.
+    """
+    addend, first, second = FACTORS.get(call.name, (None, 0, 1))
+    left, right, e, f = (
+        call.value(first),
+        call.value(second),
+        call.spread(first),
+        call.spread(second),
+    )
+    total: Tensor | None = None
+    spread: Spread = None
+    for start in range(0, left.shape[-1], terms):
+        part = slice(start, start + terms)
+        row, column = left[..., part], right[..., part, :]
+        known = (None if e is None else e[..., part], None if f is None else f[..., part, :])
+        value = torch.matmul(row, column)
+        own = product(Call("mm", torch.matmul, (row, column), known, {}, (value,)), algebra)
+        if terms == 1:
+            own = algebra.rounded(value, own, format, mode)
+        total = value if total is None else total + value
+        whole = total
+        spread = added(spread, own, algebra.slack(1, lambda t=whole: t.abs()))  # type: ignore[misc]
+        spread = algebra.rounded(total, spread, format, mode)
+    if addend is not None:
+        result = call.results[0]
+        spread = added(spread, call.spread(addend))
+        spread = added(spread, algebra.slack(1, lambda: reach(result, spread)))
+    return spread

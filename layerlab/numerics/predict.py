@@ -17,12 +17,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from layerlab import UserError
-from layerlab.numerics.call import Call, known, nested, zeros
+from layerlab.numerics.call import Call, known, lacking, nested, zeros
 from layerlab.numerics.carrier import Carrier, floating, written
 from layerlab.numerics.correlation import Correlation
 from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
-from layerlab.numerics.format import Format
+from layerlab.numerics.format import AnyFormat, Format
 from layerlab.numerics.fused import attention
+from layerlab.numerics.linear import rounded_sums
 from layerlab.numerics.place import PRODUCTS
 from layerlab.numerics.product import grouped
 from layerlab.numerics.regime import Regime
@@ -95,8 +96,11 @@ class Prediction(Emulation):
         values = [output.held for output in outputs]
         entry = rule(func)
         call = Call(*self._call[:5], values, self._call[5])
-        given_ = self._given
-        found: Any = self._correlation.spread(call, given_) if self.algebra.power == 2 else None
+        found: Any = None
+        if func._opname in PRODUCTS:
+            found = self._summed(call, self._given)
+        if found is None and self.algebra.power == 2:
+            found = self._correlation.spread(call, self._given)
         if found is None:
             found = entry(call, self.algebra)
         spreads = found if isinstance(found, list) else [found]
@@ -121,6 +125,32 @@ class Prediction(Emulation):
                 return None
         assert isinstance(format, Format)
         return format
+
+    def _read(self, factor: Tensor, operation: str) -> Tensor:
+        return self._factor(factor, super()._read(factor, operation), self.regime.cache)
+
+    def _activation(self, factor: Any, last: bool) -> Any:
+        return self._factor(factor, super()._activation(factor, last), self.regime.activations)
+
+    def _factor(self, factor: Any, kept: Any, format: AnyFormat | None) -> Any:
+        """A factor that an emulation would round: its value stays, its spread grows."""
+        if kept is factor or format is None:
+            return factor
+        value = self.inner(factor)
+        carrier = Carrier(value, factor.dtype)
+        mode = self.regime.rounding
+        spread = self.algebra.stored(value, kept, known(factor), format, mode)
+        carrier.spread = _laid(spread, value)
+        return carrier
+
+    def _summed(self, call: Call, given: Sequence[Any]) -> Any:
+        """The spread of a product whose sums are rounded on the way; None for exact sums."""
+        steps, format = self.regime.accumulate, self._result(given)
+        if steps is None or format is None or not self.chosen(self._place):
+            return None
+        if call.name not in ("mm", "bmm", "addmm", "baddbmm") or not isinstance(format, Format):
+            raise lacking(f"{call.name} with accumulate=")
+        return rounded_sums(call, self.algebra, steps, format, self.regime.rounding)
 
     def _decide(self, func: Any, args: Sequence[Any]) -> None:
         if CHOICES[func._opname](self.inner(tuple(args)), nested(tuple(args), known)):

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from layerlab.numerics.format import Format
+from layerlab.numerics.format import AnyFormat, Block, Format, Integer
 from layerlab.numerics.rounding import rounder
 
 Kind = Literal["variance", "bound"]
@@ -86,6 +86,10 @@ class Algebra(ABC):
         """The spread after rounding."""
 
     @abstractmethod
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        """The spread of what a storage format made of x, `kept`; its scales depend on all of x."""
+
+    @abstractmethod
     def spread(self, s: Spread, like: Tensor) -> Tensor:
         """What is reported: a standard deviation, or the bound."""
 
@@ -125,6 +129,9 @@ class Variance(Algebra):
         total = torch.where(over, apart.square(), added if s is None else added + s)
         masks = ~(x.abs() < _mask(format))
         return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(nan=math.inf)
+
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        return added(s, (kept - x).square())
 
     def spread(self, s: Spread, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s.clamp_min(0).sqrt()
@@ -179,8 +186,30 @@ class Bound(Algebra):
         within = torch.maximum(most.abs(), least.abs())
         return torch.where(x.isfinite(), within, 0.0 if s is None else s).nan_to_num(nan=math.inf)
 
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        """An element's error is a share of the largest size that shares its scale, here of all."""
+        if isinstance(format, Format):
+            return self.rounded(x, s, format, mode)
+        peak = (x.abs() if s is None else x.abs() + s).amax()
+        off = peak * (_share(format) * ROOM) + 2.0**-120
+        return added(s, torch.full_like(x, 1.0) * off)
+
     def spread(self, s: Spread, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s
+
+
+def _share(format: Integer | Block) -> float:
+    """The largest error over the largest size of a group or block, in any mode."""
+    if isinstance(format, Integer):
+        # One step, and for a zero point half a step more.
+        steps = 2 ** (format.bits - 1) - 1
+        return 1 / steps if format.symmetric else 1.5 * 2 / (2**format.bits - 1)
+    if format.scale != "power of two":
+        # The scale of a block is off by 2^-4 at most; a block that is small may vanish.
+        return 1 + 2.0**-3
+    element = format.element
+    assert element.highest is not None
+    return max(2 * element.unit, 2 - element.largest / 2.0**element.highest)
 
 
 def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
