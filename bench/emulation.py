@@ -1,0 +1,146 @@
+"""Whole-model emulation: its cost over a plain forward pass, and its agreement with torch itself.
+
+Sections of `bench/rounding.py`.
+"""
+
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from layerlab import builtin
+from layerlab.numerics.attribution import attribution
+from layerlab.numerics.casting import apply_precision
+from layerlab.numerics.emulate import Emulation, reference
+from layerlab.numerics.policy import Policy
+from layerlab.numerics.regime import regime
+
+DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
+TOKENS = 128
+DEAR, LONG = 3.0, 60.0
+NEAR, FAR = 0.9, 1.1
+SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 4096,
+    "max_position_embeddings": 256,
+}
+ROWS = 4
+
+Line = Callable[..., None]
+
+
+def gpt2_124m() -> nn.Module:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config()).eval()
+
+
+def emulation(given: Any, line: Line, in_turns: Callable[..., dict[str, float]]) -> None:
+    print(f"\nGPT-2 of 124 M parameters, {TOKENS} tokens, over its float32 forward pass")
+    model = gpt2_124m()
+    ids = torch.randint(0, model.config.vocab_size, (1, TOKENS))
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(ids)
+
+    def emulated(format: str, mode: str) -> Callable[[], None]:
+        run = Emulation(model, regime(format, mode))
+
+        def step() -> None:
+            with run.running():
+                model(ids)
+
+        return step
+
+    def exact() -> None:
+        with reference(model):
+            model(ids)
+
+    contestants: dict[str, Callable[[], None]] = {"float32": plain, "float64 reference": exact}
+    for format, mode in (("bf16", "as-run"), ("bf16", "flat"), ("fp16", "as-run")):
+        contestants[f"{format} {mode}"] = emulated(format, mode)
+    contestants["fp8_e4m3 as-run"] = emulated("fp8_e4m3", "as-run")
+    best = in_turns(contestants, given.rounds, given.threads)
+    for name, taken in best.items():
+        share = taken / best["float32"]
+        rounded = name not in ("float32", "float64 reference")
+        line(
+            name,
+            f"{taken:.2f} s, {share:.2f} of float32",
+            f"<= {DEAR}" if rounded else "",
+            share <= DEAR if rounded else None,
+        )
+    start = time.perf_counter()
+    found = attribution(model, lambda: model(ids), "bf16")
+    taken = time.perf_counter() - start
+    value = f"{taken:.0f} s, {found.runs} runs, closure {found.closure:.2f}"
+    line("attribution, components and layers", value, f"<= {LONG:.0f} s", taken <= LONG)
+
+
+def agreement(line: Line) -> None:
+    print("\nError of the emulated run over that of torch's own, against float64")
+    for name, model, ids in subjects():
+        with reference(model):
+            true = model(ids).logits
+        for format in ("bf16", "fp16"):
+            errors = {}
+            for mode in ("as-run", "flat"):
+                run = Emulation(model, regime(format, mode))
+                with run.running():
+                    errors[mode] = distance(model(ids).logits, true)
+            low = apply_precision(copy.deepcopy(model), Policy(format=format))
+            with torch.no_grad():
+                real = distance(low(ids).logits, true)
+            share, flat = errors["as-run"] / real, errors["flat"] / real
+            line(
+                f"{name}, {format}",
+                f"torch {real:.2e}, as-run {share:.3f}, flat {flat:.3f}",
+                f"{NEAR} to {FAR}",
+                NEAR <= share <= FAR,
+            )
+
+
+def distance(value: Tensor, true: Tensor) -> float:
+    return float((value.double() - true).norm() / true.norm())
+
+
+def subjects() -> Iterator[tuple[str, nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    shape = {"n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 4096, "n_positions": 256}
+    ids = torch.randint(3, SMALL["vocab_size"], (ROWS, TOKENS))
+    yield "random GPT-2", GPT2LMHeadModel(GPT2Config(**shape)).eval(), ids
+    yield "random Llama", LlamaForCausalLM(LlamaConfig(**SMALL)).eval(), ids
+    yield "random Qwen3", Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=64)).eval(), ids
+    for name in builtin.NAMES:
+        yield f"built-in {name}", *trained(builtin.path(name), builtin.SAMPLE)
+    stories = DATA / "model-stories260K/hf"
+    if stories.is_dir():
+        yield "trained stories260K", *trained(stories, builtin.SAMPLE)
+
+
+def trained(folder: Path, text: Any) -> tuple[nn.Module, Tensor]:
+    """A trained model and real text for it, cut into rows."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    words = Path(text).read_text(encoding="utf-8") if isinstance(text, Path) else text
+    ids = AutoTokenizer.from_pretrained(folder)(words, return_tensors="pt").input_ids[0]
+    rows = min(ROWS, len(ids) // TOKENS)
+    return model, ids[: rows * TOKENS].view(rows, TOKENS)
