@@ -162,13 +162,13 @@ def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
     smaller = excluded(least * (2 * along - least)).minimum(rest)
     larger = excluded(more)
     top, bottom = along + part, along - part
-    length = (top.square() + rest - smaller).sqrt()
+    length = (top.square() + (rest - smaller)).sqrt()
     rise = _over(more * rest + along.square() * smaller, length * (top * root + along * length))
     length = (bottom.square() + rest + larger).sqrt()
     lost = part * (2 * along - part) * rest + along.square() * larger
     fall = _over(lost, length * (along * length + bottom * root))
-    turned = along - root * _over(bottom, (bottom.square() + rest - smaller).sqrt())
-    return rise, torch.where(bottom < 0, turned, fall)
+    turned = along - root * _over(bottom, (bottom.square() + (rest - smaller)).sqrt())
+    return rise, torch.where(bottom > 0, fall, turned)
 
 
 def excluded(x: Features) -> Features:

@@ -1,6 +1,7 @@
 """Inputs and weights that try to break a bound, from a seed and the names of adversaries."""
 
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from layerlab.numerics.sublayer import Attention, Block, FeedForward, Norm
@@ -28,6 +29,13 @@ def features(kind, tokens, width, seed):
         "scales": noise * 10.0**power,
     }[kind]
     return found.float().double()
+
+
+def row(kind, width, seed):
+    """One token, neither 0 nor with an entry at its mean: the source divides by both."""
+    x = features(kind, 1, width, seed)[0]
+    assume((x - x.mean()).abs().min() > 1e-12 * x.abs().max())
+    return x
 
 
 def weights(*shape, seed, size=None):

@@ -19,7 +19,7 @@ def test_growth_covers_products_and_quotients_and_is_below_gamma(n, t, quotients
         product = (1 + sign * unit) ** (n - low) / (1 - sign * unit) ** low
         assert abs(product - 1) <= growth * (1 + 1e-12)
     if n * unit < 1:
-        assert growth <= n * unit / (1 - n * unit)
+        assert growth <= n * unit / (1 - n * unit) * (1 + 1e-12)
     assert growth >= uniform(unit).linear().growth(sum=n).item() == n * unit
 
 

@@ -60,18 +60,18 @@ def test_the_first_order_is_never_below_the_exact_worst_case_of_two_blocks(kind,
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.sampled_from(["rms", "layer"]), st.sampled_from([16, 24]))
-def test_theorem_4_30_is_never_below_the_error_while_it_speaks(seed, kind, t):
-    x, blocks = features("gaussian", TOKENS, WIDTH, seed), stack(2, seed, (kind, True))
+def test_theorem_4_30_is_never_below_the_error(seed, kind, t):
+    x, blocks = features("gaussian", TOKENS, WIDTH, seed), stack(2, seed, (kind, True), size=0.02)
     arithmetic = uniform(2.0**-t)
     bound = depth.recursion(x, blocks, arithmetic)
     exact = x
     for limit, found, parts in zip(bound, computed(x, blocks, arithmetic), blocks, strict=True):
         exact = parts.value(exact)
-        if limit < 0.01:  # beyond it the first order is none
-            assert conditioning.distance(found, exact).max() <= limit * 1.1
+        # From 0.01 on the first order, which this is, bounds nothing; nor was it seen to be passed.
+        assert conditioning.distance(found, exact).max() <= limit * 1.1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, styles)
 def test_the_recursion_is_no_sharper_than_the_running_bound(seed, style):
     x, blocks = features("gaussian", TOKENS, WIDTH, seed), stack(2, seed, style)
