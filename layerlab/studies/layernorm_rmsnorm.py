@@ -1,6 +1,6 @@
 """Conclusion 3 of budzinskiy25: layer norm against RMS norm, near a constant and in models."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from layerlab import builtin
 from layerlab.domain import Domain
-from layerlab.measures.subject import Subject, subject
 from layerlab.numerics.decoder import NORMS, errors
 from layerlab.numerics.strict import Draws, Exact, Strict
 from layerlab.studies.ensemble import NAMES, NORMWISE
@@ -16,6 +15,9 @@ from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Draw, Work
+
+if TYPE_CHECKING:
+    from layerlab.measures.subject import Subject
 
 # How far the entries of an input are from 1; conclusion 3 is about the small ones.
 SPREADS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -38,7 +40,7 @@ def normed(x: Draws, norm: str, digits: int) -> Tensor:
     return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
 
 
-def inputs(patient: Subject, tokens: int) -> dict[str, Tensor]:
+def inputs(patient: "Subject", tokens: int) -> dict[str, Tensor]:
     """What each norm of a model read on the built-in text, token x width, in float64."""
     assert patient.tokenizer is not None, "built-in models have one"
     text = builtin.SAMPLE.read_text("utf-8")
@@ -113,6 +115,9 @@ def run(work: Work) -> Outcome:
 
 def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
     """Errors of both norms in one built-in model, one row per norm and token."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.measures.subject import subject
+
     rows = torch.cat(list(inputs(subject(model), TOKENS).values()))[:, None]
     centred = rows - rows.mean(-1, keepdim=True)
     found = {norm: normed(rows, norm, digits).numpy() for norm in NORMS}

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
 import numpy as np
@@ -23,11 +23,18 @@ import psutil
 import torch
 from torch import Tensor
 
-from layerlab.measures.reading import Progress, Silence
-
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
 CODE = ("layerlab.numerics", "layerlab.studies")
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Who is told how far the work is; `report.progress.Bar` is one."""
+
+    def start(self, model: str, steps: int) -> None: ...
+
+    def step(self, layer: int | None, measure: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +88,7 @@ class Work:
     options: Mapping[str, Any]
     threads: int
     store: Path | None = None
-    watcher: Progress = field(default_factory=Silence)
+    watcher: Watcher | None = None
     done: int = 0
     kept: int = 0
     code: str = field(default_factory=fingerprint)
@@ -93,7 +100,8 @@ class Work:
         """
         sizes = [min(batch, self.draws - start) for start in range(0, self.draws, batch)]
         jobs = [(case, number) for case in range(len(cases)) for number in range(len(sizes))]
-        self.watcher.start(self.study, len(jobs))
+        if self.watcher is not None:
+            self.watcher.start(self.study, len(jobs))
         found: dict[tuple[int, int], Arrays] = {}
 
         def one(job: tuple[int, int]) -> Arrays:
@@ -102,7 +110,8 @@ class Work:
         for job, arrays in _computed(one, jobs, self.threads):
             found[job] = arrays
             self.done += 1
-            self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
+            if self.watcher is not None:
+                self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
         return [
             _joined([found[case, number] for number in range(len(sizes))])
             for case in range(len(cases))
