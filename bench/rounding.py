@@ -5,7 +5,7 @@ seconds of one thread, or wall seconds of several, and a ratio is that of the be
 what disturbs a round can only make it longer. pychop, gfloat and ml_dtypes run where they are
 installed.
 
-    --section NAME   throughput, emulation or agreement; all of them if left out
+    --section NAME   throughput, emulation, agreement or figure; all if left out
     --rounds N       rounds of each comparison (default 7)
     --threads N      threads of torch and of the kernel (default 1)
     --count N        numbers in the section throughput (default 10 million)
@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from bench.emulation import agreement, emulation
+from bench.figure import figure
 from layerlab.numerics.kernel import kernel
 from layerlab.numerics.rounding import rounder
 
@@ -161,7 +162,7 @@ def throughput(given: Setting) -> None:
     )
     x = torch.randn(given.count, generator=torch.Generator().manual_seed(0))
     out = torch.empty_like(x)
-    for name in ("bf16", "fp16", "t11"):
+    for name in ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "t11"):
         found = contestants(name, x, out)
         best = in_turns(
             {one: step for one, (step, _) in found.items()}, given.rounds, given.threads
@@ -242,6 +243,7 @@ SECTIONS: dict[str, Callable[[Setting], None]] = {
     "throughput": throughput,
     "emulation": lambda given: emulation(given, line, in_turns),
     "agreement": lambda given: agreement(line),
+    "figure": lambda given: figure(line, optional),
 }
 
 

@@ -12,8 +12,8 @@ from layerlab.studies.work import Draw, Work
 
 PLACEMENTS = {"pre": "x + A(N(x))", "branch": "x + N(A(x))", "post": "N(x + A(x))"}
 SIZE = 10
-# Sharp accumulation: ten times the error of the other at the end.
-SHARP, SLIGHT = 10.0, 3.0
+# What "sharp" is taken for: ten times the error of pre-norm at the end.
+SHARP = 10.0
 
 
 def one(
@@ -69,7 +69,7 @@ def judged(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int)
         return float(draws[:, 0].mean() / draws[:, 1].mean())
 
     found: Interval = resampled(pair, ratio, seed)
-    word: Word = "holds" if found.low > SHARP else "fails" if found.high < SLIGHT else "not decided"
+    word: Word = "holds" if found.low > SHARP else "fails" if found.high < SHARP else "not decided"
     means, medians = pair.mean(0), np.median(pair, axis=0)
     return Verdict(
         claim=claim,
