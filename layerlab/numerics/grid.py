@@ -58,6 +58,11 @@ class Grid:
     infinite: int
     infinity: int
 
+    @property
+    def uniform(self) -> bool:
+        """Whether as many bits are dropped everywhere, and the hidden one is not the last kept."""
+        return not self.wide and self.base - 1 <= self.normal < self.stored
+
 
 @lru_cache(maxsize=1024)
 def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
