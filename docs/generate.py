@@ -1,4 +1,4 @@
-"""Writes what declarations already say: docs/measures/*.md, docs/variants.md, README.md's table.
+"""Writes what declarations say: docs/measures/*.md, variants.md, studies.md, README.md's table.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
@@ -12,7 +12,8 @@ from layerlab.blocks.spec import Variant
 from layerlab.measures.measure import Bound, Measure
 from layerlab.model.option import options_of
 from layerlab.model.preset import Preset, presets
-from layerlab.registry import measures
+from layerlab.registry import measures, studies
+from layerlab.studies.study import Study
 from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,7 @@ def pages() -> dict[Path, str]:
     readme = ROOT / "README.md"
     own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
     written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
+    written[ROOT / "docs" / "studies.md"] = claims(studies().values())
     return {**written, readme: with_table(readme.read_text("utf-8"), found)}
 
 
@@ -125,6 +127,35 @@ def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
         'A preset stands where a variant may: `layerlab.build("llama-7b", device="meta")`. Its '
         "shape fits every other variant too: `--preset`, or `preset=` in Python.",
         _table(head, rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def claims(found: Iterable[Study]) -> str:
+    """The page of all studies: what each judges, and what it costs."""
+    rows = [
+        (
+            f"`{one.name}`",
+            one.claim,
+            one.source,
+            str(one.draws),
+            one.cost,
+            ", ".join(f"`{name}={value}`" for name, value in one.options.items()),
+        )
+        for one in found
+    ]
+    parts = [
+        "# Studies",
+        "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
+        "fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
+        "writes `study.html`, `study.json` and `tables/*.csv` into `layerlab-studies/NAME` (`--out "
+        "DIR`), and pictures as PNG where the extra `figures` is installed. Finished batches are "
+        "kept until then: after Ctrl-C the same command goes on where it was, `--restart` begins "
+        "anew. `--draws N` takes fewer random initialisations than the source, `--threads N` says "
+        'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
+        "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
+        "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
+        _table(("study", "claim", "source", "draws", "cost", "options"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 
