@@ -10,7 +10,11 @@ from layerlab.numerics.grid import Grid, Mode
 # Elements taken at once on a CPU: what rounding needs of them stays in the cache, and torch takes
 # them with one thread, which waits for no other.
 CHUNK = 1 << 15
+# What torch casts to, by digits and lowest exponent, as it rounds to nearest from float32.
+CASTS = {(11, -14): torch.float16, (3, -14): torch.float8_e5m2}
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
+# All bits but the sign.
+LARGEST = {word: torch.iinfo(word).max for word in WORDS.values()}
 
 
 def noise(x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -28,6 +32,8 @@ def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | Non
     Source: Own.
     """
     word = WORDS[x.dtype]
+    lowest = grid.base + grid.digits - 1 - 127 - grid.stored
+    cast = CASTS.get((grid.digits, lowest)) if mode == "nearest" and word == torch.int32 else None
     if x.device.type != "cpu" or x.numel() <= CHUNK:
         found, sign = _nearby(x.view(word), grid, mode, drawn)
         out.copy_((found | sign).view(x.dtype))
@@ -36,6 +42,9 @@ def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | Non
     pieces, places = x.reshape(-1).split(CHUNK), target.view(-1).split(CHUNK)
     draws = (None,) * len(pieces) if drawn is None else drawn.view(-1).split(CHUNK)
     for piece, place, draw in zip(pieces, places, draws, strict=True):
+        if cast is not None and _calm(piece.view(word) & LARGEST[word], grid):
+            place.copy_(piece.to(cast))
+            continue
         found, sign = _nearby(piece.view(word), grid, mode, draw)
         torch.bitwise_or(found, sign, out=place.view(word))
     if target is not out:
@@ -47,21 +56,22 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
 
     What is no longer needed is overwritten: the fewer tensors, the more of them stay in the cache.
     """
-    size = bits & ((1 << (8 * bits.element_size() - 1)) - 1)
+    size = bits & LARGEST[bits.dtype]
     sign = bits ^ size
-    significand, above, drop = _parts(size, grid)
-    if drawn is not None and not grid.uniform:
+    uniform = grid.uniform or _even(size, grid)
+    significand, above, drop = (size, 0, grid.normal) if uniform else _parts(size, grid)
+    if drawn is not None and not uniform:
         significand = significand >> (drop - grid.cap).clamp(0, grid.stored + 1)
-    if not grid.uniform:
+    if not uniform:
         drop = drop.clamp(max=grid.cap)
-    mask: Any = -1 << drop if grid.uniform else torch.bitwise_left_shift(-1, drop)
+    mask: Any = -1 << drop if uniform else torch.bitwise_left_shift(-1, drop)
     kept = _added(significand, drop, ~mask, sign, mode, drawn) + significand
     kept &= mask
     found = kept + above
-    if not grid.uniform and mode in {"nearest", "away", "zero"}:
+    if not uniform and mode in {"nearest", "away", "zero"}:
         # Where nothing is kept there is zero: the sign of -kept, spread over all bits, masks it.
         found &= kept.neg_().bitwise_right_shift_(8 * bits.element_size() - 1)
-    elif not grid.uniform:
+    elif not uniform:
         # Where all bits but the carry are dropped, there is the smallest number or nothing.
         tiny = drop > grid.stored
         found = torch.where(tiny, (kept != 0).to(bits.dtype) * grid.least, found)
@@ -73,10 +83,25 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
     return found, sign
 
 
-def _parts(size: Tensor, grid: Grid) -> tuple[Tensor, Any, Any]:
+def _even(size: Tensor, grid: Grid) -> bool:
+    """Whether it is known that a format without subnormals meets none of the carrier's."""
+    if not grid.wide or grid.normal >= grid.stored or not _asked(size):
+        return False
+    try:
+        # Zero, less one and without sign, is the largest of all.
+        least = ((size - 1) & LARGEST[size.dtype]).amin()
+        return bool(least >= (1 << grid.stored) - 1)
+    except RuntimeError:
+        return False
+
+
+def _asked(size: Tensor) -> bool:
+    """Whether values may be looked at; on a GPU asking would cost more than it saves."""
+    return size.is_cpu and size.numel() > 0 and not torch.compiler.is_compiling()
+
+
+def _parts(size: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
     """The significand, what lies above it (the exponent field less one), and how much to drop."""
-    if grid.uniform:
-        return size, 0, grid.normal
     hidden = 1 << grid.stored
     above = (size - hidden).clamp(min=0)
     above &= -hidden
@@ -93,8 +118,8 @@ def _parts(size: Tensor, grid: Grid) -> tuple[Tensor, Any, Any]:
 
 
 def _calm(size: Tensor, grid: Grid) -> bool:
-    """Whether it is known that nothing overflows; on a GPU asking would cost more than it saves."""
-    if size.device.type != "cpu" or size.numel() == 0 or torch.compiler.is_compiling():
+    """Whether it is known that nothing overflows."""
+    if not _asked(size):
         return False
     try:
         return bool(size.amax() <= grid.most)

@@ -100,12 +100,52 @@ void share(const typename Carrier::Word* x, const typename Carrier::Word* noise,
   }
 }
 
+// Elements that are looked over before they are rounded: few enough to stay in the nearest cache.
+constexpr int64_t block = 2048;
+
+// Where the format has no subnormals of the carrier, only those need their leading digit found, and
+// nearly always there are none.
+template <class Carrier, Mode mode>
+void share_wide(const typename Carrier::Word* x, const typename Carrier::Word* noise,
+                typename Carrier::Word* out, int64_t length,
+                const Numbers<typename Carrier::Word> grid) {
+  using Unsigned = typename Carrier::Unsigned;
+  constexpr Unsigned hidden = Unsigned(1) << Carrier::stored;
+  for (int64_t begin = 0; begin < length; begin += block) {
+    const int64_t count = std::min(block, length - begin);
+    const auto from = x + begin, drawn = mode == stochastic ? noise + begin : noise;
+    Unsigned subnormal = 0;
+#pragma omp simd reduction(| : subnormal)
+    for (int64_t i = 0; i < count; ++i) {
+      // Zero, less one, is the largest of all.
+      const Unsigned below = ((static_cast<Unsigned>(from[i]) << 1) >> 1) - 1;
+      subnormal |= below < hidden - 1 ? 1 : 0;
+    }
+    if (subnormal) {
+      share<Carrier, mode, wide>(from, drawn, out + begin, count, grid);
+    } else {
+      share<Carrier, mode, uniform>(from, drawn, out + begin, count, grid);
+    }
+  }
+}
+
+template <class Carrier, Mode mode, Kind kind>
+void part(const typename Carrier::Word* x, const typename Carrier::Word* noise,
+          typename Carrier::Word* out, int64_t length,
+          const Numbers<typename Carrier::Word>& grid) {
+  if (kind == wide) {
+    share_wide<Carrier, mode>(x, noise, out, length, grid);
+  } else {
+    share<Carrier, mode, kind>(x, noise, out, length, grid);
+  }
+}
+
 template <class Carrier, Mode mode, Kind kind>
 void run(const typename Carrier::Word* x, const typename Carrier::Word* noise,
          typename Carrier::Word* out, int64_t length, const Grid& given, int threads) {
   const Numbers<typename Carrier::Word> grid(given);
   if (threads < 2) {
-    share<Carrier, mode, kind>(x, noise, out, length, grid);
+    part<Carrier, mode, kind>(x, noise, out, length, grid);
     return;
   }
   // Shares begin at a multiple of 64 elements: no two threads write to one line of the cache.
@@ -114,8 +154,8 @@ void run(const typename Carrier::Word* x, const typename Carrier::Word* noise,
   for (int thread = 0; thread < threads; ++thread) {
     const int64_t begin = std::min(each * thread, length);
     const int64_t end = std::min(begin + each, length);
-    share<Carrier, mode, kind>(x + begin, mode == stochastic ? noise + begin : noise, out + begin,
-                               end - begin, grid);
+    part<Carrier, mode, kind>(x + begin, mode == stochastic ? noise + begin : noise, out + begin,
+                              end - begin, grid);
   }
 }
 

@@ -65,6 +65,25 @@ def test_kernel_gives_the_bits_of_pure_torch(
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize("name", ["fp16", "fp8_e5m2", "bf16", "t11", "t1"])
+def test_pieces_without_odd_values_take_a_shorter_way_to_the_same_bits(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(4 * CHUNK, generator=generator, dtype=dtype)
+    x *= torch.exp2(torch.randint(-40, 15, x.shape, generator=generator).to(dtype))
+    x[:CHUNK:7] = 0.0
+    # The second piece has a subnormal, the third overflows, the last one has it all.
+    x[CHUNK] = torch.finfo(dtype).smallest_normal / 4
+    x[2 * CHUNK] = torch.finfo(dtype).max
+    x[-len(random(100, dtype)) :] = random(100, dtype)
+    for mode in ("nearest", "up"):
+        fused, plain = both(name, mode, x, monkeypatch)
+        assert torch.equal(fused, plain), mode
+
+
+@needs_compiler
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
 def test_threads_and_pieces_change_nothing(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(max(GRAIN, 2 * CHUNK) + 77)
