@@ -25,7 +25,7 @@ from torch import Tensor
 from layerlab.numerics.grid import MODES, Grid, Mode
 
 SOURCE = Path(__file__).with_name("rounding.cpp")
-BASIC = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp-simd")
+BASIC = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fwrapv", "-fopenmp-simd")
 # Tried in this order: not every compiler knows how to use all threads, or its own processor.
 FLAGS = (
     ("-march=native", "-mprefer-vector-width=512", "-fopenmp"),

@@ -59,13 +59,16 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
     size = bits & LARGEST[bits.dtype]
     sign = bits ^ size
     uniform = grid.uniform or _even(size, grid)
-    significand, above, drop = (size, 0, grid.normal) if uniform else _parts(size, grid)
+    parts: tuple[Any, Any, Any] = (
+        (size, 0, grid.normal) if uniform else _parts(size, grid, drawn is not None)
+    )
+    significand, above, drop = parts
     if drawn is not None and not uniform:
         significand = significand >> (drop - grid.cap).clamp(0, grid.stored + 1)
-    if not uniform:
         drop = drop.clamp(max=grid.cap)
     mask: Any = -1 << drop if uniform else torch.bitwise_left_shift(-1, drop)
-    kept = _added(significand, drop, ~mask, sign, mode, drawn) + significand
+    always = grid.normal > 0 and (uniform or not grid.wide)  # something is dropped everywhere
+    kept = _added(significand, drop, ~mask, sign, mode, drawn, always) + significand
     kept &= mask
     found = kept + above
     if not uniform and mode in {"nearest", "away", "zero"}:
@@ -100,7 +103,7 @@ def _asked(size: Tensor) -> bool:
     return size.is_cpu and size.numel() > 0 and not torch.compiler.is_compiling()
 
 
-def _parts(size: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(size: Tensor, grid: Grid, stochastic: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The significand, what lies above it (the exponent field less one), and how much to drop."""
     hidden = 1 << grid.stored
     above = (size - hidden).clamp(min=0)
@@ -108,7 +111,9 @@ def _parts(size: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
     field = above >> grid.stored
     significand = size - above
     if not grid.wide:
-        return significand, above, (grid.base - 1 - field).clamp(min=grid.normal)
+        # More bits than the cap are cut off at once; stochastic rounding takes them off before.
+        most = None if stochastic else grid.cap
+        return significand, above, (grid.base - 1 - field).clamp(grid.normal, most)
     # The carrier's subnormals, too, have their leading digit somewhere.
     carrier = torch.float32 if size.dtype == torch.int32 else torch.float64
     bias = 126 if carrier == torch.float32 else 1022
@@ -128,12 +133,18 @@ def _calm(size: Tensor, grid: Grid) -> bool:
 
 
 def _added(
-    significand: Tensor, drop: Any, ones: Any, sign: Tensor, mode: Mode, drawn: Tensor | None
+    significand: Tensor,
+    drop: Any,
+    ones: Any,
+    sign: Tensor,
+    mode: Mode,
+    drawn: Tensor | None,
+    always: bool,
 ) -> Any:
     """What is added before the dropped bits are cut off."""
     if mode == "nearest":
         odd = significand >> drop
-        odd &= ones & 1
+        odd &= 1 if always else ones & 1
         odd += ones >> 1
         return odd
     if mode == "away":

@@ -51,11 +51,12 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
   constexpr Word all = static_cast<Word>(~Unsigned(0) >> 1);
   const Word size = bits & all;
   const Word sign = bits ^ size;
-  const Word field = std::max<Word>(size >> stored, 1);
-  const Word above = (field - 1) << stored;
+  // What lies above the significand: the exponent field less one, where it stands.
+  constexpr Word hidden = Word(1) << stored;
+  const Word above = std::max<Word>(size - hidden, 0) & -hidden;
   Word significand = size - above;
 
-  Word drop = grid.base - field;
+  Word drop = grid.base - 1 - (above >> stored);
   if (kind == wide) {
     // A whole number below 2^(stored + 1) is exact as a real one, whose exponent is its length.
     const typename Carrier::Real real = static_cast<typename Carrier::Real>(significand);
@@ -80,11 +81,21 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
   if (mode == stochastic) added = noise & ones;
   const Word kept = (significand + added) & ~ones;
 
-  const Word tiny = kept ? grid.least : 0;
-  Word found = drop > stored ? tiny : kept + above;
-  const Word over = sign ? grid.below : grid.above;
-  found = found > grid.most ? over : found;
-  found = size == grid.infinity ? grid.infinite : found;
+  Word found = kept + above;
+  if (mode == nearest || mode == away || mode == zero) {
+    found = kept ? found : 0;
+  } else {
+    // Where all bits but the carry are dropped, there is the smallest number or nothing.
+    const Word tiny = kept ? grid.least : 0;
+    found = drop > stored ? tiny : found;
+  }
+  if (mode == nearest || mode == away || mode == stochastic) {
+    // Both signs overflow alike, and as an infinity does.
+    found = (found > grid.most) | (size == grid.infinity) ? grid.infinite : found;
+  } else {
+    found = found > grid.most ? (sign ? grid.below : grid.above) : found;
+    found = size == grid.infinity ? grid.infinite : found;
+  }
   found = size > grid.infinity ? size : found;
   return found | sign;
 }
