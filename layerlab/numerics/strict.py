@@ -6,7 +6,9 @@ memory the draw is the fastest one: each operation then runs over contiguous num
 draws, and its order within a draw is the one that is written down here.
 
 A product of two `t`-digit numbers has 2t digits, so a carrier of at least 2t + 2 digits rounds
-+ - * / and sqrt like a machine of t digits: float32 carries t <= 11, float64 t <= 25.
++ - * / and sqrt like a machine of t digits: float32 carries t <= 11, float64 t <= 25. Exponents are
+unlimited as far as the carrier's are: float32 is for numbers up to 1e34, of which what is below
+1e-38 does not matter.
 """
 
 from collections.abc import Callable

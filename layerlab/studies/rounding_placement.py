@@ -107,7 +107,7 @@ STUDY = Study(
     source="budzinskiy25, Figure 4 and conclusion 4",
     claim="With the norm after the attention, x + N(A(x)), errors accumulate sharply with depth; "
     "before it they do not.",
-    cost="1 minute",
+    cost="15 seconds",
     draws=1000,
     run=run,
     options={"norm": "layer", "layers": 100, "digits": 11, "variance": 0.1},
