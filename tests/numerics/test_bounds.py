@@ -319,3 +319,26 @@ def test_scores_in_higher_precision_lower_the_bound():
         return literal.total(terms, "sum")
 
     assert holds(observed(run, low, parts.value_of(x)), helped)
+
+
+def attained(run, bound):
+    """Worst case over bound, for the entry that comes closest."""
+    return (worst(run, uniform(2.0**-24)) / bound.flatten()).max().item()
+
+
+def test_the_constants_of_centring_softmax_and_relu_layers_are_attained():
+    linear = uniform(2.0**-24).linear()
+    x = torch.tensor([[1.0, 1e-9, 1e-9]], dtype=DOUBLE)
+    centred = attained(lambda run: run.centre(x), bounds.centring(x, linear))
+    assert centred == pytest.approx(1, rel=1e-6)
+    # A small chance, whose quotient sees every addition: the other terms are the first ones.
+    s = torch.tensor([[0.0, -30.0, -31.0]], dtype=DOUBLE)
+    seen = torch.ones_like(s, dtype=torch.bool)
+    plain = heads.softmax(s, linear, shifted=False)
+    chances = attained(lambda run: run.softmax(s, seen, shifted=False), plain)
+    assert chances == pytest.approx(1, rel=1e-6)
+    one = torch.full((3, 3), 1e-9, dtype=DOUBLE)
+    one[:, 0] = 1.0
+    parts = replace(feedforward("relu", 3, 3, 1, biases=False), inward=one, outward=one)
+    layer = attained(lambda run: run.mlp(x, parts), bounds.mlp(x, parts, linear))
+    assert layer == pytest.approx(1, rel=1e-6)
