@@ -28,6 +28,9 @@ PLACES = {
     "place": "stream (after the block), attention or ffn (what each adds to the stream)",
     "sublayer": "attention or ffn",
     "format": "the number format, as it was asked for",
+    "by": "all (every place), component, layer, pair (of components), cross (component and layer)",
+    "part": "what was rounded, alone",
+    "component": "part of the block",
     "mode": "as-run (float32 where the code asks for it) or flat (every result in the format)",
 }
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
@@ -36,6 +39,7 @@ LAYERS = {
         ("diversity", "dimension", "stream", "lipschitz", "rounding"),
         "0 is the embedding output, 1 the first block",
     ),
+    "condition": "1 is the first block",
     **dict.fromkeys(
         ("spectrum", "attention", "querykey", "gain"), "0 is the first attention layer"
     ),

@@ -36,6 +36,8 @@ ORDER = (
     "gain",
     "rounding",
     "logits",
+    "attribution",
+    "condition",
 )
 # What is measured when formats are asked for; gradients only when they are, too.
 ROUNDING = ("rounding", "logits", "attribution", "condition")
@@ -198,7 +200,7 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
                 "--formats bf16 --backward"
             )
         return list(chosen)
-    from layerlab.measures.rounding import listed
+    from layerlab.measures.rerun import listed
 
     options = {"formats": ",".join(listed(given))}
     known, kept = measures(), {measure.name: measure for measure in chosen}

@@ -98,6 +98,7 @@ class Whole:
         subject: the model as `subject.Subject` describes it.
         begin: say how many runs will follow.
         step: say which run begins.
+        trace: hand every layer of a sequence to a function, with its weights, one at a time.
         memory: shared by all measures of this model, so that one run can serve several.
     """
 
@@ -105,6 +106,7 @@ class Whole:
     sequences: Sequence[Tokens]
     begin: Callable[[int], None]
     step: Callable[[str], None]
+    trace: Callable[[Tensor, Callable[[Layer], None]], None]
     memory: dict[Any, Any] = field(default_factory=dict)
 
 

@@ -141,12 +141,25 @@ class _Reader:
             sequences=self.sequences,
             begin=lambda runs: self.progress.start(name, runs),
             step=lambda what: self.progress.step(None, what),
+            trace=self._trace,
         )
         with observing(self.subject.model):
             for measure in self.runners:
                 self.found.rows[measure.name] = []
                 self.take(measure, measure.read, whole)
                 self._settle(measure, Trace())
+
+    def _trace(self, tokens: Tensor, read: Callable[[Layer], None]) -> None:
+        """One pass over one sequence for a measure that runs the model itself."""
+        stack = self.subject.stack
+        assert not isinstance(stack, str)
+
+        def give(layer: Layer) -> None:
+            if layer.attention is not None and layer.sublayers:
+                layer = replace(layer, weights=self._weights(layer))
+            read(layer)
+
+        trace(self.subject.model, stack, [tokens], give, fronts=self.fronts)
 
     def _read_stored(self) -> None:
         """Measures of weights, one layer at a time from the files."""

@@ -4,26 +4,39 @@ The model's own code runs in the format, operation by operation, and in float64 
 Nothing is trained or quantised: weights, activations and sums are rounded as they would be.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, isfinite, nan
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerlab import UserError
-from layerlab.domain import Domain
-from layerlab.measures.measure import Band, Bound, Measure, NotApplicable, Row, Run, Whole
-from layerlab.numerics.attribution import outputs
-from layerlab.numerics.emulate import Emulation
-from layerlab.numerics.format import find
-from layerlab.numerics.regime import exact, regime
+from layerlab.measures.measure import (
+    Band,
+    Bound,
+    Layer,
+    Measure,
+    Row,
+    Run,
+    Whole,
+)
+from layerlab.measures.rerun import DOMAINS, FORMATS, Reruns, formats, reruns
+from layerlab.measures.theory import theory
+from layerlab.numerics import depth
+from layerlab.numerics.arithmetic import mixed
+from layerlab.numerics.format import Format, find
+from layerlab.numerics.spread import Kind
 from layerlab.shapes import Hidden
 
-FORMATS = "bf16"
+# Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
+TOKENS = 64
+SINGLE = 2.0**-24
 MODES = ("as-run", "flat")
+FORETOLD: Mapping[str, Kind] = {"predicted": "variance", "running": "bound"}
+# A relative error of 1 is as large as the features: a bound from there on says nothing.
+VACUOUS = 1.0
 QUANTILES = (0.05, 0.95)
 Errors = Float[Tensor, " token"]
 
@@ -54,109 +67,89 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
     return terms.sum(-1).clamp(min=0)
 
 
-def formats(run: Run) -> list[str]:
-    """The formats that were asked for, by name.
+def _foretold(
+    whole: Whole, again: Reruns, name: str, reasons: dict[str, str]
+) -> dict[str, list[float]]:
+    """What is predicted and what is bounded, NaN with a reason where nothing can be said."""
+    found = {}
+    for column, kind in FORETOLD.items():
+        whole.step(f"{name}, {column}")
+        try:
+            found[column] = again.foretold(name, kind)
+        except UserError as reason:
+            found[column] = [nan] * len(again.true)
+            reasons[f"{name} {column}"] = f"{name}, {column}: not applicable, because {reason}"
+    return found
 
-    Source: Own.
 
-    Raises:
-        UserError: a name that is no format.
+def apriori(whole: Whole, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
+    """Theorem 4.30 at the first tokens of a sequence: its bound in front of and behind each block.
+
+    NaN behind a block of which the theorem does not speak, and for formats that are no plain
+    floating point. Weights count as exact.
+
+    Source: budzinskiy25, Theorem 4.30; see `numerics.depth.recursion`.
     """
-    return listed(run.options["formats"])
+    plain = {name: find(name) for name in names}
+    kinds = {name: mixed(f.unit, SINGLE) for name, f in plain.items() if isinstance(f, Format)}
+    found = {name: [0.0 if name in kinds else nan] for name in names}
+
+    def read(layer: Layer) -> None:
+        known = theory(layer, whole.subject.model)
+        if known is None:
+            return
+        block = known.block
+        for name, rows in found.items():
+            if block is None or name not in kinds:
+                rows.append(nan)
+            elif rows[-1] < inf:
+                factors = depth.layer(known.entered, block, kinds[name])
+                rows.append(factors.after(rows[-1]))
+            else:
+                rows.append(rows[-1])
+
+    whole.trace(tokens[:TOKENS], read)
+    return found
 
 
-def listed(given: str | Iterable[str]) -> list[str]:
-    """Formats with commas, each once, each looked up.
-
-    Source: Own.
-
-    Raises:
-        UserError: a name that is no format, or none at all.
-    """
-    words = given.split(",") if isinstance(given, str) else list(map(str, given))
-    names = [name.strip() for name in words if name.strip()]
-    if not names:
-        raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
-    for name in names:
-        find(name)
-    return list(dict.fromkeys(names))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reruns:
-    """One sequence through one model, in any arithmetic.
-
-    Attributes:
-        blocks: whose outputs are the stream.
-        true: the stream in front of the blocks and behind each, and the logits, in float64.
-    """
-
-    model: nn.Module
-    tokens: Tensor
-    blocks: tuple[nn.Module, ...]
-    true: list[Tensor]
-
-    def call(self) -> Any:
-        return forward(self.model, self.tokens)
-
-    def emulated(self, format: str, mode: str) -> list[Tensor]:
-        """The same as `true`, in a format."""
-        run = Emulation(self.model, regime(format, mode))
-        return [one[0] for one in outputs(run, self.call, self.blocks)]
-
-
-def forward(model: Any, tokens: Tensor) -> Any:
-    """One forward pass without a cache.
-
-    Source: Own.
-    """
-    return model(input_ids=tokens[None], use_cache=False)
-
-
-def reruns(whole: Whole, tokens: Tensor) -> Reruns:
-    """The reference run of one sequence, ready for others beside it.
-
-    Source: Own.
-
-    Raises:
-        NotApplicable: what its blocks pass on is not one vector per token.
-    """
-    model, stack = whole.subject.model, whole.subject.stack
-    run = Emulation(model, exact(model.dtype))
-    found = outputs(run, lambda: forward(model, tokens), stack.blocks)
-    for one in found:
-        if one.dim() != 3 or one.shape[:2] != (1, len(tokens)):
-            shape = tuple(one.shape)
-            raise NotApplicable(f"its blocks pass a tensor of shape {shape}, not one per token")
-    true = [one[0] for one in found]
-    return Reruns(model=model, tokens=tokens, blocks=stack.blocks, true=true)
-
-
-def _rows(whole: Whole, names: Sequence[str]) -> dict[str, list[Row]]:
+def _rows(whole: Whole, names: Sequence[str]) -> dict[str, Any]:
     """Rows of both measures: one set of runs gives the stream and the logits."""
     key = ("rounding", tuple(names))
     if key in whole.memory:
         return whole.memory[key]
-    found: dict[str, list[Row]] = {"rounding": [], "logits": []}
-    whole.begin(len(whole.sequences) * (1 + len(MODES) * len(names)))
+    found: dict[str, Any] = {"rounding": [], "logits": [], "reasons": {}}
+    reasons = found["reasons"]
+    each = len(MODES) + len(FORETOLD)
+    whole.begin(len(whole.sequences) * (2 + each * len(names)))
     for number, tokens in enumerate(whole.sequences):
         whole.step("float64 reference")
         again = reruns(whole, tokens)
+        whole.step("a-priori bounds")
+        before = apriori(whole, tokens, names)
         for name in names:
             seen = {}
             for mode in MODES:
                 whole.step(f"{name}, {mode}")
                 seen[mode] = again.emulated(name, mode)
+            told = _foretold(whole, again, name, reasons)
+            told["apriori"] = _filled(before[name], len(again.true))
             where = {"sequence": number, "format": name}
-            found["rounding"] += _stream(again, seen, where)
-            found["logits"] += [
-                {**where, "mode": mode, **_logits(again, seen[mode][-1])} for mode in MODES
-            ]
+            found["rounding"] += _stream(again, seen, told, where)
+            for mode in MODES:
+                last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
+                row = _logits(again, seen[mode][-1])
+                found["logits"].append({**where, "mode": mode, **row, **last})
     whole.memory[key] = found
     return found
 
 
-def _stream(again: Reruns, seen: dict[str, list[Tensor]], where: Row) -> Iterator[Row]:
+def _filled(values: Sequence[float], length: int) -> list[float]:
+    return [*values, *[nan] * length][:length]
+
+
+def _stream(
+    again: Reruns, seen: dict[str, list[Tensor]], told: dict[str, list[float]], where: Row
+) -> Iterator[Row]:
     for layer, true in enumerate(again.true[:-1]):
         every = error(seen["as-run"][layer], true)
         low, high = (float(every.quantile(share)) for share in QUANTILES)
@@ -169,6 +162,7 @@ def _stream(again: Reruns, seen: dict[str, list[Tensor]], where: Row) -> Iterato
             "high": high,
             "worst": float(every.max()),
             "worst_token": int(every.argmax()),
+            **{column: values[layer] for column, values in told.items()},
             "flat": float(error(seen["flat"][layer], true).mean()),
         }
 
@@ -206,9 +200,25 @@ def read(whole: Whole, run: Run) -> list[Row]:
 
     Source: Own.
     """
-    rows = _rows(whole, formats(run))["rounding"]
+    found = _rows(whole, formats(run))
+    rows = found["rounding"]
     _overflow(run, rows, "mean")
+    run.notes.update(found["reasons"])
+    for name in dict.fromkeys(row["format"] for row in rows):
+        said = _vacuous([row for row in rows if row["format"] == name])
+        if said:
+            run.notes[f"vacuous {name}"] = f"{name}: {said}"
     return rows
+
+
+def _vacuous(rows: Sequence[Row]) -> str | None:
+    """From which layer on the running bound says nothing."""
+    empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
+    endless = [row["layer"] for row in rows if row["running"] == inf]
+    if not empty:
+        return None
+    tail = f", and infinite from layer {min(endless)} on" if endless else ""
+    return f"the running worst-case bound is vacuous (1 or more) from layer {min(empty)} on{tail}"
 
 
 def read_logits(whole: Whole, run: Run) -> list[Row]:
@@ -220,8 +230,6 @@ def read_logits(whole: Whole, run: Run) -> list[Row]:
     _overflow(run, rows, "error")
     return rows
 
-
-DOMAINS = {"formats": Domain(kind=str)}
 
 MEASURES = (
     Measure(
@@ -243,13 +251,25 @@ MEASURES = (
             "high": "observed as run, 95 % of the tokens are below",
             "worst": "observed as run, the worst token",
             "worst_token": "position of the worst token",
+            "predicted": "predicted, mean: first-order variances of independent roundings, as run",
+            "running": "bounded, mean: the worst case carried along, as run",
+            "apriori": "bounded: Theorem 4.30 with the factors of this text, its first 64 tokens",
             "flat": "observed, mean, every result rounded to the format",
         },
-        plot=("mean", "median", "worst", "flat"),
+        plot=("mean", "predicted", "running", "apriori", "median", "worst", "flat"),
         better="lower",
         needs=frozenset({"model"}),
         read=read,
         bound=(
+            Bound(column="mean", limit="predicted", side="beside", source="Own"),
+            Bound(column="mean", limit="running", side="upper", source="Own", vacuous=VACUOUS),
+            Bound(
+                column="mean",
+                limit="apriori",
+                side="beside",
+                source="budzinskiy25, Theorem 4.30",
+                vacuous=VACUOUS,
+            ),
             Bound(column="mean", limit="worst", side="beside", source="Own"),
             Bound(column="mean", limit="flat", side="beside", source="Own"),
         ),
@@ -277,6 +297,8 @@ MEASURES = (
             "kl": "mean KL divergence in nats",
             "kl_worst": "the largest of one position",
             "loss": "change of the mean next-token loss in nats",
+            "predicted": "the error as predicted from variances, as run",
+            "running": "the worst case carried along, as run; vacuous from 1 on",
         },
         plot=("error",),
         better="lower",

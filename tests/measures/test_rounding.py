@@ -7,7 +7,8 @@ import torch
 
 from layerlab import UserError
 from layerlab.measures.reading import readings
-from layerlab.measures.rounding import divergence, error, forward, listed
+from layerlab.measures.rerun import forward, listed
+from layerlab.measures.rounding import divergence, error
 from layerlab.measures.subject import Subject
 from layerlab.registry import resolve, with_formats
 
@@ -82,8 +83,9 @@ def test_the_runs_are_shared_and_announced(tiny):
     watcher = Watcher()
     chosen = resolve(["rounding(formats='bf16,fp16')", "logits(formats='bf16,fp16')"])
     readings(patient(tiny("gpt2")), [TOKENS, TOKENS + 8], chosen, watcher)
-    # For each sequence the reference, and each format as-run and flat, once for both measures.
-    assert watcher.steps == watcher.total == 2 * (1 + 2 * 2)
+    # For each sequence the reference and Theorem 4.30, and each format as-run, flat, predicted and
+    # bounded: once for both measures.
+    assert watcher.steps == watcher.total == 2 * (2 + 4 * 2)
 
 
 def test_what_overflows_is_said_and_is_no_error_of_the_program(tiny):
