@@ -7,21 +7,26 @@ Over a few rows the chain stays in the cache, and only its input is kept for the
 import torch
 from torch import Tensor
 
+from layerlab.blocks.derivative import unwatched
+
 LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
 PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
 
 
 def worthwhile(x: Tensor) -> bool:
-    """Whether rows at a time pay: where gradients of a large tensor are to come, uncompiled.
+    """Whether rows at a time pay: where gradients of a large tensor are to come.
 
     Source: Own.
     """
-    return (
-        x.device.type == "cpu"
-        and x.numel() >= LARGE
-        and torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-    )
+    return large(x) and torch.is_grad_enabled()
+
+
+def large(x: Tensor) -> bool:
+    """Whether memory is what takes time, and operations run as they are written.
+
+    Source: Own.
+    """
+    return x.device.type == "cpu" and x.numel() >= LARGE and unwatched()
 
 
 def rows(width: int) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layerlab.blocks.derivative import again, redone
 from layerlab.blocks.piece import rows, worthwhile
 from layerlab.shapes import Stream
 
@@ -71,15 +72,16 @@ class _Tapped(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, ages, ctx.added = inputs
         ctx.save_for_backward(x, weight, ages)
-        ctx.save_for_forward(x, weight, ages)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, ages = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
-            y = weighed(_reached(x, weight), weight, ages, added=ctx.added)
-            slopes = torch.autograd.grad(y, (x, weight), gradient, create_graph=True)
-            return *slopes, None, None
+        if redone(gradient):
+
+            def plain(x: Tensor, weight: Tensor) -> Tensor:
+                return weighed(_reached(x, weight), weight, ages, added=ctx.added)
+
+            return *again(plain, (x, weight), (gradient,)), None, None
         taps, there = _taps(weight), _there(x, ages, weight.shape[1])
         slope = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         exact = torch.promote_types(weight.dtype, torch.float32)
@@ -91,12 +93,6 @@ class _Tapped(torch.autograd.Function):
             _along(totals, x[sequences], given[:, start:end], seen, start)
         found = totals.t().sum_to_size(weight.shape).to(weight.dtype)
         return slope, found, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, moved: Tensor, turned: Tensor, *_: None) -> Tensor:
-        x, weight, ages = ctx.saved_tensors
-        first = weighed(_reached(moved, weight), weight, ages, added=ctx.added)
-        return first + weighed(_reached(x, weight), turned, ages, added=False)
 
 
 def _down(

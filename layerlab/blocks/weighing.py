@@ -5,29 +5,25 @@ the call takes longer than the product. The sum of weighted rows that embeddings
 takes all tokens in one call; it is the same sum, in the same order.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layerlab.blocks.derivative import again, redone
+from layerlab.blocks.piece import large
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
-
-LARGE = 2**18  # numbers; below that the calls of the plain way cost little
 
 
 def worthwhile(streams: Tensor) -> bool:
-    """Whether to sum by lookup: a compiler and a GPU do as well without.
+    """Whether to sum by lookup: below that size the calls of the plain way cost little.
+
+    A counter of matrix products finds none in a lookup; while it counts, they are multiplied.
 
     Source: Own.
     """
-    return (
-        streams.device.type == "cpu"
-        and streams.dtype == torch.float32
-        and streams.numel() >= LARGE
-        and not torch.compiler.is_compiling()
-    )
+    return streams.dtype == torch.float32 and large(streams)
 
 
 def mix(streams: Streams, rows: StreamRows) -> tuple[Stream, Streams]:
@@ -54,31 +50,13 @@ def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, S
     return _add(streams, weights, y)
 
 
-def again(
-    plain: Callable[..., Any], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
-) -> tuple[Tensor | None, ...]:
-    """A gradient that has a derivative of its own: of the plain formula, by autograd.
-
-    Source: Own.
-    """
-    outputs = plain(*inputs)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    given = [one for one in zip(outputs, gradients, strict=True) if one[1] is not None]
-    wanted = [one for one in inputs if one.requires_grad]
-    kept, slopes = zip(*given, strict=True)
-    found = iter(
-        torch.autograd.grad(kept, wanted, slopes, create_graph=True, materialize_grads=True)
-    )
-    return tuple(next(found) if one.requires_grad else None for one in inputs)
-
-
 def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     """The gradient + weight x + rows @ matrix: in place where `mix` made it, unseen by others.
 
     Source: Own.
     """
     rows, width = rows.flatten(0, -2), x.shape[-1]
-    if worthwhile(x) and gradient.is_contiguous() and not torch.is_grad_enabled():
+    if worthwhile(x) and gradient.is_contiguous():
         gradient.addcmul_(x, weight).view(-1, width).addmm_(rows, matrix)
         return gradient
     slope = torch.addcmul(gradient, x, weight).reshape(-1, width)
@@ -112,7 +90,7 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, entered: Tensor, mixed: Tensor) -> tuple[Tensor | None, ...]:
         streams, rows = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if redone(entered, mixed):
             return again(_mix, (streams, rows), (entered, mixed))
         entered = entered.unsqueeze(-2)
         through = _sums(rows[..., 1:, :].transpose(-1, -2), mixed)
@@ -140,9 +118,11 @@ class _Add(torch.autograd.Function):
     def backward(
         ctx: Any, written: Tensor | None, mean: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        if written is None and mean is None:
+            return None, None, None
         weights, y = ctx.saved_tensors
         through = _joined(written, mean, weights)
-        if torch.is_grad_enabled():
+        if redone(through):
             others = again(_outer, (weights, y), (through,))
             return through, *others
         slope = _sums(weights.unsqueeze(-2), through).squeeze(-2)
@@ -154,9 +134,9 @@ def _outer(weights: Tensor, y: Tensor) -> Tensor:
 
 
 def _joined(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tensor:
-    """The gradient of the streams, of those that came back."""
+    """The gradient of the streams, of those of the two that came back."""
     if mean is None:
-        assert written is not None  # backward is not called for nothing
+        assert written is not None  # else there is no gradient
         return written
     count = weights.shape[-1]
     share = (mean / count).unsqueeze(-2)

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.derivative import again, redone
 from layerlab.blocks.norm import LayerNorm
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.blocks.start import Constant, Draw, linear, starts, zeros
 from layerlab.blocks.stream import COLLAPSE, STREAMS, ParallelStreams, sublayer
-from layerlab.blocks.weighing import again, plus, worthwhile
+from layerlab.blocks.weighing import plus, worthwhile
 from layerlab.domain import Domain
 from layerlab.shapes import StreamRows, Streams, StreamWeights
 
@@ -51,7 +52,7 @@ class NormedRows(torch.autograd.Function):
         ctx: Any, gradient: Tensor, through: Tensor, *ignored: Any
     ) -> tuple[Tensor | None, ...]:
         x, gain, bias, weight, mean, scale, normed = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if redone(gradient, through):
 
             def plain(x: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
                 gain, bias, weight = others
@@ -75,6 +76,17 @@ def _normed_rows(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon:
 
 def _centred(rows: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
+
+
+def _bare(module: nn.Module) -> bool:
+    """Whether to call it is to apply its weights: an adapter is called, and so is what is heard."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return type(module) in (nn.Linear, LayerNorm) and not any(hooks)
 
 
 class HyperConnections(ParallelStreams):
@@ -137,11 +149,11 @@ class HyperConnections(ParallelStreams):
     def _product(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """The streams, and N(H) W."""
         norm, weight = self.norm, self.weight
-        if type(weight) is nn.Linear and worthwhile(streams):  # an adapter is called, not read
-            product, streams, *_ = NormedRows.apply(
+        if worthwhile(streams) and _bare(weight) and _bare(norm):
+            product, through, *_ = NormedRows.apply(
                 streams, norm.weight, norm.bias, weight.weight, norm.epsilon
             )
-            return streams, product
+            return through, product
         return streams, weight(norm(streams))
 
     @classmethod

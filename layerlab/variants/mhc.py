@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.derivative import again, redone, unwatched
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.blocks.start import Constant, Draw, starts, zeros
 from layerlab.blocks.stream import STREAMS, ParallelStreams, exact, sublayer
-from layerlab.blocks.weighing import again, plus
+from layerlab.blocks.weighing import plus
 from layerlab.domain import Domain
 from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
 
@@ -31,26 +32,41 @@ class NormedProduct(torch.autograd.Function):
     Source: xie25, section 4.3.1, which also norms after the product.
     """
 
-    generate_vmap_rule = True
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = _inverse(x)
+        return functional.linear(x, weight) * scale, x.view_as(x), scale
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.linear(x, weight) * _inverse(x), x.view_as(x)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        product, _, scale = output
+        ctx.mark_non_differentiable(scale)
+        ctx.save_for_backward(*inputs, product, scale)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
-    ) -> None:
-        ctx.save_for_backward(*inputs, output[0])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, through: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight, product = ctx.saved_tensors
-        scale = _inverse(x)  # again: a saved one would be a constant to a second derivative
+    def backward(ctx: Any, gradient: Tensor, through: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        x, weight, product, scale = ctx.saved_tensors
+        if redone(gradient, through):
+            return again(_normed_product, (x, weight), (gradient, through))
         rows = gradient * scale
         shrink = (gradient * product).sum(-1, keepdim=True) * scale.square() / -x.shape[-1]
         moved = rows.flatten(0, -2).t() @ x.flatten(0, -2)
         return plus(through, x, shrink, rows, weight), moved
+
+
+def normed_product(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """W x / sqrt(mean(x^2) + epsilon), and x.
+
+    Source: xie25, section 4.3.1, which also norms after the product.
+    """
+    if unwatched():
+        product, through, _ = NormedProduct.apply(x, weight)
+        return product, through
+    return _normed_product(x, weight)
+
+
+def _normed_product(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return functional.linear(x, weight) * _inverse(x), x
 
 
 def _inverse(x: Tensor) -> Tensor:
@@ -66,10 +82,10 @@ def doubly_stochastic(logits: Matrices, iterations: int, guard: float) -> Matric
     Source: xie25, equation 9, transposed.
     """
     last = logits.movedim((-2, -1), (0, 1)).contiguous()  # places last: sums become long vectors
-    if torch.compiler.is_compiling():
-        matrix = _balanced(last, iterations, guard)
-    else:
+    if unwatched():
         matrix = _Balanced.apply(last, iterations, guard)[0]
+    else:
+        matrix = _balanced(last, iterations, guard)
     return matrix.movedim((0, 1), (-2, -1))
 
 
@@ -108,7 +124,7 @@ class _Balanced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *ignored: Any) -> tuple[Tensor | None, ...]:
         logits, matrix, columns, rows = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if redone(gradient):
             return (
                 *again(lambda x: _balanced(x, ctx.iterations, ctx.guard), (logits,), (gradient,)),
                 None,
@@ -212,7 +228,7 @@ class ManifoldConnections(ParallelStreams):
         """In float32 at least; the norm is one number a token and comes after the product."""
         flat = streams.flatten(-2)
         flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-        product, flat = NormedProduct.apply(flat, self.weight.to(flat.dtype))
+        product, flat = normed_product(flat, self.weight.to(flat.dtype))
         logits = torch.addcmul(self.static.to(flat.dtype), product, scale.to(flat.dtype))
         return logits, flat.view(streams.shape).to(streams.dtype)
 

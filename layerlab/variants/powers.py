@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.blocks.derivative import again, redone
 from layerlab.blocks.piece import pieces, worthwhile
 from layerlab.shapes import Features
 
@@ -79,17 +80,18 @@ class _NormedPowers(torch.autograd.Function):
         x, weight, bias, ctx.epsilon = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(x, weight, bias, output[1])
-        ctx.save_for_forward(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scales = ctx.saved_tensors
         kind = _exact(x)
-        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
-            inputs = (x.to(kind), weight.to(kind), bias.to(kind))
-            y = _sum(*inputs, ctx.epsilon)[0].to(x.dtype)
-            slopes = torch.autograd.grad(y, (x, weight, bias), gradient, create_graph=True)
-            return *slopes, None
+        if redone(gradient):
+
+            def plain(*inputs: Tensor) -> Tensor:
+                x, weight, bias = (one.to(kind) for one in inputs)
+                return _sum(x, weight, bias, ctx.epsilon)[0].to(gradient.dtype)
+
+            return *again(plain, (x, weight, bias), (gradient,)), None
         slope = torch.empty_like(x, memory_format=torch.contiguous_format)
         total, constant = torch.zeros_like(weight, dtype=kind), torch.zeros_like(bias, dtype=kind)
         exact = weight.to(kind).unsqueeze(-1)
@@ -107,19 +109,6 @@ class _NormedPowers(torch.autograd.Function):
             total += shares
             constant += given.sum()
         return slope, total.to(weight.dtype), constant.to(bias.dtype), None
-
-    @staticmethod
-    def jvp(ctx: Any, moved: Tensor, turned: Tensor, lifted: Tensor, _: None) -> Any:
-        x, weight, bias = ctx.saved_tensors
-        scales = _sum(x, weight, bias, ctx.epsilon)[1].unsqueeze(-1)
-        total, power = torch.zeros_like(x) + lifted, torch.ones_like(x)
-        for at, scale in enumerate(scales):
-            steeper = (at + 1) * power * moved
-            power = power * x
-            along = (power * steeper).mean(-1, keepdim=True)
-            total = total + weight[at] * (scale * steeper - scale**3 * along * power)
-            total = total + turned[at] * scale * power
-        return total, None
 
 
 def _backward_rows(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.blocks.activation import activated, sloped
+from layerlab.blocks.derivative import again, redone
 from layerlab.blocks.piece import pieces, worthwhile
 from layerlab.shapes import Features
 
@@ -72,17 +73,20 @@ class _Series(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, ctx.names, *numbers = inputs
         ctx.save_for_backward(x, *numbers)
-        ctx.save_for_forward(x, *numbers)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, *numbers = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
-            y = _sum(x, ctx.names, *_halves(numbers))
-            first, *others = torch.autograd.grad(y, (x, *numbers), gradient, create_graph=True)
+        if redone(gradient):
+
+            def plain(x: Tensor, *numbers: Tensor) -> Tensor:
+                return _sum(x, ctx.names, *_halves(numbers))
+
+            first, *others = again(plain, (x, *numbers), (gradient,))
             return first, None, *others
         slope = torch.empty_like(x, memory_format=torch.contiguous_format)
-        totals = [torch.zeros(x.shape[-1], dtype=torch.float32) for _ in numbers]
+        kind = torch.promote_types(x.dtype, torch.float32)
+        totals = [torch.zeros(x.shape[-1], dtype=kind) for _ in numbers]
         for rows, given, target in zip(pieces(x), pieces(gradient), pieces(slope), strict=True):
             _backward_rows(rows, given, target, ctx.names, numbers, totals)
         _at_rest(gradient, ctx.names, numbers, totals)
@@ -91,15 +95,6 @@ class _Series(torch.autograd.Function):
             for total, one in zip(totals, numbers, strict=True)
         ]
         return slope, None, *found
-
-    @staticmethod
-    def jvp(ctx: Any, moved: Tensor, _: None, *still: Tensor) -> Tensor:
-        x, *numbers = ctx.saved_tensors
-        total = torch.zeros_like(x)
-        for name, scale, shift in zip(ctx.names, *_halves(numbers), strict=True):
-            scale, shift = scale.to(x.dtype), shift.to(x.dtype)
-            total = total + sloped(moved * scale, torch.addcmul(shift, x, scale), name)
-        return total
 
 
 def _backward_rows(
@@ -118,15 +113,16 @@ def _backward_rows(
             slope.addcmul_(inner, scale.expand_as(inner))
         else:
             torch.mul(inner, scale, out=slope)
-        totals[n + at] += inner.sum(0, dtype=torch.float32)
-        totals[at] += inner.mul_(x).sum(0, dtype=torch.float32)
+        totals[n + at] += inner.sum(0, dtype=totals[at].dtype)
+        totals[at] += inner.mul_(x).sum(0, dtype=totals[at].dtype)
 
 
 def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: Numbers) -> None:
     """What further terms take off at rest moves with their shifts, by the same for every row."""
-    n, whole = len(names), gradient.flatten(0, -2).sum(0, dtype=torch.float32)
+    n, kind = len(names), totals[0].dtype
+    whole = gradient.flatten(0, -2).sum(0, dtype=kind)
     for at in range(1, n):
-        row = numbers[n + at].to(torch.float32).expand_as(whole)
+        row = numbers[n + at].to(kind).expand_as(whole)
         totals[n + at] -= sloped(whole, row, names[at])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks import weighing
+from layerlab.blocks import piece, weighing
 from layerlab.variants.hyper import NormedRows, _normed_rows
 from tests.model.small import shaken, small, tokens
 
@@ -16,7 +16,7 @@ UNIT = 2.0**-24
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "LARGE", 0)
+    monkeypatch.setattr(piece, "LARGE", 0)
 
 
 def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -75,7 +75,7 @@ def test_a_model_with_lookups_learns_as_one_without(
     model = shaken(small(name, dtype=torch.float32))
     model.set_attn_implementation("eager")  # which has a second derivative
     found = [learned(model)]
-    monkeypatch.setattr(weighing, "LARGE", 2**60)
+    monkeypatch.setattr(piece, "LARGE", 2**60)
     found.append(learned(model))
     for one, other in zip(*found, strict=True):
         error = (one - other).norm()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from layerlab.blocks import piece
 from layerlab.blocks.flow import Flow
 from layerlab.model.account import account
 from layerlab.model.modeling import LabForCausalLM
@@ -142,3 +143,17 @@ def test_streams_keep_their_precision_under_autocast() -> None:
         part.write(entered, torch.zeros(2, 5, 48, dtype=torch.bfloat16), flow)
     assert entered.dtype == torch.float32
     assert torch.equal(flow.carry["residual.streams"], hyper)
+
+
+def test_who_listens_to_the_norm_or_the_product_hears_them_at_every_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(piece, "LARGE", 1)
+    model = small("hyper-connections", dtype=torch.float32)
+    part = model.model.layers[0].ffn_residual
+    for module in (part.norm, part.weight):
+        heard = []
+        handle = module.register_forward_hook(lambda *_, heard=heard: heard.append(1))
+        model(tokens())
+        handle.remove()
+        assert heard == [1]

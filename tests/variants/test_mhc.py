@@ -12,7 +12,7 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
 )
 
 from layerlab.blocks.flow import Flow
-from layerlab.variants.mhc import NormedProduct, doubly_stochastic
+from layerlab.variants.mhc import doubly_stochastic, normed_product
 from tests.model.small import shaken, small, tokens
 from tests.variants.test_hyper import ROUNDING, check_cost, streams
 
@@ -107,12 +107,12 @@ def test_the_written_out_gradient_is_the_true_one() -> None:
     )
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        return NormedProduct.apply(x, weight)[0]
+        return normed_product(x, weight)[0]
 
     norm = (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     torch.testing.assert_close(product(x, weight), x @ weight.T / norm, rtol=1e-14, atol=1e-14)
-    assert torch.autograd.gradcheck(NormedProduct.apply, (x, weight))
-    assert torch.autograd.gradgradcheck(NormedProduct.apply, (x, weight))
+    assert torch.autograd.gradcheck(normed_product, (x, weight))
+    assert torch.autograd.gradgradcheck(normed_product, (x, weight))
 
 
 @pytest.mark.parametrize("guard", [0.0, 1e-6, 1e-2])

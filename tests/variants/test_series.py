@@ -60,8 +60,7 @@ def test_value_and_derivatives(names: tuple[str, ...], numbers: int) -> None:
     theirs = torch.autograd.grad(expected, (x, *rest), given)
     torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-13)
     for one, other in zip(ours[1:], theirs[1:], strict=True):
-        # sums over 150 rows are kept in float32, as the numbers themselves are in training
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=150 * 2.0**-23)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_start_is_the_first_term_to_the_bit() -> None:

@@ -1,0 +1,68 @@
+"""Derivatives written out by hand: where they stand in for autograd's, and where they must not."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def unwatched() -> bool:
+    """Whether operations run one by one, and none but autograd's backward pass looks on.
+
+    A compiler fuses the plain formula by itself; transforms of functions and forward derivatives
+    take it apart; modes that count, round or listen know the operations that it is made of.
+
+    Source: Own.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0
+    )
+
+
+def redone(*gradients: Tensor | None) -> bool:
+    """Whether a backward pass takes the plain formula: it is differentiated in turn, or vectorised.
+
+    Source: Own.
+
+    Args:
+        gradients: those that it was given.
+    """
+    batched = torch._C._functorch.is_legacy_batchedtensor
+    return (
+        torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or any(one is not None and batched(one) for one in gradients)
+    )
+
+
+def again(
+    plain: Callable[..., Any], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """A gradient that has a derivative of its own: of the plain formula, by autograd.
+
+    What is frozen gets none, and gives none to the outputs that hang on it alone.
+
+    Source: Own.
+    """
+    with torch.enable_grad():
+        outputs = plain(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    given = [
+        (one, gradient)
+        for one, gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None and one.requires_grad
+    ]
+    if not given:
+        return (None,) * len(inputs)
+    wanted = [one for one in inputs if one.requires_grad]
+    kept, slopes = zip(*given, strict=True)
+    found = iter(
+        torch.autograd.grad(kept, wanted, slopes, create_graph=True, materialize_grads=True)
+    )
+    return tuple(next(found) if one.requires_grad else None for one in inputs)
