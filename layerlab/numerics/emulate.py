@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from layerlab import UserError
 from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
@@ -99,13 +100,18 @@ class Emulation(Carriage):
     @contextmanager
     def running(self, backward: bool = False) -> Iterator["Emulation"]:
         """The model's code runs in the arithmetic until the block ends."""
+        _check_runnable(self.model)
         with ExitStack() as stack:
             if self._policy is not None:
                 stack.enter_context(cast(self.model, self._policy, self.regime.low))
             stack.enter_context(self.tracker.follow())
             stack.enter_context(self._swapped(backward))
-            handle = self.model.register_forward_hook(lambda *call: plain(call[-1]))
-            stack.callback(handle.remove)
+            handles = (
+                self.model.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
+                self.model.register_forward_hook(lambda *call: plain(call[-1])),
+            )
+            for handle in handles:
+                stack.callback(handle.remove)
             stack.enter_context(torch.set_grad_enabled(backward))
             stack.enter_context(Unfused())
             stack.enter_context(self)
@@ -191,6 +197,23 @@ class Emulation(Carriage):
             raw = rounder(format, mode, self._generator if mode == "stochastic" else None)
             self._rounds[format] = raw if _spans(format) else _sparing(raw)
         return self._rounds[format]
+
+    def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
+        """Features that a model is given directly are in its dtype."""
+        return tree_map(self._given, args), tree_map(self._given, options)
+
+    def _given(self, value: Any) -> Any:
+        if isinstance(value, Carrier):  # made inside the block
+            return value if value.dtype == self.regime.low else value.to(self.regime.low)
+        if not floating(value):
+            return value
+        format = self.regime.results.get(self.regime.low)
+        place = Place("", "input")
+        values = value.detach().to(self.wide)
+        if format is None or not self.chosen(place):
+            return Carrier(values, self.regime.low)
+        self.roundings[place] += 1
+        return Carrier(self._round(format)(values), self.regime.low)
 
     @contextmanager
     def _swapped(self, backward: bool) -> Iterator[None]:
@@ -302,6 +325,22 @@ def _sparing(round: Round) -> Round:
         return torch.where(values.abs() < MASK, round(values), values)
 
     return spare
+
+
+def _check_runnable(model: nn.Module) -> None:
+    """Say what stands against an emulation before it begins."""
+    name = type(model).__name__
+    if any(value.is_meta for value in model.parameters()):
+        raise UserError(
+            f"{name} is on the meta device and has no weights: there is nothing to round; load it"
+            " on a device that holds numbers"
+        )
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if kind == "flex_attention":
+        raise UserError(
+            f"{name} uses flex_attention, which cannot be looked into; type"
+            " model.set_attn_implementation('sdpa')"
+        )
 
 
 def _stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:

@@ -364,3 +364,47 @@ def test_sums_of_an_operation_that_has_none_to_split_are_refused() -> None:
     with pytest.raises(UserError, match="accumulate= cannot look into"):
         with emulate(model, "bf16", "flat", accumulate=1):
             model(torch.ones(2))
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(UserError, match="there is nothing to round"):
+        with emulate(built("llama").to("meta"), "bf16"):
+            pass
+
+
+def test_flex_attention_is_refused() -> None:
+    model = built("llama")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(UserError, match="which cannot be looked into"), emulate(model, "bf16"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Conv1d(3, 4, 3), (2, 3, 8)),
+        (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5)), (7, 6)),
+        (nn.TransformerEncoderLayer(16, 2, batch_first=True).eval(), (1, 5, 16)),
+    ],
+)
+def test_any_module_takes_features(model: nn.Module, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    with reference(model):
+        exact = model(x)
+    with emulate(model, "bf16") as run:
+        emulated = model(x)
+    with torch.no_grad():
+        real = copy.deepcopy(model).to(torch.bfloat16)(x.to(torch.bfloat16))
+    assert type(emulated) is Tensor
+    assert any(place.operation == "input" for place in run.roundings)
+    # A few numbers, so a third more or less is chance; both are far from none and from all.
+    assert distance(emulated, exact) == pytest.approx(distance(real, exact), rel=0.5)
+
+
+def test_hidden_states_and_embeddings_are_plain() -> None:
+    model = built("llama")
+    embedded = torch.randn(1, 6, model.config.hidden_size)
+    with emulate(model, "bf16"):
+        output = model(inputs_embeds=embedded, output_hidden_states=True)
+    assert all(type(value) is Tensor for value in (output.logits, *output.hidden_states))
