@@ -67,11 +67,18 @@ class Carrier(Tensor):
 
 
 def held(value: Any) -> Any:
-    """The values of a carrier; anything else as it is."""
+    """The values of a carrier; anything else as it is.
+
+    Source: Own.
+    """
     return value.held if isinstance(value, Carrier) else value
 
 
 def floating(value: Any) -> bool:
+    """Whether something is a tensor of floating numbers.
+
+    Source: Own.
+    """
     return isinstance(value, Tensor) and value.dtype.is_floating_point
 
 
@@ -93,7 +100,10 @@ class Uncarried(torch.autograd.Function):
 
 
 def plain(output: Any) -> Any:
-    """What a model returned, with plain tensors for its carriers."""
+    """What a model returned, with plain tensors for its carriers.
+
+    Source: Own.
+    """
     return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, Carrier) else x, output)
 
 
@@ -242,7 +252,10 @@ def _concerns(flat: Iterable[Any]) -> bool:
 
 
 def written(func: Any) -> bool:
-    """Whether an operation writes into one of its arguments."""
+    """Whether an operation writes into one of its arguments.
+
+    Source: Own.
+    """
     return bool(func._schema.is_mutable)
 
 

@@ -135,7 +135,10 @@ class Tracker:
 
 
 def matches(place: Place, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns names the place, its module, or a module around it."""
+    """Whether one of the patterns names the place, its module, or a module around it.
+
+    Source: Own.
+    """
     spelled = (str(place), *_around(place.module))
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in spelled)
 
@@ -147,6 +150,8 @@ def _around(module: str) -> Iterator[str]:
 
 def patterns(where: str | Iterable[str] | None, model: nn.Module) -> tuple[str, ...] | None:
     """The patterns that select places, their modules looked up in the model.
+
+    Source: Own.
 
     Raises:
         UserError: no module has a name like that.
@@ -164,7 +169,10 @@ def patterns(where: str | Iterable[str] | None, model: nn.Module) -> tuple[str, 
 
 
 def unmatched(pattern: str, names: Iterable[str]) -> str:
-    """What to say of a pattern that selects nothing."""
+    """What to say of a pattern that selects nothing.
+
+    Source: Own.
+    """
     known = sorted(set(names))
     # With stars and layer numbers aside, what was meant differs in a letter or two.
     plain = {NUMBER.sub("", name).replace("*", ""): name for name in reversed(known)}

@@ -46,7 +46,7 @@ def accumulated(
     With one term a product is rounded before it is added, as in the scalar model
     fl(x op y) = (x op y)(1 + delta); with more the terms of a block are summed exactly.
 
-    Source: rounding25, Section 4; the blockwise form Own.
+    Source: budzinskiy25, Model 4.1; the blockwise form Own.
 
     Raises:
         UserError: an operation with no sum that could be split.

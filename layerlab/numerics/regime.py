@@ -100,7 +100,10 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
 
 
 def exact(low: torch.dtype) -> Regime:
-    """float64 throughout, whatever dtype the code asks for: the reference."""
+    """The reference: float64 throughout, whatever dtype the code asks for.
+
+    Source: Own.
+    """
     return Regime(low=low, wide=torch.float64)
 
 
