@@ -15,20 +15,27 @@ if TYPE_CHECKING:
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
     from layerlab.model.match import matched
+    from layerlab.numerics.casting import apply_precision
+    from layerlab.numerics.emulate import emulate
+    from layerlab.numerics.policy import Policy, load_policy
     from layerlab.registry import load
     from layerlab.report.report import Report, load_report
     from layerlab.studies.runner import study
 
 __version__ = "0.1.0"
 __all__ = [
+    "Policy",
     "Report",
     "UserError",
     "__version__",
+    "apply_precision",
     "build",
     "diagnose",
+    "emulate",
     "inspect",
     "list_variants",
     "load",
+    "load_policy",
     "load_report",
     "matched",
     "retrofit",
@@ -42,6 +49,10 @@ _HOMES = {
     "build": "layerlab.model.build",
     "list_variants": "layerlab.model.card",
     "matched": "layerlab.model.match",
+    "apply_precision": "layerlab.numerics.casting",
+    "emulate": "layerlab.numerics.emulate",
+    "Policy": "layerlab.numerics.policy",
+    "load_policy": "layerlab.numerics.policy",
     "load": "layerlab.registry",
     "Report": "layerlab.report.report",
     "load_report": "layerlab.report.report",

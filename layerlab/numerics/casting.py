@@ -5,30 +5,27 @@ output of a kept module flows on in float32 until a module in the low format tak
 hooks serve a real model in a low dtype and an emulated one, where dtypes are nominal.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from torch.utils._pytree import tree_map
 
 from layerlab import UserError
+from layerlab.numerics.attention import SINGLE, answer, attends, finite, implementations
 from layerlab.numerics.carrier import floating
 from layerlab.numerics.place import patterns
 from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.snapshot import Snapshot
 
-# Attribute of an attention module whose scores, softmax and weighted sum are in float32.
-SINGLE = "_attends_in_float32"
-PREFIX = "cast_"
-EAGER = ("eager_attention_forward", "eager_attention")
+# The policy that `apply_precision` gave to a model.
+APPLIED = "_precision_policy"
+# What attention is given beside the stream, as transformers calls it.
+SUPPLIES = ("attention_mask", "alibi", "position_embeddings")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -63,19 +60,19 @@ def kept(model: nn.Module, policy: Policy) -> Kept:
     """
     residual = RESIDUAL in policy.keep
     named = [entry for entry in policy.keep if entry != RESIDUAL]
-    patterns(named, model)
+    _look_up(named, model)
     names = [name for name, _ in model.named_modules() if name]
     inner = [entry.removesuffix(ATTENTION) for entry in named if entry.endswith(ATTENTION)]
     whole = [entry for entry in named if not entry.endswith(ATTENTION)]
     modules = {name for name in names if _within(name, whole)}
     if residual:
         modules |= {name for name, module in model.named_modules() if _scales(module)}
-    hearing = [name for name in names if _attends(model.get_submodule(name))]
+    hearing = [name for name in names if attends(model.get_submodule(name))]
     for entry in inner:
         if not any(fnmatchcase(name, entry) for name in hearing):
             raise UserError(
                 f"no module {entry!r} asks transformers' AttentionInterface for its attention, so"
-                " it cannot be kept in float32 apart; keep whole modules instead"
+                " it cannot be kept in float32 apart; keep the whole module instead"
             )
     wanted = [*inner, *modules]
     attentions = {name for name in hearing if any(fnmatchcase(name, entry) for entry in wanted)}
@@ -97,7 +94,16 @@ def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
         The same model.
 
     Raises:
-        UserError: a format that torch does not compute in, or an entry that names nothing.
+        UserError: a format that torch does not compute in, an entry that names nothing, or a model
+            that has its policy already.
+
+    Example:
+        >>> import copy, layerlab
+        >>> model = layerlab.build("llama", width=16, layers=2, heads=2, vocab=32, context=8)
+        >>> policy = layerlab.Policy(format="bf16", keep=("residual", "lm_head"))
+        >>> low = layerlab.apply_precision(copy.deepcopy(model), policy)
+        >>> low.lm_head.weight.dtype, low.model.layers[0].ffn.up.weight.dtype
+        (torch.float32, torch.bfloat16)
     """
     low = REAL.get(policy.format)
     if low is None:
@@ -106,10 +112,12 @@ def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
             " others can be emulated"
         )
     found = kept(model, policy)
+    _check(model, found)
     for owner, name, _, value in stored(model):
         single = found.parameter(f"{owner}.{name}")
         value.data = value.data.to(torch.float32 if single else low)
     _install(model, found, low)
+    setattr(model, APPLIED, policy)
     return model
 
 
@@ -120,9 +128,10 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
     Source: Own.
     """
     found = kept(model, policy)
+    _check(model, found)
     before = Snapshot(model)
-    config = getattr(model, "config", None)
-    implementation = getattr(config, "_attn_implementation", None)
+    config: Any = getattr(model, "config", None)
+    asked = implementations(config)
     handles = _install(model, found, low)
     try:
         yield found
@@ -130,8 +139,8 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
         for handle in handles:
             handle.remove()
         before.restore()
-        if config is not None and implementation is not None:
-            config._attn_implementation = implementation
+        if asked:
+            config._attn_implementation = asked
 
 
 def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
@@ -152,7 +161,18 @@ def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
         handles.append(first.register_forward_pre_hook(_widening, with_kwargs=True, prepend=True))
     for name in found.attentions:
         setattr(model.get_submodule(name), SINGLE, True)
-    _answer(model)
+    handles += [
+        module.register_forward_pre_hook(
+            _supplying(torch.float32 if name in found.modules else low),
+            with_kwargs=True,
+            prepend=True,
+        )
+        for name, module in model.named_modules()
+        if "Attention" in type(module).__name__ and not attends(module)
+    ]
+    # Code that does not ask may still compare the name of its attention with those it knows.
+    if any(attends(module) for module in model.modules()):
+        answer(model)
     return handles
 
 
@@ -185,6 +205,30 @@ def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
         }
 
     return cast_input
+
+
+def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
+    """A hook before attention that settles no dtypes: the stream and what comes beside it are cast.
+
+    Masks, rotary tables and slopes are made in the dtype of the stream, which may be kept.
+    """
+
+    def cast_supply(module: nn.Module, args: Any, options: Any) -> Any:
+        stream = next((value for value in (*args, *options.values()) if floating(value)), None)
+        if stream is None or stream.dtype == dtype:
+            return args, options
+
+        def supply(value: Any) -> Any:
+            return finite(value, dtype) if floating(value) else value
+
+        def chosen(name: str, value: Any) -> Any:
+            return tree_map(supply, value) if value is stream or name in SUPPLIES else value
+
+        return tuple(chosen("", value) for value in args), {
+            name: chosen(name, value) for name, value in options.items()
+        }
+
+    return cast_supply
 
 
 def _widening(module: nn.Module, args: Any, options: Any) -> Any:
@@ -259,48 +303,22 @@ def _loses(values: Tensor) -> bool:
     return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
-def _attends(module: nn.Module) -> bool:
-    """Whether a module, or its `attend`, asks transformers' interface for its attention."""
-    code = getattr(type(module).forward, "__code__", None)
-    asks = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
-    return asks or callable(getattr(module, "attend", None))
+def _check(model: nn.Module, found: Kept) -> None:
+    """Refuse a model that has a policy already, and a kernel that knows no float32."""
+    if hasattr(model, APPLIED):
+        raise UserError(
+            "this model has a policy already, and what it rounded is lost; load the model anew"
+        )
+    own = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
+    if found.attentions and "flash" in own:
+        raise UserError(
+            f"{own} computes in no float32; load the model with attn_implementation='sdpa' to keep"
+            " its attention in it"
+        )
 
 
-def _answer(model: nn.Module) -> None:
-    """Let the model's attention be asked through one that settles its dtypes first."""
-    config = getattr(model, "config", None)
-    own = getattr(config, "_attn_implementation", None)
-    if config is None or own is None or own.startswith(PREFIX):
-        return
-    AttentionInterface.register(PREFIX + own, partial(_settled, own))
-    if own in ALL_MASK_ATTENTION_FUNCTIONS:
-        AttentionMaskInterface.register(PREFIX + own, ALL_MASK_ATTENTION_FUNCTIONS[own])
-    config._attn_implementation = PREFIX + own
-
-
-def _settled(
-    name: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Any,
-    *args: Any,
-    **options: Any,
-) -> Any:
-    """The module's own attention on queries, keys, values and mask of one dtype."""
-    dtype = torch.float32 if getattr(module, SINGLE, False) else value.dtype
-    if isinstance(mask, Tensor) and mask.dtype.is_floating_point and mask.dtype != dtype:
-        lowest = max(torch.finfo(dtype).min, torch.finfo(mask.dtype).min)
-        mask = mask.clamp(min=lowest).to(dtype)
-    own = ALL_ATTENTION_FUNCTIONS.get(name, _eager(module))
-    given = (_to(factor, dtype) for factor in (query, key, value))
-    return own(module, *given, mask, *args, **options)
-
-
-def _eager(module: nn.Module) -> Callable[..., Any] | None:
-    """The eager attention that a module's code, or that of its `attend`, falls back to."""
-    homes = (type(module).__module__, getattr(getattr(module, "attend", None), "__module__", ""))
-    scopes = (vars(sys.modules[home]) for home in homes if home in sys.modules)
-    found = (value for scope in scopes for name, value in scope.items() if name in EAGER)
-    return next(found, None)
+def _look_up(entries: list[str], model: nn.Module) -> None:
+    try:
+        patterns(entries, model)
+    except UserError as error:
+        raise UserError(str(error).replace("where=", "keep=", 1)) from None

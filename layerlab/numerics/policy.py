@@ -4,7 +4,8 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ class Policy:
             anything else modules by their path, with `*` and `?`, their parameters and what they
             compute.
         measured: what was found when the policy was made, for the reader.
+
+    Example:
+        >>> print(Policy(format="bf16", keep=("residual", "lm_head")).toml(), end="")
+        format = "bf16"
+        keep = [
+            "residual",
+            "lm_head",
+        ]
     """
 
     format: str
@@ -36,7 +45,11 @@ class Policy:
         find(self.format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as TOML, under another name first."""
+        """Write it as TOML, under another name first.
+
+        Raises:
+            UserError: there is no such folder, or it cannot be written.
+        """
         target = Path(path)
         partial = target.with_name(f".{target.name}.partial")
         try:
@@ -48,21 +61,27 @@ class Policy:
                 " folder that exists and can be written"
             ) from None
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
 
     def toml(self) -> str:
         """The policy as the text of a TOML file."""
-        # A JSON string is a TOML string, and so is a JSON number.
-        lines = [f"format = {json.dumps(self.format)}", "keep = ["]
-        lines += [f"    {json.dumps(name, ensure_ascii=False)}," for name in self.keep]
+        lines = [f"format = {_quoted(self.format)}", "keep = ["]
+        lines += [f"    {_quoted(name)}," for name in self.keep]
         lines.append("]")
         if self.measured:
             lines += ["", "[measured]"]
-            lines += [
-                f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}"
-                for name, value in self.measured.items()
-            ]
+            lines += [f"{_quoted(name)} = {_value(seen)}" for name, seen in self.measured.items()]
         return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: as in JSON, but for one character that TOML wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: str | float) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value).lower()
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
@@ -72,6 +91,13 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
 
     Raises:
         UserError: there is no such file, it is not TOML, or it does not say what a policy says.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "policy.toml")
+        >>> Policy(format="fp16", keep=("model.layers.*.self_attn:attention",)).save(path)
+        >>> load_policy(path).keep
+        ('model.layers.*.self_attn:attention',)
     """
     try:
         found: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -82,12 +108,16 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{str(path)!r} is not TOML: {error}; write format and keep") from None
-    unknown = sorted(set(found) - set(asdict(Policy(format="bf16"))))
-    keep = found.get("keep", [])
+    unknown = sorted(set(found) - {part.name for part in fields(Policy)})
+    keep, measured = found.get("keep", []), found.get("measured", {})
     named = isinstance(keep, list) and all(isinstance(name, str) for name in keep)
-    if unknown or not named or not isinstance(found.get("format"), str):
+    told = isinstance(measured, dict) and all(
+        isinstance(value, (str, int, float)) for value in measured.values()
+    )
+    if unknown or not named or not told or not isinstance(found.get("format"), str):
         raise UserError(
-            f"{str(path)!r} is not a policy: it needs format, a string, and keep, a list of strings"
-            + (f", and knows no {', '.join(unknown)}" if unknown else "")
+            f"{str(path)!r} is not a policy: it needs format, a string, and keep, a list of"
+            " strings; measured, a table of numbers, is for the reader"
+            + (f"; it knows no {', '.join(unknown)}" if unknown else "")
         )
-    return Policy(format=found["format"], keep=tuple(keep), measured=found.get("measured", {}))
+    return Policy(format=found["format"], keep=tuple(keep), measured=measured)
