@@ -117,7 +117,7 @@ class Correlation:
         tied = torch.minimum(through, p * (1 - p)).clamp_min(0)
         # Where a weight cannot move as far as its slope says, neither can the sum.
         held = torch.where(through > 0, tied / through, 0.0).nan_to_num(nan=0.0)
-        apart = (_finite(square * (rest + centred)) * held).nan_to_num(nan=math.inf)
+        apart = (_finite(square * (rest + centred)) * held).nan_to_num(math.inf, math.inf)
         self._made = Weights(apart, tied)
         return tied
 
@@ -136,11 +136,11 @@ def _mixed(call: Call, record: Weights) -> Tensor:
     other = call.spread(1)
     if other is not None:
         spread = spread + (weights.square() + own) @ other
-    return spread.clamp_min(0).nan_to_num(nan=math.inf)
+    return spread.clamp_min(0).nan_to_num(math.inf, math.inf)
 
 
 def _finite(values: Tensor) -> Tensor:
-    return values.nan_to_num(nan=math.inf)
+    return values.nan_to_num(math.inf, math.inf)
 
 
 def _flat(scale: Scale) -> Scale:

@@ -102,10 +102,9 @@ def clamped(call: Call, algebra: Algebra) -> Spread:
 
     Source: Own.
     """
-    spread = call.spread(0)
-    if spread is None or algebra.power == 1:
-        return spread
-    return torch.where(call.value(0) == call.results[0], spread, 0.0)
+    x, y = call.value(0), call.results[0]
+    entry = Function(slope=lambda x, y: (x == y).to(x.dtype), units=0)
+    return _elementwise(call, algebra, entry, x, y, lambda z: call.again(z.clone(), *call.args[1:]))
 
 
 def sided(call: Call, algebra: Algebra) -> Spread:
@@ -144,7 +143,7 @@ def power(call: Call, algebra: Algebra) -> Spread:
     through: Spread = None
     if spread is not None and algebra.power == 1 and n >= 0 and n.is_integer():
         size = x.abs()
-        through = ((size + spread) ** n - size**n).nan_to_num(nan=math.inf)
+        through = ((size + spread) ** n - size**n).nan_to_num(math.inf, math.inf)
         # What cancels in float64 is less than this.
         through = torch.where(spread == 0, 0.0, through + size**n * 2.0**-50)
     elif spread is not None:

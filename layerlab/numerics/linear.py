@@ -146,10 +146,11 @@ def product(call: Call, algebra: Algebra) -> Spread:
     if c is not None and not parts:
         parts.append(of(_nothing(x), _nothing(y), c))
     through = added(*parts)
-    terms = _terms(call, left, right) + (addend is not None)
+    terms = _terms(call, left) + (addend is not None)
 
     def size() -> Tensor:
-        whole = None if addend is None else _magnitude(call.value(addend))
+        extra = None if addend is None else call.value(addend)
+        whole = None if extra is None else _magnitude(extra)
         total = of(_magnitude(x), _magnitude(y), whole)
         return total if through is None else total + through
 
@@ -168,13 +169,13 @@ FACTORS: dict[str, tuple[int | None, int, int]] = {
 ELEMENTWISE = frozenset({"mul", "mul_", "addcmul", "addcmul_"})
 
 
-def _terms(call: Call, left: int, right: int) -> float:
+def _terms(call: Call, left: int) -> int:
     """How many products a result is the sum of."""
     if call.name in ELEMENTWISE:
         return 1
     if call.name == "convolution":
-        return float(call.value(1)[0].numel())
-    return float(call.value(left).shape[-1])
+        return int(call.value(1)[0].numel())
+    return int(call.value(left).shape[-1])
 
 
 def _size(x: Any, algebra: Algebra) -> Any:
@@ -203,7 +204,7 @@ def quotient(call: Call, algebra: Algebra) -> Spread:
         below = algebra.divisor(torch.as_tensor(y, dtype=result.dtype), f) ** algebra.power
         above = added(e, None if f is None else algebra.size(result) * f)
         assert above is not None
-        through = torch.where(above == 0, 0.0, above / below).nan_to_num(nan=math.inf)
+        through = torch.where(above == 0, 0.0, above / below).nan_to_num(math.inf, math.inf)
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 
@@ -217,7 +218,7 @@ def reciprocal(call: Call, algebra: Algebra) -> Spread:
     if f is not None:
         below = algebra.divisor(call.value(0), f) ** algebra.power
         through = torch.where(f == 0, 0.0, algebra.size(result) * f / below)
-        through = through.nan_to_num(nan=math.inf)
+        through = through.nan_to_num(math.inf, math.inf)
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 

@@ -22,20 +22,20 @@ def softmax(call: Call, algebra: Algebra) -> Spread:
     spread = call.spread(0)
     through: Spread = None
     if spread is not None and algebra.power == 2:
-        whole = (p.square() * spread).nan_to_num(nan=math.inf).sum(dim, keepdim=True)
+        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
         through = p.square() * (spread * (1 - 2 * p) + whole)
-        through = torch.minimum(through.nan_to_num(nan=math.inf), p * (1 - p)).clamp_min(0)
+        through = torch.minimum(through.nan_to_num(math.inf, math.inf), p * (1 - p)).clamp_min(0)
     elif spread is not None:
         through = _simplex(s, p, spread, int(dim))
     if algebra.power == 2:
         return through
     below = s.amax(dim, keepdim=True) - s
     apart = torch.where(p > 0, below + (spread if spread is not None else 0.0), 0.0)
-    apart = apart.nan_to_num(nan=math.inf)
-    mean = (p * apart).nan_to_num(nan=math.inf).sum(dim, keepdim=True)
+    apart = apart.nan_to_num(math.inf, math.inf)
+    mean = (p * apart).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
     terms = algebra.slack(s.shape[dim] + 16, lambda: reach(p, through))
     # A rounded difference to the highest score, in the exponents of numerator and sum.
-    differences = algebra.slack(2, lambda: (p * (apart + mean)).nan_to_num(nan=math.inf))
+    differences = algebra.slack(2, lambda: (p * (apart + mean)).nan_to_num(math.inf, math.inf))
     return torch.minimum(added(through, terms, differences), torch.maximum(p, 1 - p) * 1.001)  # type: ignore[arg-type]
 
 
@@ -61,9 +61,9 @@ def log_softmax(call: Call, algebra: Algebra) -> Spread:
     through: Spread = None
     if spread is not None and algebra.power == 2:
         p = y.exp()
-        whole = (p.square() * spread).nan_to_num(nan=math.inf).sum(dim, keepdim=True)
+        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
         through = spread * (1 - 2 * p) + whole
-        through = through.nan_to_num(nan=math.inf).clamp_min(0)
+        through = through.nan_to_num(math.inf, math.inf).clamp_min(0)
     elif spread is not None:
         through = spread + _shift(s, spread, dim, keep=True)
     # One unit of the difference and of the logarithm, the rest inside the logarithm of a sum.
@@ -102,7 +102,7 @@ def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
     middle = s.logsumexp(dim, keepdim=keep)
     above = (s + spread).logsumexp(dim, keepdim=keep) - middle
     below = middle - (s - spread).logsumexp(dim, keepdim=keep)
-    return torch.maximum(above, below).abs().nan_to_num(nan=math.inf) + 2.0**-50
+    return torch.maximum(above, below).abs().nan_to_num(math.inf, math.inf) + 2.0**-50
 
 
 def layer_norm(call: Call, algebra: Algebra) -> list[Spread]:
@@ -162,7 +162,7 @@ def _centred(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
 def _divided(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[int]) -> Tensor:
     moved = apart.square().mean(dims, keepdim=True).sqrt()
     lowest = (sigma - moved).clamp_min(math.sqrt(epsilon))
-    return ((apart + n.abs() * moved) / lowest).nan_to_num(nan=math.inf)
+    return ((apart + n.abs() * moved) / lowest).nan_to_num(math.inf, math.inf)
 
 
 def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int]) -> Tensor:

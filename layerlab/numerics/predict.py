@@ -6,10 +6,11 @@ is further from the reference. The rounding of the weights is done before anythi
 same for every token, so that what it does is computed, with a second pass, and not modelled.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ class Prediction(Emulation):
         super().__init__(model, replace(regime, wide=torch.float64), where)
         self.algebra = algebra(kind, regime.wide)
         self._correlation = Correlation()
-        self._given: Sequence[Any] = ()
+        self._passed: Sequence[Any] = ()
         self.undecided: set[str] = set()
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
 
@@ -81,7 +82,7 @@ class Prediction(Emulation):
             before = (inner[0].clone(), *inner[1:])
         else:
             before = inner
-        self._given = args
+        self._passed = args
         twins = len(args) > 1 and args[0] is args[1]
         run = _grouped if func._opname == "_grouped_mm" else func
         self._call = func._opname, run, before, spreads, options, twins
@@ -98,19 +99,19 @@ class Prediction(Emulation):
         call = Call(*self._call[:5], values, self._call[5])
         found: Any = None
         if func._opname in PRODUCTS:
-            found = self._summed(call, self._given)
+            found = self._summed(call, self._passed)
         if found is None and self.algebra.power == 2:
-            found = self._correlation.spread(call, self._given)
+            found = self._correlation.spread(call, self._passed)
         if found is None:
             found = entry(call, self.algebra)
         spreads = found if isinstance(found, list) else [found]
         for output, spread in zip(outputs, spreads, strict=True):
-            format = self._rounding(func, given, output)
+            format = None if self._shifts(call) else self._rounding(func, given, output)
             if format is not None:
                 spread = self.algebra.rounded(output.held, spread, format, self.regime.rounding)
             output.spread = _laid(spread, output.held)
         if self.algebra.power == 2 and len(outputs) == 1:
-            self._correlation.follow(call, self._given, outputs[0])
+            self._correlation.follow(call, self._passed, outputs[0])
         if written(func):
             _keep(func, inputs, outputs[0])
 
@@ -125,6 +126,18 @@ class Prediction(Emulation):
                 return None
         assert isinstance(format, Format)
         return format
+
+    def _shifts(self, call: Call) -> bool:
+        """Whether this multiplies with a power of two, so that what was rounded stays so."""
+        if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
+            return False
+        number = call.value(1)
+        if isinstance(number, Tensor):
+            if number.dim() or call.spread(1) is not None:
+                return False
+            number = float(number)
+        kept = isinstance(self._passed[0], Carrier) and call.spread(0) is not None
+        return bool(kept and math.frexp(number)[0] in (0.5, -0.5))
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
         return self._factor(factor, super()._read(factor, operation), self.regime.cache)
@@ -231,7 +244,7 @@ def spreads(
     call: Callable[[], Any],
     regime: Regime,
     modules: Sequence[nn.Module],
-    kind: Kind,
+    kind: str,
     where: str | Iterable[str] | None = None,
 ) -> Readings:
     """What is predicted, or guaranteed, of the error of modules' outputs and of the logits.
@@ -254,14 +267,16 @@ def spreads(
         The values in float64 of the modules' outputs and then the logits, and their spreads.
 
     Raises:
-        UserError: an operation without a rule, or a module that `call` does not run.
+        UserError: an operation without a rule, a module that `call` does not run, or no such kind.
     """
+    if kind not in get_args(Kind):
+        raise UserError(f"kind={kind!r} is neither 'variance' nor 'bound'; type one of them")
     with ExitStack() as stack:
         taken = stack.enter_context(_taking(model, modules))
         with reference(model):
             call()
         exact = _read(taken, modules, model)
-        run = Prediction(model, regime, kind, where)
+        run = Prediction(model, regime, cast(Kind, kind), where)
         with run.running():
             call()
         moved = _read(taken, modules, model)
@@ -275,7 +290,7 @@ def spreads(
         found.append(
             torch.hypot(shift, spread) if kind == "variance" else (shift.abs() + spread) * ROOM
         )
-    return values, [one.nan_to_num(nan=torch.inf) for one in found]
+    return values, [one.nan_to_num(torch.inf, torch.inf) for one in found]
 
 
 @contextmanager

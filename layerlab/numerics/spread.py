@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from layerlab.numerics.format import AnyFormat, Block, Format, Integer
+from layerlab.numerics.format import MOST_DIGITS, AnyFormat, Block, Format, Integer
 from layerlab.numerics.rounding import rounder
 
 Kind = Literal["variance", "bound"]
@@ -43,7 +43,7 @@ class Function:
     slope: Callable[[Tensor, Tensor], Tensor]
     bend: float | None = None
     steep: float = math.inf
-    units: float = 8
+    units: int = 8
     outer: bool = False
 
 
@@ -66,7 +66,7 @@ class Algebra(ABC):
         """|x|^p."""
         return x.abs() if self.power == 1 else x.square()
 
-    def factor(self, number: float) -> float:
+    def factor(self, number: int | float) -> float:
         return float(abs(number) ** self.power)
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Algebra(ABC):
         """How small |x| counts below a fraction."""
 
     @abstractmethod
-    def slack(self, terms: float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
         """What the arithmetic in which a result is made may add: gamma_terms of a size."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Variance(Algebra):
     def divisor(self, x: Tensor, s: Spread) -> Tensor:
         return x.abs()
 
-    def slack(self, terms: float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
         return None
 
     def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
@@ -116,6 +116,8 @@ class Variance(Algebra):
         what happens to x itself, r, as long as e is small, and a uniform error beyond.
         Where x saturates, its own error is cut off with it.
         """
+        if format.digits >= MOST_DIGITS and format.highest is not None:
+            return s
         kept = x if mode == "stochastic" else rounder(format, mode)(x)
         apart = kept - x
         gap = spacing(x, format)
@@ -128,7 +130,7 @@ class Variance(Algebra):
         over = x.abs() > format.largest
         total = torch.where(over, apart.square(), added if s is None else added + s)
         masks = ~(x.abs() < _mask(format))
-        return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(nan=math.inf)
+        return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(math.inf, math.inf)
 
     def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
         return added(s, (kept - x).square())
@@ -163,13 +165,13 @@ class Bound(Algebra):
             within = torch.maximum((f(x + s) - y).abs(), (y - f(x - s)).abs())
         else:
             within = known.slope(x, y).abs() * s + (known.bend / 2) * s.square()
-            within = torch.minimum(within.nan_to_num(nan=math.inf), known.steep * s)
+            within = torch.minimum(within.nan_to_num(math.inf, math.inf), known.steep * s)
         return _never(within, s)
 
     def divisor(self, x: Tensor, s: Spread) -> Tensor:
         return x.abs() if s is None else (x.abs() - s).clamp_min(0)
 
-    def slack(self, terms: float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
         off = terms * self.unit
         if off >= 1:
             return torch.full_like(size(), math.inf)
@@ -178,13 +180,18 @@ class Bound(Algebra):
 
     def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
         """Rounding keeps order, so that the ends of the interval say where a result may be."""
+        if format.digits >= MOST_DIGITS and format.highest is not None:
+            # float64 itself, in which the masks of code stand at the end of the range.
+            return s
         low, high = ("down", "up") if mode == "stochastic" else (mode, mode)
-        reach = torch.zeros_like(x) if s is None else s * ROOM + x.abs() * 2.0**-52
+        reach = torch.zeros_like(x) if s is None else _reach(x, s)
         above, below = x + reach, x - reach
         most = _spared(above, format, high) - x
         least = x - _spared(below, format, low)
         within = torch.maximum(most.abs(), least.abs())
-        return torch.where(x.isfinite(), within, 0.0 if s is None else s).nan_to_num(nan=math.inf)
+        return torch.where(x.isfinite(), within, 0.0 if s is None else s).nan_to_num(
+            math.inf, math.inf
+        )
 
     def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
         """An element's error is a share of the largest size that shares its scale, here of all."""
@@ -248,7 +255,12 @@ def added(*parts: Spread) -> Spread:
 
 def _never(within: Tensor, s: Tensor) -> Tensor:
     """An exact value stays exact, also where a derivative is infinite; what is undefined is inf."""
-    return torch.where(s == 0, 0.0, within).nan_to_num(nan=math.inf)
+    return torch.where(s == 0, 0.0, within).nan_to_num(math.inf, math.inf)
+
+
+def _reach(x: Tensor, s: Tensor) -> Tensor:
+    """A little more than s, for the rounding of x + s; none where x is exact."""
+    return torch.where(s == 0, 0.0, s * ROOM + x.abs() * 2.0**-52)
 
 
 def _mask(format: Format) -> float:
