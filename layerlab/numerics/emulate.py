@@ -184,6 +184,9 @@ class Emulation(Carriage):
         matrix = floating(factor) and factor.dim() >= 2
         if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
             return factor
+        # What the code, or a policy, has widened meets its parameter as it is.
+        if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
+            return factor
         self.roundings[place] += 1
         round = self._round(typing.cast(AnyFormat, self.regime.activations))
         values = self.inner(factor)
