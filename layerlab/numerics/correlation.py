@@ -110,7 +110,7 @@ class Correlation:
         centred = shared - 2 * (rows * mean) @ columns
         centred = centred + (rows * mean.square()).sum(-1, keepdim=True)
         centred = centred.clamp_min(0).reshape(p.shape)
-        rest = (spread - shared.reshape(p.shape)).clamp_min(0)
+        rest = (torch.where(p == 0, 0.0, spread) - shared.reshape(p.shape)).clamp_min(0)
         square = p.square()
         whole = _finite(square * rest).sum(-1, keepdim=True)
         through = _finite(square * (rest * (1 - 2 * p) + whole + centred))

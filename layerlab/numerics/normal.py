@@ -22,6 +22,8 @@ def softmax(call: Call, algebra: Algebra) -> Spread:
     spread = call.spread(0)
     through: Spread = None
     if spread is not None and algebra.power == 2:
+        # What counts for nothing does so however little is known of it.
+        spread = torch.where(p == 0, 0.0, spread)
         whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
         through = p.square() * (spread * (1 - 2 * p) + whole)
         through = torch.minimum(through.nan_to_num(math.inf, math.inf), p * (1 - p)).clamp_min(0)

@@ -108,7 +108,13 @@ class Prediction(Emulation):
         for output, spread in zip(outputs, spreads, strict=True):
             format = None if self._shifts(call) else self._rounding(func, given, output)
             if format is not None:
-                spread = self.algebra.rounded(output.held, spread, format, self.regime.rounding)
+                mode = self.regime.rounding
+                gone = self.algebra.gone(output.held, spread, format, mode)
+                spread = self.algebra.rounded(output.held, spread, format, mode)
+                if gone is not None and bool(gone.any()):
+                    # As masks do in half precision: what is infinite for sure is infinite here.
+                    output.held = torch.where(gone, output.held * torch.inf, output.held)
+                    spread = None if spread is None else torch.where(gone, 0.0, spread)
             output.spread = _laid(spread, output.held)
         if self.algebra.power == 2 and len(outputs) == 1:
             self._correlation.follow(call, self._passed, outputs[0])

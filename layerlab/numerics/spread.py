@@ -86,6 +86,22 @@ class Algebra(ABC):
         """The spread after rounding."""
 
     @abstractmethod
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest value that is reckoned with."""
+
+    def gone(self, x: Tensor, s: Spread, format: Format, mode: str) -> Tensor | None:
+        """Which finite values overflow to infinity for sure; None for formats that never do."""
+        if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
+            return None
+        most = x.abs().amax() if x.numel() else 0.0
+        if most < format.largest:
+            return None
+        low, high = self.ends(x, s)
+        sides = _directions(mode)
+        lost = _spared(low, format, sides[0]).isinf() & _spared(high, format, sides[1]).isinf()
+        return lost & (low.sign() == high.sign()) & x.isfinite()
+
+    @abstractmethod
     def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
         """The spread of what a storage format made of x, `kept`; its scales depend on all of x."""
 
@@ -131,6 +147,9 @@ class Variance(Algebra):
         total = torch.where(over, apart.square(), added if s is None else added + s)
         masks = ~(x.abs() < _mask(format))
         return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(math.inf, math.inf)
+
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        return x, x
 
     def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
         return added(s, (kept - x).square())
@@ -183,15 +202,18 @@ class Bound(Algebra):
         if format.digits >= MOST_DIGITS and format.highest is not None:
             # float64 itself, in which the masks of code stand at the end of the range.
             return s
-        low, high = ("down", "up") if mode == "stochastic" else (mode, mode)
-        reach = torch.zeros_like(x) if s is None else _reach(x, s)
-        above, below = x + reach, x - reach
+        low, high = _directions(mode)
+        below, above = self.ends(x, s)
         most = _spared(above, format, high) - x
         least = x - _spared(below, format, low)
         within = torch.maximum(most.abs(), least.abs())
         return torch.where(x.isfinite(), within, 0.0 if s is None else s).nan_to_num(
             math.inf, math.inf
         )
+
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        reach = torch.zeros_like(x) if s is None else _reach(x, s)
+        return x - reach, x + reach
 
     def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
         """An element's error is a share of the largest size that shares its scale, here of all."""
@@ -261,6 +283,11 @@ def _never(within: Tensor, s: Tensor) -> Tensor:
 def _reach(x: Tensor, s: Tensor) -> Tensor:
     """A little more than s, for the rounding of x + s; none where x is exact."""
     return torch.where(s == 0, 0.0, s * ROOM + x.abs() * 2.0**-52)
+
+
+def _directions(mode: str) -> tuple[str, str]:
+    """The modes that take the ends of an interval furthest."""
+    return ("down", "up") if mode == "stochastic" else (mode, mode)
 
 
 def _mask(format: Format) -> float:
