@@ -5,7 +5,7 @@ seconds of one thread, or wall seconds of several, and a ratio is that of the be
 what disturbs a round can only make it longer. pychop, gfloat and ml_dtypes run where they are
 installed.
 
-    --section NAME   throughput, emulation, agreement or figure; all if left out
+    --section NAME   throughput, emulation, agreement, predictor or figure; all if left out
     --rounds N       rounds of each comparison (default 7)
     --threads N      threads of torch and of the kernel (default 1)
     --count N        numbers in the section throughput (default 10 million)
@@ -37,6 +37,7 @@ from torch import Tensor
 
 from bench.emulation import agreement, emulation
 from bench.figure import figure
+from bench.predictor import predictor
 from layerlab.numerics.kernel import kernel
 from layerlab.numerics.rounding import rounder
 
@@ -243,6 +244,7 @@ SECTIONS: dict[str, Callable[[Setting], None]] = {
     "throughput": throughput,
     "emulation": lambda given: emulation(given, line, in_turns),
     "agreement": lambda given: agreement(line),
+    "predictor": lambda given: predictor(line),
     "figure": lambda given: figure(line, optional),
 }
 
