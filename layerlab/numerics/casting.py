@@ -25,7 +25,7 @@ from layerlab.numerics.snapshot import Snapshot
 # The policy that `apply_precision` gave to a model.
 APPLIED = "_precision_policy"
 # What attention is given beside the stream, as transformers calls it.
-SUPPLIES = ("attention_mask", "alibi", "position_embeddings")
+SUPPLIES = ("attention_mask", "alibi")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -147,8 +147,10 @@ def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
     handles = []
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
-        if _owns(module) or (leaf and name in found.modules):
-            wanted = torch.float32 if name in found.modules else None
+        # Rotary tables are made in the dtype of the stream that is shown to them.
+        turns = "Rotary" in type(module).__name__
+        if _owns(module) or (leaf and (turns or name in found.modules)):
+            wanted = torch.float32 if name in found.modules else None if _owns(module) else low
             handles.append(
                 module.register_forward_pre_hook(_casting(wanted), with_kwargs=True, prepend=True)
             )
@@ -210,7 +212,7 @@ def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
 def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
     """A hook before attention that settles no dtypes: the stream and what comes beside it are cast.
 
-    Masks, rotary tables and slopes are made in the dtype of the stream, which may be kept.
+    Masks and slopes are made in the dtype of the stream, which may be kept.
     """
 
     def cast_supply(module: nn.Module, args: Any, options: Any) -> Any:

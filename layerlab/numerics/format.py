@@ -14,6 +14,7 @@ Per: TypeAlias = Literal["tensor", "channel", "group"]
 Scale: TypeAlias = Literal["power of two", "fp8_e4m3"]
 
 MOST_DIGITS = 53
+SCALE_BITS = 8
 WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
 
@@ -86,6 +87,29 @@ class Block:
 
 
 AnyFormat: TypeAlias = Format | Integer | Block
+
+
+def bits(format: AnyFormat) -> float | None:
+    """Bits of one stored number, with its part of a block's scale; None without a limit.
+
+    Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
+    of the exponent is that of the subnormals. Scales of whole numbers are not counted.
+
+    Source: Own.
+    Unit: bits.
+
+    Example:
+        >>> [bits(find(name)) for name in ("bf16", "fp8_e4m3", "int4", "mxfp4")]
+        [16, 8, 4, 4.25]
+    """
+    if isinstance(format, Integer):
+        return format.bits
+    if isinstance(format, Block):
+        element = bits(format.element)
+        return None if element is None else element + SCALE_BITS / format.size
+    if format.lowest is None or format.highest is None:
+        return None
+    return format.digits + math.ceil(math.log2(format.highest - format.lowest + 2))
 
 
 def _ieee(name: str, digits: int, lowest: int, highest: int) -> Format:
