@@ -37,6 +37,11 @@ Readings = tuple[list[Tensor], list[Tensor]]
 class Prediction(Emulation):
     """Runs a model with rounded weights in float64, and follows the errors of its results.
 
+    A variance knows what scores share and weights take from one another (see `Correlation`), and no
+    other correlation: where errors of features add up along one direction it is too low, where a
+    block takes back what the stream brought it is too high. Directed rounding errs to one side,
+    which adds up faster than a variance says.
+
     Attributes:
         undecided: places where a choice (a comparison, the best k) lies within the bound of what is
             compared: behind them no bound holds.
@@ -132,6 +137,13 @@ class Prediction(Emulation):
                 return None
         assert isinstance(format, Format)
         return format
+
+    def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:
+        uncertain = any(isinstance(value, Carrier) and value.spread is not None for value in flat)
+        if uncertain and target.dtype.is_floating_point:
+            # What was made before has no room for a spread, which would be lost without a word.
+            raise lacking(f"{func} into a tensor made before the run")
+        return super()._write_plain(func, flat, target, args, kwargs)
 
     def _shifts(self, call: Call) -> bool:
         """Whether this multiplies with a power of two, so that what was rounded stays so."""

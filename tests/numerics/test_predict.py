@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab import UserError
+from layerlab.numerics.correlation import Correlation
 from layerlab.numerics.emulate import emulate
 from layerlab.numerics.predict import Prediction, spreads
 from layerlab.numerics.regime import regime
@@ -196,6 +197,40 @@ def test_float64_is_what_it_is() -> None:
     assert all((one == 0).all() for one in found)
 
 
+class Attending(nn.Module):
+    """Keys and values that are much alike: softmax and its weights' sum take most errors away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.parts = nn.Parameter(torch.randn(3, 16, 16, generator=generator) / 4)
+        self.shift = nn.Parameter(torch.randn(2, 16, generator=generator) * 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = x @ self.parts
+        key, value = key + self.shift[0], value + self.shift[1]
+        weights = torch.softmax((query[None] @ key[None].mT) * 0.3, dim=-1)
+        return (weights @ value[None]) - self.shift[1]
+
+
+def test_what_scores_share_and_weights_exchange_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Attending()
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+
+    def call() -> Any:
+        return model(x)
+
+    seen = observed(model, call, [], ("t12", {}))[0]
+
+    def ratio() -> float:
+        (value,), (spread,) = spreads(model, call, regime("t12"), [], "variance")
+        return float((seen[0] - value[0]).norm() / spread[0].norm())
+
+    assert 0.7 < ratio() < 1.3
+    monkeypatch.setattr(Correlation, "spread", lambda *given: None)
+    assert ratio() < 0.7
+
+
 class Written(nn.Module):
     """Writes into views, as caches do."""
 
@@ -246,6 +281,22 @@ def test_a_choice_within_the_error_has_no_bound(value: float, decided: bool) -> 
 class Strange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.special.bessel_j0(x * 1.1)
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = [torch.zeros(3)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.memory[0].copy_(x.exp()) * 2.0
+
+
+def test_errors_are_not_lost_in_older_tensors() -> None:
+    model = Remembering()
+    x = torch.ones(3)
+    with pytest.raises(UserError, match="into a tensor made before the run"):
+        spreads(model, lambda: model(x), regime("bf16"), [], "variance")
 
 
 def test_mistakes_are_named() -> None:
