@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 
 def unwatched() -> bool:
@@ -39,6 +40,20 @@ def redone(*gradients: Tensor | None) -> bool:
         or torch._C._are_functorch_transforms_active()
         or any(one is not None and batched(one) for one in gradients)
     )
+
+
+def bare(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether calling a module is applying its weights: adapters and what is heard are called.
+
+    Source: Own.
+    """
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return type(module) is kind and not any(hooks) and not _has_any_global_hook()
 
 
 def again(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.derivative import again, redone
+from layerlab.blocks.derivative import again, bare, redone
 from layerlab.blocks.norm import LayerNorm
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
@@ -78,17 +78,6 @@ def _centred(rows: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
 
 
-def _bare(module: nn.Module) -> bool:
-    """Whether to call it is to apply its weights: an adapter is called, and so is what is heard."""
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return type(module) in (nn.Linear, LayerNorm) and not any(hooks)
-
-
 class HyperConnections(ParallelStreams):
     """h = A_m^T H; H' = A_r^T H + B^T F(h).
 
@@ -149,7 +138,7 @@ class HyperConnections(ParallelStreams):
     def _product(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """The streams, and N(H) W."""
         norm, weight = self.norm, self.weight
-        if worthwhile(streams) and _bare(weight) and _bare(norm):
+        if worthwhile(streams) and bare(weight, nn.Linear) and bare(norm, LayerNorm):
             product, through, *_ = NormedRows.apply(
                 streams, norm.weight, norm.bias, weight.weight, norm.epsilon
             )

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.derivative import bare
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.norm import RmsNorm
 from layerlab.blocks.part import Option
+from layerlab.blocks.piece import large
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
@@ -17,6 +19,7 @@ from layerlab.blocks.start import Constant, linear, normal, ones, starts, zeros
 from layerlab.blocks.stream import sublayer
 from layerlab.domain import Domain
 from layerlab.shapes import Stream
+from layerlab.variants.augmented import joined
 
 FORMS = ("rw", "lr", "pa", "rw+lr", "rw+pa", "lr+pa", "rw+lr+pa")
 
@@ -83,14 +86,21 @@ class Laurel(Residual):
                 starts(self.norm, weight=zeros)
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
-        kept = x
-        if self.low:
-            kept = x + self.norm(self.right(self._seen(x, flow)))
+        low = self._seen(x, flow) if self.low else None
         self._remember(x, flow)
         if "rw" not in self.forms:
-            return kept + y
+            return self._augmented(x, low) + y
         weight = self.weight.softmax(0) if self.softmax else self.weight
-        return weight[0] * y + weight[1] * kept
+        if low is not None and large(x) and self._bare():
+            return joined(x, y, weight, low, self.right.weight)
+        return joined(self._augmented(x, low), y, weight)
+
+    def _bare(self) -> bool:
+        return bare(self.right, nn.Linear) and bare(self.norm, nn.Identity)
+
+    def _augmented(self, x: Tensor, low: Tensor | None) -> Tensor:
+        """The stream x + h(x)."""
+        return x if low is None else x + self.norm(self.right(low))
 
     def _seen(self, x: Tensor, flow: Flow) -> Tensor:
         """V applied to what h sees: to each before they are summed, since its results are small."""
@@ -152,7 +162,7 @@ VARIANTS = (
         "x <- a F(RMS(x)) + b (x + U V x)",
         "Residual weights and a low-rank term together, as the source trains language models.",
         cost="The gradient of each residual weight sums over the whole stream: eager, on one CPU "
-        "thread at width 256, a step takes about 6 % longer.",
+        "thread at width 256, a step takes about 3 % longer.",
     ),
     _variant(
         "laurel-rw",

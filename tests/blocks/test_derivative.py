@@ -14,6 +14,7 @@ from layerlab.blocks import piece, weighing
 from layerlab.blocks.derivative import unwatched
 from layerlab.blocks.tap import tapped
 from layerlab.model.account import account
+from layerlab.variants.augmented import joined
 from layerlab.variants.hyper import NormedRows
 from layerlab.variants.mhc import doubly_stochastic, normed_product
 from layerlab.variants.powers import normed_powers
@@ -30,6 +31,8 @@ CASES: dict[str, Case] = {
         lambda x, a, b, c, d: series(x, ("silu", "tanh"), [a, b], [c, d]),
         [(2, 3, 4), (4,), (4,), (4,), (4,)],
     ),
+    "joined": (joined, [(2, 3, 4), (2, 3, 4), (2,)]),
+    "augmented": (joined, [(2, 3, 4), (2, 3, 4), (2,), (2, 3, 2), (4, 2)]),
     "mix": (weighing.mix, [(2, 3, 3, 4), (2, 3, 4, 3)]),
     "add": (lambda s, w, y: weighing.add(s * 1, w, y), [(2, 3, 3, 4), (2, 3, 3), (2, 3, 4)]),
     "rows": (
@@ -39,7 +42,7 @@ CASES: dict[str, Case] = {
     "product": (lambda x, weight: passed(*normed_product(x, weight)), [(2, 3, 6), (4, 6)]),
     "balance": (lambda x: doubly_stochastic(x, 3, 1e-6), [(2, 3, 4, 4)]),
 }
-LARGE_PATHS = ["hyper-connections", "mhc", "canon", "polynorm", "siaf-4", "pangu-pi"]
+LARGE_PATHS = ["hyper-connections", "mhc", "canon", "polynorm", "siaf-4", "laurel", "laurel-rw"]
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import torch
 from transformers.models.gemma3n.configuration_gemma3n import Gemma3nTextConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextLaurelBlock
 
+from layerlab.blocks import piece
 from layerlab.blocks.flow import Flow
 from layerlab.model.account import account
 from layerlab.variants.laurel import FORMS
@@ -84,3 +85,15 @@ def test_the_first_sublayer_has_nothing_to_look_back_to() -> None:
 @pytest.mark.parametrize("normed", [False, True])
 def test_cost_is_as_pytorch_counts_it(forms: str, normed: bool) -> None:
     check_cost(small("laurel", dtype=torch.float32, forms=forms, normed=normed, previous=2))
+
+
+def test_the_start_is_the_plain_residual_and_who_listens_hears_at_every_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(piece, "LARGE", 1)
+    model, x = small("laurel", dtype=torch.float32), tokens()
+    assert torch.equal(model(x).logits, small("llama", dtype=torch.float32)(x).logits)
+    heard = []
+    model.model.layers[0].ffn_residual.right.register_forward_hook(lambda *_: heard.append(1))
+    model(x)
+    assert heard == [1]
