@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerlab.advice import precision
     from layerlab.api import inspect, retrofit
     from layerlab.doctor import diagnose
     from layerlab.model.build import build
@@ -38,11 +39,13 @@ __all__ = [
     "load_policy",
     "load_report",
     "matched",
+    "precision",
     "retrofit",
     "study",
 ]
 
 _HOMES = {
+    "precision": "layerlab.advice",
     "inspect": "layerlab.api",
     "retrofit": "layerlab.api",
     "diagnose": "layerlab.doctor",

@@ -26,6 +26,21 @@ app = typer.Typer(
 )
 
 
+Text = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")
+]
+Samples = Annotated[int, typer.Option(help="Samples cut from the text.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens per sample.  [default: 512, or all the model can]")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
 class Limit(StrEnum):
     """From which severity on a finding fails the command."""
 
@@ -85,15 +100,9 @@ def inspect(
             "default), post-norm, llama.",
         ),
     ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Text to read, - for standard input."),
-    ] = None,
-    samples: Annotated[int, typer.Option(help="Samples cut from the text.")] = SAMPLES,
-    context: Annotated[
-        int | None,
-        typer.Option(help="Tokens per sample.  [default: 512, or all the model can]"),
-    ] = None,
+    text: Text = None,
+    samples: Samples = SAMPLES,
+    context: Context = None,
     measures: Annotated[
         str | None,
         typer.Option(
@@ -113,9 +122,7 @@ def inspect(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
-    ] = None,
+    dtype: Dtype = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
@@ -130,7 +137,7 @@ def inspect(
     load: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show, layer by layer, what is wrong inside causal language models."""
     from layerlab import registry
@@ -221,7 +228,7 @@ def variants(
         str | None,
         typer.Option(metavar="NAME", help="With --match: another than the baseline."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     load: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
     ] = None,
@@ -287,10 +294,8 @@ def retrofit(
         typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws what the model does not have.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
-    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     load: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
     ] = None,
@@ -308,12 +313,57 @@ def retrofit(
     typer.echo(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
 
 
+@app.command()
+def precision(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="NAME", help="Of what is not kept: bf16, fp16, fp8_e4m3, ...")
+    ] = "bf16",
+    budget: Annotated[
+        float, typer.Option(help="Share of the squared error of the logits that may be left.")
+    ] = 0.3,
+    text: Text = None,
+    samples: Samples = SAMPLES,
+    context: Context = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the policy, as TOML.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a policy that is there.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find what to keep in float32 so that most of the rounding error goes, and verify it."""
+    from layerlab.measures.passage import read_file, sample
+    from layerlab.numerics.policy import check_place
+
+    if out is not None:
+        check_place(out, overwrite)
+    sizes = {"samples": samples, "context": context}
+    passage = sample(**sizes) if text is None else read_file(text, **sizes)
+
+    from layerlab.advice import Question, search
+    from layerlab.builtin import DEFAULT
+
+    asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
+    advice = search(Question(model=model or DEFAULT, passage=passage, **asked), progress=not quiet)
+    if out is not None:
+        advice.policy.save(out)
+    typer.echo(advice.to_json() if as_json else advice.told(out))
+
+
 app.command()(study)
 
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what layerlab runs on: versions, devices, threads, and the rounding kernel in use."""
     from layerlab.doctor import diagnose

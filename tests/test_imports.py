@@ -23,7 +23,7 @@ FORBIDDEN = {"utils", "common", "helpers", "misc", "base", "core"}
 LONGEST = 400
 
 # What each part may import besides itself, the domains of options and UserError. Parts that are not
-# named here (api, cli, studies) are where the stems meet, and may import all.
+# named here (api, advice, cli, studies) are where the stems meet, and may import all.
 INSPECTION = {"numerics": {"shapes"}, "measures": {"numerics", "shapes", "builtin"}}
 BUILDING = {
     "blocks": {"shapes"},
@@ -44,7 +44,7 @@ MAY = {
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {"api", "cli", "studies"}
+READS_REPORT = {"api", "advice", "cli", "studies"}
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 

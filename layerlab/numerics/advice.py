@@ -1,8 +1,11 @@
 """What is advised on precision, what it was found from, and how it is told."""
 
 import html
+import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from layerlab.numerics.policy import Policy
 
@@ -120,14 +123,26 @@ class Advice:
             {"alone": float, "left": float, "chosen": bool}
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """What a program reads: plain lists, dicts, numbers and texts."""
+    def to_json(self) -> str:
+        """What a program reads; null for what is infinite."""
         found = asdict(self)
         shares = {"work": self.cost.work, "growth": self.cost.growth}
-        return {**found, "cost": {**found["cost"], **shares}, "reached": self.reached}
+        found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
+        for choice in found["choices"]:
+            choice["alone"] = choice["alone"] if isfinite(choice["alone"]) else None
+        return json.dumps(found, indent=2)
+
+    def told(self, path: Path | None = None) -> str:
+        """A page of text: what was tried, what came out, and what the source advises.
+
+        Args:
+            path: where the policy was written.
+        """
+        blocks = (self._table(), self._verified(path), self._counselled())
+        return "\n\n".join("\n".join(block) for block in blocks)
 
     def __str__(self) -> str:
-        return "\n".join([*self._table(), "", *self._verified(), "", *self._counselled()])
+        return self.told()
 
     def __repr__(self) -> str:
         kept = ", ".join(self.policy.keep) or "nothing"
@@ -144,10 +159,11 @@ class Advice:
             lines.append(f"{one.keep:<{width}}  {one.alone:12.3f}  {left}".rstrip())
         return lines + [f"{name:<{width}}  refused: {why}" for name, why in self.refused.items()]
 
-    def _verified(self) -> list[str]:
+    def _verified(self, path: Path | None) -> list[str]:
         keep, cost = self.policy.keep, self.cost
         shown = ", ".join(keep) if keep else "nothing helps"
         seen = "" if self.real is None else f", {self.real:.3f} in a real run"
+        policy = "advice.policy" if path is None else f"layerlab.load_policy({str(path)!r})"
         verdict = "within" if self.reached else "beyond"
         rows = [
             ("keep", shown),
@@ -155,7 +171,7 @@ class Advice:
             ("left", f"{self.left:.3f} of it{seen}: {verdict} the budget of {self.budget:g}"),
             ("FLOPs", f"{cost.work:.1%} of {cost.all_flops:.3g} in products are in float32"),
             ("bytes", f"parameters grow by {cost.bytes:,}, {cost.growth:.1%}"),
-            ("apply", "layerlab.apply_precision(model, policy)"),
+            ("apply", f"layerlab.apply_precision(model, {policy})"),
         ]
         return [f"{name:<6}  {text}" for name, text in rows]
 

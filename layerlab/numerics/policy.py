@@ -84,6 +84,28 @@ def _value(value: str | float) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value).lower()
 
 
+def check_place(path: Path, overwrite: bool) -> None:
+    """Say at once what would stand in the way of writing a policy when the work is done.
+
+    Source: Own.
+
+    Raises:
+        UserError: something is there already, or there is no such folder.
+    """
+    if path.is_dir():
+        raise UserError(f"cannot write the policy to {str(path)!r}: it is a folder; name a file")
+    if path.exists() and not overwrite:
+        raise UserError(
+            f"{str(path)!r} is there already; type another name, or --overwrite as well to replace"
+            " it"
+        )
+    if not path.absolute().parent.is_dir():
+        raise UserError(
+            f"cannot write the policy to {str(path)!r}: no folder {str(path.parent)!r}; make it"
+            " first"
+        )
+
+
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """Read a policy that `layerlab precision` or `Policy.save` wrote.
 
