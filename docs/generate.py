@@ -28,7 +28,7 @@ PLACES = {
     "place": "stream (after the block), attention or ffn (what each adds to the stream)",
     "sublayer": "attention or ffn",
     "format": "the number format, as it was asked for",
-    "by": "all (every place), component, layer, pair (of components), cross (component and layer)",
+    "by": "component, layer, pair (of components), cross (component and layer)",
     "part": "what was rounded, alone",
     "component": "part of the block",
     "mode": "as-run (float32 where the code asks for it) or flat (every result in the format)",
@@ -40,6 +40,7 @@ LAYERS = {
         "0 is the embedding output, 1 the first block",
     ),
     "condition": "1 is the first block",
+    "gradients": "0 is what stands before the blocks, 1 the first block; the last, what follows",
     **dict.fromkeys(
         ("spectrum", "attention", "querykey", "gain"), "0 is the first attention layer"
     ),

@@ -37,6 +37,7 @@ ORDER = (
     "rounding",
     "logits",
     "attribution",
+    "gradients",
     "condition",
 )
 # What is measured when formats are asked for; gradients only when they are, too.

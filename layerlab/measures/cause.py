@@ -1,28 +1,31 @@
 """Where a model's rounding error comes from: each component, and each layer, rounded alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import nan
 
 from layerlab.domain import Domain
 from layerlab.measures.measure import Measure, Row, Run, Whole
 from layerlab.measures.rerun import DOMAINS, FORMATS, formats, forward
 from layerlab.numerics.attribution import CLOSED, Attribution, Error, attribution
-from layerlab.numerics.place import Place
 
 TOKENS = 128
 # Kinds of components that a model has, roughly, and what is run beside them: for the bar only.
 COMPONENTS = 18
+INTERACTING = (
+    f"where the shares of components are off 1 by more than {CLOSED:g}, roundings interact: rows "
+    "by pair give what two of the largest do together, and the excess over the sum of both alone"
+)
 
 
 def read(whole: Whole, run: Run) -> list[Row]:
-    """Rows by component, by layer, by pairs where the closure is off, and of all places at once.
+    """Rows by component, by layer, and by pairs where the closure is off.
 
     Source: Own.
     """
     tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
     model, stack = whole.subject.model, whole.subject.stack
     whole.begin(len(names) * (COMPONENTS + len(stack.blocks) + 4))
-    rows = list[Row]()
+    rows, sums, pairs = list[Row](), list[str](), False
     for name in names:
 
         def step(what: str, name: str = name) -> None:
@@ -38,27 +41,16 @@ def read(whole: Whole, run: Run) -> list[Row]:
             step=step,
         )
         rows += [{"format": name, **row} for row in _rows(found)]
-        run.notes[name] = f"{name}: {_closing(found)}"
+        sums.append(f"{name} {found.closure:.2f} and {found.layer_closure:.2f}")
+        pairs = pairs or bool(found.pairs)
+    run.notes["closure"] = f"closure by component and by layer: {'; '.join(sums)}"
+    if pairs:
+        run.notes["pairs"] = INTERACTING
     return rows
-
-
-def _closing(found: Attribution) -> str:
-    """How far the table adds up, in words."""
-    said = (
-        f"components add up to {found.closure:.2f} of the squared error of all at once, layers to "
-        f"{found.layer_closure:.2f}"
-    )
-    if not found.pairs:
-        return f"{said}."
-    return (
-        f"{said}: off by more than {CLOSED:g}, so roundings interact. In rows by pair, the excess "
-        "is the joint squared error less the sum of both alone, as a share of the whole."
-    )
 
 
 def _rows(found: Attribution) -> Iterator[Row]:
     whole = found.whole
-    yield {"by": "all", "part": "every place", **_numbers(whole, whole, len(_every(found)))}
     for by, parts in (("component", found.components), ("layer", found.layers)):
         for part in parts:
             yield {"by": by, "part": part.name, **_numbers(part.error, whole, len(part.places))}
@@ -71,14 +63,11 @@ def _rows(found: Attribution) -> Iterator[Row]:
         yield {"by": "cross", "part": name, **_numbers(part.error, whole, len(part.places))}
 
 
-def _every(found: Attribution) -> Sequence[Place]:
-    return [place for part in found.components for place in part.places]
-
-
 def _numbers(error: Error, whole: Error, places: float) -> Row:
     return {
         "share": error.logits / whole.logits if whole.logits > 0 else nan,
         "error": error.logits**0.5,
+        "whole": whole.logits**0.5,
         "stream_share": error.stream / whole.stream if whole.stream > 0 else nan,
         "places": places,
         "excess": nan,
@@ -102,6 +91,7 @@ MEASURES = (
         columns={
             "share": "squared error of the logits over that of all places together",
             "error": "||z' - z|| / ||z|| of the logits over all tokens",
+            "whole": "the same with every place rounded",
             "stream_share": "the same share in the last stream, in front of the final norm",
             "places": "modules and operations that round",
             "excess": "of a pair: its share less both alone",

@@ -46,14 +46,16 @@ def error(seen: Hidden, exact: Hidden) -> Errors:
 
     e_t = ||seen_t - exact_t||_2 / ||exact_t||_2
 
-    0 where rounding changed nothing; 1 where the error is as large as the features.
+    0 where rounding changed nothing; 1 where the error is as large as the features; infinite where
+    what was computed is not finite.
 
     Source: budzinskiy25, section 4, normwise.
     Unit: none.
     """
     exact = exact.double()
     missed, size = (seen.double() - exact).norm(dim=-1), exact.norm(dim=-1)
-    return torch.where(missed == 0, 0.0, missed / size)
+    found = torch.where(missed == 0, 0.0, missed / size)
+    return torch.where(missed.isfinite(), found, torch.inf)
 
 
 def divergence(seen: Hidden, exact: Hidden) -> Errors:
@@ -83,30 +85,29 @@ def _foretold(
 
 
 def apriori(whole: Whole, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
-    """Theorem 4.30 at the first tokens of a sequence: its bound in front of and behind each block.
+    """Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
 
-    NaN behind a block of which the theorem does not speak, and for formats that are no plain
-    floating point. Weights count as exact.
+    NaN in front of them, behind a block of which the theorem does not speak, and for formats that
+    are no plain floating point. Weights count as exact.
 
     Source: budzinskiy25, Theorem 4.30; see `numerics.depth.recursion`.
     """
     plain = {name: find(name) for name in names}
     kinds = {name: mixed(f.unit, SINGLE) for name, f in plain.items() if isinstance(f, Format)}
-    found = {name: [0.0 if name in kinds else nan] for name in names}
+    errors = {name: 0.0 for name in kinds}
+    found = {name: [nan] for name in names}
 
     def read(layer: Layer) -> None:
         known = theory(layer, whole.subject.model)
         if known is None:
             return
         block = known.block
-        for name, rows in found.items():
-            if block is None or name not in kinds:
-                rows.append(nan)
-            elif rows[-1] < inf:
-                factors = depth.layer(known.entered, block, kinds[name])
-                rows.append(factors.after(rows[-1]))
-            else:
-                rows.append(rows[-1])
+        for name in names:
+            error = errors.get(name, nan) if block is not None else nan
+            if block is not None and error < inf:
+                error = depth.layer(known.entered, block, kinds[name]).after(error)
+            errors[name] = error
+            found[name].append(error)
 
     whole.trace(tokens[:TOKENS], read)
     return found
@@ -204,21 +205,27 @@ def read(whole: Whole, run: Run) -> list[Row]:
     rows = found["rounding"]
     _overflow(run, rows, "mean")
     run.notes.update(found["reasons"])
-    for name in dict.fromkeys(row["format"] for row in rows):
-        said = _vacuous([row for row in rows if row["format"] == name])
-        if said:
-            run.notes[f"vacuous {name}"] = f"{name}: {said}"
+    said = [
+        f"{name} {text}"
+        for name in dict.fromkeys(row["format"] for row in rows)
+        if (text := _vacuous([row for row in rows if row["format"] == name]))
+    ]
+    if said:
+        words = "; ".join(said)
+        run.notes["vacuous"] = f"the running bound says nothing where it is 1 or more: {words}"
     return rows
 
 
-def _vacuous(rows: Sequence[Row]) -> str | None:
+def _vacuous(rows: Sequence[Row]) -> str:
     """From which layer on the running bound says nothing."""
     empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
     endless = [row["layer"] for row in rows if row["running"] == inf]
     if not empty:
-        return None
-    tail = f", and infinite from layer {min(endless)} on" if endless else ""
-    return f"the running worst-case bound is vacuous (1 or more) from layer {min(empty)} on{tail}"
+        return ""
+    if endless and min(endless) == min(empty):
+        return f"infinite from layer {min(empty)} on"
+    tail = f", infinite from layer {min(endless)} on" if endless else ""
+    return f"from layer {min(empty)} on{tail}"
 
 
 def read_logits(whole: Whole, run: Run) -> list[Row]:
@@ -249,12 +256,12 @@ MEASURES = (
             "median": "observed as run, the median token",
             "low": "observed as run, 5 % of the tokens are below",
             "high": "observed as run, 95 % of the tokens are below",
-            "worst": "observed as run, the worst token",
+            "worst": "the worst token observed, as run",
             "worst_token": "position of the worst token",
-            "predicted": "predicted, mean: first-order variances of independent roundings, as run",
-            "running": "bounded, mean: the worst case carried along, as run",
-            "apriori": "bounded: Theorem 4.30 with the factors of this text, its first 64 tokens",
-            "flat": "observed, mean, every result rounded to the format",
+            "predicted": "statistical prediction from first-order variances, mean, as run",
+            "running": "running worst-case bound, mean, as run",
+            "apriori": "a-priori bound: Theorem 4.30 at the first 64 tokens",
+            "flat": "observed mean with every result rounded to the format",
         },
         plot=("mean", "predicted", "running", "apriori", "median", "worst", "flat"),
         better="lower",
@@ -270,7 +277,6 @@ MEASURES = (
                 source="budzinskiy25, Theorem 4.30",
                 vacuous=VACUOUS,
             ),
-            Bound(column="mean", limit="worst", side="beside", source="Own"),
             Bound(column="mean", limit="flat", side="beside", source="Own"),
         ),
         band=Band(column="mean", low="low", high="high", label="5 to 95 % of the tokens"),

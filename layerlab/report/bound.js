@@ -22,8 +22,9 @@ function drawKey(section, column, shown) {
     const values = extent(shown, bound.limit);
     const where = far.includes(bound) || (section.control("log").checked && leaves(shown, bound)) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
     const mark = touches(shown, bound) ? [] : [dashMark(dashOf(section.measure, bound))];
-    const said = bound.side === "beside" ? `${bound.limit}: ${meaning(section.node, bound.limit)}` : `${bound.side === "upper" ? "≤" : "≥"} ${bound.limit} (${bound.source})`;
-    items.push(element("span", {}, ...mark, ` ${said}${where}${emptiness(shown, bound)}`));
+    const sign = { upper: "≤ ", lower: "≥ ", beside: "" }[bound.side];
+    const said = bound.side === "beside" || section.measure.band ? `${bound.limit}: ${meaning(section.node, bound.limit)}` : `${bound.limit} (${bound.source})`;
+    items.push(element("span", {}, ...mark, ` ${sign}${said}${where}${emptiness(shown, bound)}`));
   }
   if (bounds.some((b) => b.side !== "beside") && ranged && !section.measure.band) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
   key.replaceChildren(...items);

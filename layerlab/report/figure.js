@@ -135,7 +135,7 @@ function clipped(shown, column, { bounds }) {
   const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).filter((v) => v > 0);
   const low = Math.min(...positive);
   const top = Math.max(...positive.filter((v) => v <= ceiling(shown, column)), 10 * Math.max(...bounds.map((b) => b.vacuous ?? 0)));
-  return { range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
+  return { dtick: 1, range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
 }
 
 /* The level from which a bound says nothing is a line of its own. */
@@ -210,7 +210,7 @@ function limit(series, bound, { dash, models, top }) {
   const { mean } = series.values[bound.limit];
   const last = mean.findLastIndex((v) => v !== null && v <= top);
   return {
-    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
+    x: series.layers.map((n) => place(series, n)), y: mean.map((v) => (v > top ? null : v)), type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
     textfont: { size: 11, color: colour("muted") },
     line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash },

@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from layerlab.report.rules import attention, collapse, fault, nearest, precision, stability
+from layerlab.report.rules import (
+    attention,
+    collapse,
+    fault,
+    nearest,
+    precision,
+    rounding,
+    stability,
+)
 from layerlab.report.rules.rule import SEVERITIES, Finding, Readings, Rule, Severity, Verdict
 from layerlab.report.table import plain, tidy
 
@@ -17,6 +25,7 @@ __all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
 
 RULES: tuple[Rule, ...] = (
     *fault.RULES,
+    *rounding.RULES,
     *attention.RULES,
     *stability.RULES,
     *collapse.RULES,

@@ -10,7 +10,7 @@ from layerlab.report.bound import finite
 
 Json = dict[str, Any]
 DIGITS = 4
-# More rows of one kind are in the tables beside the page.
+# More rows than this are shown in groups that unfold.
 MOST = 24
 
 
@@ -38,33 +38,46 @@ def view(
         "band": None,
         "missing": missing,
         "series": [],
-        "table": {
-            "heads": [*shown, *columns],
-            "axes": len(shown),
-            "bar": (measure["plot"] or [None])[0],
-            "rows": _rows(rows, axes, shown, columns, (measure["plot"] or [""])[0]),
-        },
+        "table": _table(rows, axes, shown, columns, (measure["plot"] or [""])[0]),
     }
 
 
-def _rows(
+def _table(
     rows: pd.DataFrame, axes: list[str], shown: list[str], columns: list[str], bar: str
-) -> list[Json]:
+) -> Json:
+    """All rows in one table, or, where they are many, one for each of what they are grouped by."""
     if rows.empty or not columns:
-        return []
+        return {"heads": [], "axes": 0, "bar": "", "groups": []}
     numbers = rows.assign(**{name: finite(rows[name]) for name in columns})
     table = numbers.groupby(axes, sort=False, dropna=False)[columns].mean().reset_index()
-    if group := shown[:-1]:
-        table = table[table.groupby(group, sort=False).cumcount() < MOST]
     most = float(table[bar].max()) if bar in table else 0.0
-    return [
-        {
-            "names": [text.prose(str(row[axis]), 60) for axis in shown],
-            "numbers": [_number(row[name]) for name in columns],
-            "bar": _share(row.get(bar), most),
-        }
-        for row in table.to_dict("records")
-    ]
+    group = shown[:-1] if len(table) > MOST else []
+    left = [axis for axis in shown if axis not in group]
+    parts = table.groupby(group, sort=False) if group else [((), table)]
+    return {
+        "heads": [*left, *columns],
+        "axes": len(left),
+        "bar": bar,
+        "groups": [
+            {
+                "title": text.prose(", ".join(map(_named, group, key)), 120),
+                "rows": [_row(row, left, columns, bar, most) for row in part.to_dict("records")],
+            }
+            for key, part in parts
+        ],
+    }
+
+
+def _named(axis: str, value: Any) -> str:
+    return f"by {value}" if axis == "by" else str(value)
+
+
+def _row(row: dict[Any, Any], left: list[str], columns: list[str], bar: str, most: float) -> Json:
+    return {
+        "names": [text.prose(str(row[axis]), 60) for axis in left],
+        "numbers": [_number(row[name]) for name in columns],
+        "bar": _share(row.get(bar), most),
+    }
 
 
 def _share(value: Any, most: float) -> float:

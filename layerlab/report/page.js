@@ -136,7 +136,7 @@ function setDefaults(section) {
   const values = of(column);
   const top = Math.max(...values.map(Math.abs));
   const bounds = section.measure.bounds.filter((b) => b.column === column);
-  const high = bounds.some((b) => b.side === "upper" && Math.max(...of(b.limit)) > 10 * top);
+  const high = bounds.some((b) => (b.side === "upper" || b.vacuous) && Math.max(...of(b.limit)) > 10 * top);
   section.control("log").checked = Math.min(...values) > 0 && (high || top / Math.min(...values) > 100);
   const tick = section.control("bounds");
   if (!tick) return;

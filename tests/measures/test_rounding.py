@@ -124,3 +124,29 @@ def test_formats_add_their_measures_to_what_was_chosen():
     assert names[:3] == ["stream", "rounding", "logits"]
     assert chosen[1].options["formats"] == "fp16,bf16"
     assert with_formats(resolve(["stream"]), None) == resolve(["stream"])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_gradient_errors_are_those_of_a_real_run_in_bf16(tiny, family):
+    model = tiny(family, attn_implementation="eager")
+    found = measured(model, "gradients")
+    real, wide = copy.deepcopy(model).to(torch.bfloat16), copy.deepcopy(model).double()
+    for one in (real, wide):
+        one(input_ids=TOKENS[None], labels=TOKENS[None], use_cache=False).loss.backward()
+    blocks = "transformer.h." if family == "gpt2" else "model.layers."
+    rows = found.rows["gradients"]
+    assert [row["layer"] for row in rows][:3] == [0, 1, 2]
+    for row in rows[1:3]:
+        mine = f"{blocks}{row['layer'] - 1}."
+        pairs = [
+            (low.grad.double(), high.grad)
+            for (name, low), high in zip(real.named_parameters(), wide.parameters(), strict=True)
+            if name.startswith(mine)
+        ]
+        size = sum(float(high.square().sum()) for _, high in pairs) ** 0.5
+        off = sum(float((low - high).square().sum()) for low, high in pairs) ** 0.5
+        assert row["norm"] == pytest.approx(size, rel=1e-4)
+        # Real backward kernels keep more or less inside than their one name says: sizes agree.
+        assert 0.7 < row["error"] / (off / size) < 1.4
+        assert 0.9 < row["cosine"] <= 1
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -41,6 +41,11 @@ COLUMNS = {
         ("measured", "bound", "factor", "tightness", "violated"),
     ),
 }
+COLUMNS |= {
+    "rounding": (("sequence", "layer", "format"), ("mean", "predicted", "running")),
+    "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss")),
+    "attribution": (("format", "by", "part"), ("share",)),
+}
 BOUNDS = {
     "spectrum": [
         {"column": "norm", "limit": "column_bound", "side": "upper", "source": "spectral25"},
@@ -146,7 +151,8 @@ def _frames(names: tuple[str, ...], seed: int) -> Frames:
 def _model(name: str, generator: np.random.Generator) -> Frames:
     made = {}
     for frame, (per, columns) in COLUMNS.items():
-        rows = _rows(per, first=0 if frame in ("diversity", "dimension", "stream") else 1)
+        whole = ("diversity", "dimension", "stream", "rounding")
+        rows = _rows(per, first=0 if frame in whole else 1)
         if "head" in per:
             rows["layer"] -= 1
         drawn = _HEALTHY[frame](rows, generator)
@@ -162,6 +168,10 @@ def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
         "head": range(HEADS),
         "place": ("stream", "attention", "ffn"),
         "sublayer": ("attention", "ffn"),
+        "format": ("bf16", "fp16"),
+        "mode": ("as-run", "flat"),
+        "by": ("component",),
+        "part": ("residual stream", "attn:scores", "mlp.act", "weights (stored)", "ln_1"),
     }
     index = pd.MultiIndex.from_product([values[name] for name in per], names=per)
     return index.to_frame(index=False)
@@ -257,6 +267,19 @@ def _gain(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def _rounding(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    mean = 1e-3 * 1.1 ** rows["layer"]
+    return {"mean": mean, "predicted": 0.9 * mean, "running": np.inf}
+
+
+def _logits(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {"error": 1e-3, "changed": 0.0, "kl": 1e-6, "loss": 1e-4}
+
+
+def _attribution(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {"share": 0.2}
+
+
 _HEALTHY = {
     "diversity": _diversity,
     "dimension": _dimension,
@@ -266,4 +289,7 @@ _HEALTHY = {
     "querykey": _querykey,
     "lipschitz": _lipschitz,
     "gain": _gain,
+    "rounding": _rounding,
+    "logits": _logits,
+    "attribution": _attribution,
 }

@@ -32,6 +32,7 @@ def change(tables: Frames, frame: str, where: dict[str, Any], **columns: Any) ->
     return {**tables, frame: table}
 
 
+WORSE = {"mean": 9e-3, "predicted": 9e-3}
 SPOT = {"sequence": 1, "layer": 3, "head": 2}
 SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "score": ("attention", SPOT, {"logit_max": 131.0}, "warning"),
@@ -52,6 +53,13 @@ SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "massive": ("stream", {"layer": 3}, {"massive": 2, "largest": 2500.0}, "info"),
     "cancelling": ("querykey", {"layer": 3, "head": 2}, {"abs_norm": 90.0}, "info"),
     "condition": ("querykey", {"layer": 3, "head": 2}, {"condition": 3e6}, "info"),
+    "unfinite": ("rounding", {"layer": 3, "format": "fp16"}, {"mean": np.inf}, "warning"),
+    "answers": ("logits", {"format": "bf16", "mode": "as-run"}, {"changed": 0.3}, "warning"),
+    "cause": ("attribution", {"part": "mlp.act", "format": "bf16"}, {"share": 0.6}, "info"),
+    "islands": ("logits", {"format": "fp16", "mode": "flat"}, {"error": 2e-3}, "info"),
+    "amplifier": ("rounding", {"layer": LAYERS, "format": "bf16"}, WORSE, "info"),
+    "scores": ("attribution", {"part": "attn:scores"}, {"share": 0.01}, "info"),
+    "predictor": ("rounding", {"layer": 3, "format": "bf16"}, {"predicted": 1e-4}, "info"),
 }
 
 
