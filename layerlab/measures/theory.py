@@ -108,7 +108,9 @@ def _same(found: Tensor, given: Tensor) -> bool:
 
 
 def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
-    """The norm of the block that makes y of x."""
+    """The norm of the block that makes y of x; none where y is x."""
+    if _same(x, y):
+        return None
     for module in block.modules():
         if next(module.children(), None) is not None or _heavy(module):
             continue
