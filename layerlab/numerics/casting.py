@@ -114,7 +114,8 @@ def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
     found = kept(model, policy)
     _check(model, found)
     for owner, name, _, value in stored(model):
-        single = found.parameter(f"{owner}.{name}")
+        full = f"{owner}.{name}"
+        single = found.parameter(full) or stays_single(model, full, low)
         value.data = value.data.to(torch.float32 if single else low)
     _install(model, found, low)
     setattr(model, APPLIED, policy)
@@ -198,13 +199,19 @@ def blocks(model: nn.Module) -> list[str]:
 
 
 def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
-    """A hook that brings a module's input to its parameters' dtype, or to the one wanted."""
+    """A hook that brings a module's input to its parameters' dtype, or to the one wanted.
+
+    What comes beside its input, such as the weights of experts, is not narrowed.
+    """
 
     def cast_input(module: nn.Module, args: Any, options: Any) -> Any:
         dtype = wanted or _dtype(module)
-        return tuple(_to(value, dtype) for value in args), {
-            name: _to(value, dtype) for name, value in options.items()
-        }
+        first = next((value for value in (*args, *options.values()) if floating(value)), None)
+
+        def brought(value: Any) -> Any:
+            return _to(value, dtype) if value is first or dtype == torch.float32 else value
+
+        return tuple(map(brought, args)), {name: brought(one) for name, one in options.items()}
 
     return cast_input
 
@@ -324,3 +331,14 @@ def _look_up(entries: list[str], model: nn.Module) -> None:
         patterns(entries, model)
     except UserError as error:
         raise UserError(str(error).replace("where=", "keep=", 1)) from None
+
+
+def stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
+    """Whether transformers would load this parameter in float32 whatever dtype is asked for.
+
+    Source: Own.
+    """
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if low == torch.float16:
+        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return low in (torch.float16, torch.bfloat16) and bool(names & set(name.split(".")))

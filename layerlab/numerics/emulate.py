@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from layerlab import UserError
 from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
-from layerlab.numerics.casting import cast, kept, stored
+from layerlab.numerics.casting import cast, kept, stays_single, stored
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
 from layerlab.numerics.policy import Policy
@@ -240,7 +240,7 @@ class Emulation(Carriage):
     def _carrier(self, value: Tensor, place: Place) -> Carrier:
         low, format = self.regime.low, self.regime.weights
         name = str(place).replace(":", ".")
-        if _stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
+        if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
             low, format = torch.float32, None
         stored = value.detach()
         if format is not None and self.chosen(place):
@@ -344,11 +344,3 @@ def _check_runnable(model: nn.Module) -> None:
             f"{name} uses flex_attention, which cannot be looked into; type"
             " model.set_attn_implementation('sdpa')"
         )
-
-
-def _stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
-    """Whether transformers would load this parameter in float32 whatever dtype is asked for."""
-    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    if low == torch.float16:
-        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return low in (torch.float16, torch.bfloat16) and bool(names & set(name.split(".")))

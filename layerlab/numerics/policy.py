@@ -39,7 +39,7 @@ class Policy:
 
     format: str
     keep: tuple[str, ...] = ()
-    measured: Mapping[str, str | float] = field(default_factory=dict)
+    measured: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         find(self.format)
@@ -80,7 +80,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: str | float) -> str:
+def _value(value: str | int | float) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value).lower()
 
 

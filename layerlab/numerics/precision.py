@@ -63,7 +63,7 @@ def advise(
     chosen = _pruned(search, _greedy(search, found, budget), budget)
     left, real = search.share(chosen), search.real_share(chosen)
     spent = cost(model, run, Policy(format=format, keep=tuple(chosen)))
-    measured: dict[str, str | float] = {
+    measured: dict[str, str | int | float] = {
         "budget": budget,
         "squared error left, emulated": round(left, 4),
         **({} if real is None else {"squared error left, real run": round(real, 4)}),
