@@ -89,7 +89,7 @@ class Block:
 AnyFormat: TypeAlias = Format | Integer | Block
 
 
-def bits(format: AnyFormat) -> float | None:
+def bits(format: AnyFormat) -> int | float | None:
     """Bits of one stored number, with its part of a block's scale; None without a limit.
 
     Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
