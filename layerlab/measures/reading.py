@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from layerlab import UserError
 from layerlab.measures.agreement import checked
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run, Whole
 from layerlab.measures.projection import LayerWeights, project
@@ -146,8 +147,11 @@ class _Reader:
         with observing(self.subject.model):
             for measure in self.runners:
                 self.found.rows[measure.name] = []
-                self.take(measure, measure.read, whole)
-                self._settle(measure, Trace())
+                try:
+                    self.take(measure, measure.read, whole)
+                    self._settle(measure, Trace())
+                except UserError as reason:  # a kernel that cannot be looked into, for example
+                    self.refuse(measure, str(reason))
 
     def _trace(self, tokens: Tensor, read: Callable[[Layer], None]) -> None:
         """One pass over one sequence for a measure that runs the model itself."""

@@ -150,3 +150,12 @@ def test_gradient_errors_are_those_of_a_real_run_in_bf16(tiny, family):
         assert 0.7 < row["error"] / (off / size) < 1.4
         assert 0.9 < row["cosine"] <= 1
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_cannot_be_emulated_keeps_its_other_readings(tiny, monkeypatch):
+    def refuse(*given):
+        raise UserError("a kernel of its own; load the model without it")
+
+    monkeypatch.setattr("layerlab.measures.rerun.outputs", refuse)
+    found = measured(tiny("gpt2"), "rounding")
+    assert "a kernel of its own" in found.refused["rounding"]
