@@ -39,7 +39,9 @@ class NormedRows(torch.autograd.Function):
         variance = torch.addcmul(size.square() / x.shape[-1], mean, mean, value=-1)
         scale = torch.rsqrt(variance.clamp_(min=0) + epsilon)
         normed = functional.linear(x, _centred(weight * gain)) * scale
-        return normed + weight @ bias, x.view_as(x), mean, scale, normed
+        # Summed as a fresh tensor: the order within a product hangs on where a parameter lies.
+        shift = (weight * bias).sum(-1)
+        return normed + shift, x.view_as(x), mean, scale, normed
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -114,3 +114,12 @@ def test_a_constant_row_is_normed_to_its_bias() -> None:
     x = torch.full((1, 2, 256), 1000.1)
     gain, bias, weight = torch.ones(256), torch.zeros(256), drawn((4, 256))[0]
     assert NormedRows.apply(x, gain, bias, weight, 1e-5)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_where_a_weight_lies_in_memory_changes_no_bit(offset: int) -> None:
+    """A loaded checkpoint has its weights at any place of a file."""
+    x, gain, bias, weight = drawn((2, 3, 64), (64,), (64,), (6, 64))
+    moved = torch.empty(weight.numel() + offset)[offset:].view_as(weight).copy_(weight)
+    found = NormedRows.apply(x, gain, bias, moved, 1e-5)[0]
+    assert torch.equal(found, NormedRows.apply(x, gain, bias, weight, 1e-5)[0])
