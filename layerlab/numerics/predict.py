@@ -29,6 +29,7 @@ from layerlab.numerics.place import PRODUCTS
 from layerlab.numerics.product import grouped
 from layerlab.numerics.regime import Regime
 from layerlab.numerics.rule import CHOICES, rule
+from layerlab.numerics.sample import sampled
 from layerlab.numerics.spread import ROOM, Kind, algebra
 
 Readings = tuple[list[Tensor], list[Tensor]]
@@ -269,16 +270,18 @@ def spreads(
 
     "variance" gives a standard deviation for each element: the root of the squared effect of
     rounding the weights, which is computed, and of the first-order variance of all other roundings.
-    "bound" gives a number that no error exceeds; it is infinite where nothing can be said.
+    "sampled" gives the root mean square over a few runs with drawn errors, which keeps all
+    correlations. "bound" gives a number that no error exceeds; it is infinite where nothing can be
+    said.
 
     Source: Own.
 
     Args:
         model: the model; it is not changed.
-        call: runs the model once; it is called twice.
+        call: runs the model once; it is called twice, or once more than there are draws.
         regime: which format what is rounded to.
         modules: those whose outputs are read, in order.
-        kind: "variance" or "bound".
+        kind: "variance", "sampled" or "bound".
         where: patterns of the places that are rounded; None for all.
 
     Returns:
@@ -287,8 +290,12 @@ def spreads(
     Raises:
         UserError: an operation without a rule, a module that `call` does not run, or no such kind.
     """
+    if kind == "sampled":
+        return sampled(model, call, regime, modules, where)
     if kind not in get_args(Kind):
-        raise UserError(f"kind={kind!r} is neither 'variance' nor 'bound'; type one of them")
+        raise UserError(
+            f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"
+        )
     with ExitStack() as stack:
         taken = stack.enter_context(_taking(model, modules))
         with reference(model):

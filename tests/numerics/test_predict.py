@@ -311,5 +311,5 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError) as caught:
         spreads(model, lambda: model(tokens()), regime("bf16"), [nn.Linear(2, 2)], "bound")
     assert "gave no tensor: its output cannot be read" in str(caught.value)
-    with pytest.raises(UserError, match="is neither 'variance' nor 'bound'; type one of them"):
+    with pytest.raises(UserError, match="is none of 'variance', 'sampled', 'bound'"):
         spreads(model, lambda: model(tokens()), regime("bf16"), [], "range")
