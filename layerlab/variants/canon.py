@@ -195,6 +195,6 @@ VARIANTS = (
         "for the lack of horizontal flow in one layer.",
         cost="Four weights per channel, no matrix product; while generating, the last three tokens "
         "of each place are kept beside keys and values. Each weight is a pass over the features: "
-        "eager, on one CPU thread at width 256, a step takes about 12 % longer.",
+        "eager, on one CPU thread at width 256, a step takes about 15 % longer.",
     ),
 )
