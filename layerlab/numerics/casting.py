@@ -224,8 +224,6 @@ def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
 
     def cast_supply(module: nn.Module, args: Any, options: Any) -> Any:
         stream = next((value for value in (*args, *options.values()) if floating(value)), None)
-        if stream is None or stream.dtype == dtype:
-            return args, options
 
         def supply(value: Any) -> Any:
             return finite(value, dtype) if floating(value) else value
