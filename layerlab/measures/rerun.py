@@ -17,7 +17,6 @@ from layerlab.numerics.emulate import Emulation
 from layerlab.numerics.format import find
 from layerlab.numerics.predict import spreads
 from layerlab.numerics.regime import exact, regime
-from layerlab.numerics.spread import Kind
 
 FORMATS = "bf16"
 DOMAINS = {"formats": Domain(kind=str)}
@@ -75,8 +74,8 @@ class Reruns:
         run = Emulation(self.model, regime(format, mode))
         return [one[0] for one in outputs(run, self.call, self.blocks)]
 
-    def foretold(self, format: str, kind: Kind) -> list[float]:
-        """Errors as they are predicted ("variance") or bounded, at the places of `true`.
+    def foretold(self, format: str, kind: str) -> list[float]:
+        """Errors as they are predicted ("sampled", "variance") or bounded, at the places of `true`.
 
         The mean over the tokens of the norm of what is expected, over the norm of the features.
 

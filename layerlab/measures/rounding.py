@@ -27,14 +27,13 @@ from layerlab.measures.theory import theory
 from layerlab.numerics import depth
 from layerlab.numerics.arithmetic import mixed
 from layerlab.numerics.format import Format, find
-from layerlab.numerics.spread import Kind
 from layerlab.shapes import Hidden
 
 # Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
 TOKENS = 64
 SINGLE = 2.0**-24
 MODES = ("as-run", "flat")
-FORETOLD: Mapping[str, Kind] = {"predicted": "variance", "running": "bound"}
+FORETOLD: Mapping[str, str] = {"predicted": "sampled", "running": "bound"}
 # A relative error of 1 is as large as the features: a bound from there on says nothing.
 VACUOUS = 1.0
 QUANTILES = (0.05, 0.95)
@@ -258,7 +257,7 @@ MEASURES = (
             "high": "observed as run, 95 % of the tokens are below",
             "worst": "the worst token observed, as run",
             "worst_token": "position of the worst token",
-            "predicted": "statistical prediction from first-order variances, mean, as run",
+            "predicted": "statistical prediction from drawn errors, mean, as run",
             "running": "running worst-case bound, mean, as run",
             "apriori": "a-priori bound: Theorem 4.30 at the first 64 tokens",
             "flat": "observed mean with every result rounded to the format",
@@ -303,7 +302,7 @@ MEASURES = (
             "kl": "mean KL divergence in nats",
             "kl_worst": "the largest of one position",
             "loss": "change of the mean next-token loss in nats",
-            "predicted": "the error as predicted from variances, as run",
+            "predicted": "the error as predicted from drawn errors, as run",
             "running": "the worst case carried along, as run; vacuous from 1 on",
         },
         plot=("error",),
