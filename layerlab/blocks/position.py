@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.blocks.derivative import unwatched
+
 
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Turn each pair of features by an angle that grows with the position.
@@ -15,7 +17,7 @@ def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
     Source: su21, section 3.4; pairs are (i, i + head_width / 2), as in transformers' Llama.
     """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and unwatched():
         return _Turn.apply(query, cos, sin), _Turn.apply(key, cos, sin)
     return query * cos + _half_turn(query) * sin, key * cos + _half_turn(key) * sin
 
@@ -41,14 +43,9 @@ class _Turn(torch.autograd.Function):
         x, cos, sin = inputs
         ctx.dtype = x.dtype
         ctx.save_for_backward(cos, sin)
-        ctx.save_for_forward(cos, sin)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         back = -sin.roll(sin.shape[-1] // 2, -1)  # the halves of each pair change places
         return _Turn.apply(gradient, cos, back).to(ctx.dtype), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *still: Tensor) -> Tensor:
-        return _Turn.apply(tangent, *ctx.saved_tensors)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layerlab.blocks.derivative import unwatched
+
 IGNORED = -100
 ROWS = 64  # that many rows of a large vocabulary stay in the processor's cache
 
@@ -49,12 +51,12 @@ def causal_loss(
 
 
 def _worthwhile(logits: Tensor) -> bool:
-    """A compiler, and a GPU's own kernel, do as well; float64 is asked for its digits."""
+    """A GPU's own kernel does as well, and so does a compiler; float64 is asked for its digits."""
     return (
         logits.requires_grad
         and logits.device.type == "cpu"
         and logits.dtype != torch.float64
-        and not torch.compiler.is_compiling()
+        and unwatched()
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+import layerlab
 from layerlab.model.loss import causal_loss
 
 VOCAB = 301
@@ -107,3 +108,22 @@ def test_function_transforms_reach_it() -> None:
     found = torch.func.grad(lambda y: causal_loss(y, labels(), VOCAB))(x)
     expected = torch.func.grad(lambda y: ForCausalLMLoss(y, labels(), VOCAB))(x)
     torch.testing.assert_close(found, expected, rtol=0, atol=16 * ROUNDING)
+
+
+def test_gradients_of_single_samples_are_those_of_single_runs() -> None:
+    model = layerlab.build("llama", width=48, layers=2, heads=4, vocab=64, context=32).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, 64, (3, 8), generator=torch.Generator().manual_seed(0))
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(given: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
+        options = {"labels": row[None], "use_cache": False}
+        found: torch.Tensor = torch.func.functional_call(model, given, (row[None],), options).loss
+        return found
+
+    every = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, ids)
+    for number, row in enumerate(ids):
+        model.zero_grad()
+        model(row[None], labels=row[None]).loss.backward()
+        for name, one in model.named_parameters():
+            torch.testing.assert_close(every[name][number], one.grad, rtol=1e-4, atol=1e-6)
