@@ -61,9 +61,11 @@ def precision(
             nothing can be kept.
 
     Example:
-        >>> advice = precision("llama", texts="A short text.", progress=False)
-        >>> advice.reached, "residual" in advice.policy.keep
-        (True, True)
+        >>> import layerlab
+        >>> model = layerlab.build("llama", width=16, layers=2, heads=2, vocab=32, context=8)
+        >>> advice = precision(model, input_ids=[range(8)], progress=False)
+        >>> layerlab.apply_precision(model, advice.policy).dtype
+        torch.bfloat16
     """
     return search(
         Question(
