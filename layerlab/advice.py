@@ -62,7 +62,7 @@ def precision(
 
     Example:
         >>> import layerlab
-        >>> model = layerlab.build("llama", width=16, layers=2, heads=2, vocab=32, context=8)
+        >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
         >>> advice = precision(model, input_ids=[range(8)], progress=False)
         >>> layerlab.apply_precision(model, advice.policy).dtype
         torch.bfloat16

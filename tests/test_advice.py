@@ -14,12 +14,15 @@ from layerlab.numerics.search import Search
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
 
 
-def test_a_loaded_model_is_left_as_it_was(tiny):
-    model = tiny("llama")
+def test_a_loaded_model_reads_several_texts_and_is_left_as_it_was(tiny, capfd):
+    model = tiny("llama", vocab_size=512)
+    tokenizer = AutoTokenizer.from_pretrained(builtin.path("llama"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     name = model.config._attn_implementation
-    advice = layerlab.precision(model, budget=0.5, input_ids=IDS[0], progress=False)
+    texts = ["A short text.", "And another one that is longer."]
+    advice = layerlab.precision(model, budget=0.9, tokenizer=tokenizer, texts=texts)
     assert advice.reached and advice.policy.format == "bf16"
+    assert "LlamaForCausalLM, bf16" in capfd.readouterr().err
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.config._attn_implementation == name
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -50,15 +53,6 @@ def test_sequences_of_different_length_count_by_their_tokens(tiny):
     errors = [part.whole * size for part, size in zip(parts, sizes, strict=True)]
     assert whole.true.shape == (1, sum(map(len, IDS)), 64)
     assert whole.whole == pytest.approx(sum(errors) / sum(sizes), rel=1e-6)
-
-
-def test_several_texts_are_read_and_the_bar_names_the_model(tiny, capfd):
-    tokenizer = AutoTokenizer.from_pretrained(builtin.path("llama"))
-    model = tiny("llama", vocab_size=512)
-    texts = ["A short text.", "And another one that is longer."]
-    advice = layerlab.precision(model, budget=0.9, tokenizer=tokenizer, texts=texts)
-    assert advice.reached and advice.cost.all_flops > 0
-    assert "LlamaForCausalLM, bf16" in capfd.readouterr().err
 
 
 def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):

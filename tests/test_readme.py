@@ -58,7 +58,8 @@ def test_command_runs(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     out = re.search(r"--out (\S+)", command)
     if out:
-        written = "config.json" if "layerlab retrofit" in command else "report.html"
+        inside = {"retrofit": "config.json", "inspect": "report.html", "precision": ""}
+        written = inside[re.findall(r"layerlab (\w+)", command)[-1]]
         assert (folder / out.group(1) / written).is_file()
 
 
