@@ -45,21 +45,30 @@ def attention(
         value = value.repeat_interleave(groups, dim=-3)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * factor
-    if is_causal:
-        rows, columns = scores.shape[-2:]
-        ahead = torch.ones(rows, columns, dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(ahead, -torch.inf)
-    if attn_mask is not None:
-        allowed = attn_mask.dtype == torch.bool
-        scores = (
-            scores.masked_fill(~attn_mask, -torch.inf) if allowed else scores + attn_mask.to(wide)
-        )
+    hidden = _hidden(scores, attn_mask, is_causal)
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        scores = scores + attn_mask.to(wide)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
     highest = scores.amax(dim=-1, keepdim=True)
-    # A row that may look nowhere gives nothing instead of 0/0.
-    highest = highest.masked_fill(highest == -torch.inf, 0.0)
     weights = torch.exp(scores - highest)
-    total = weights.sum(dim=-1, keepdim=True)
-    total = total.masked_fill(total == 0, 1.0)
+    if hidden is not None:
+        # A row that may look nowhere gives nothing instead of 0/0.
+        blind = hidden.all(dim=-1, keepdim=True)
+        weights = weights.masked_fill(blind, 0.0)
+        total = weights.sum(dim=-1, keepdim=True).masked_fill(blind, 1.0)
+    else:
+        total = weights.sum(dim=-1, keepdim=True)
     weights = functional.dropout(weights, dropout_p)
     mixed = torch.matmul(weights.to(dtype).to(wide), value.to(wide))
     return (mixed / total).to(dtype)
+
+
+def _hidden(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Which keys a query may not see, from masks alone: values that are rounded decide nothing."""
+    if mask is not None:
+        return ~mask if mask.dtype == torch.bool else mask == -torch.inf
+    if not causal:
+        return None
+    rows, columns = scores.shape[-2:]
+    return torch.ones(rows, columns, dtype=torch.bool, device=scores.device).triu(1)

@@ -302,20 +302,38 @@ def spreads(
             call()
         exact = _read(taken, modules, model)
         run = Prediction(model, regime, cast(Kind, kind), where)
+        lost = stack.enter_context(_losing(run, [*modules, model]))
         with run.running():
             call()
         moved = _read(taken, modules, model)
     values, found = [], []
-    for before, after in zip(exact, moved, strict=True):
+    for module, before, after in zip([*modules, model], exact, moved, strict=True):
         shift = after.held - before.held
         spread = run.algebra.spread(after.spread, after.held)
-        if run.undecided:
+        if module in lost:
             spread = torch.full_like(spread, torch.inf)
         values.append(before.held)
         found.append(
             torch.hypot(shift, spread) if kind == "variance" else (shift.abs() + spread) * ROOM
         )
     return values, [one.nan_to_num(torch.inf, torch.inf) for one in found]
+
+
+@contextmanager
+def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
+    """The modules behind a choice that lies within its bound."""
+    lost: set[nn.Module] = set()
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if run.undecided:
+            lost.add(module)
+
+    handles = [module.register_forward_hook(note) for module in dict.fromkeys(modules)]
+    try:
+        yield lost
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -36,7 +36,8 @@ def _changed(readings: Readings) -> Iterator[Verdict]:
         f"{percent(worst['changed'])} of the positions{beside}; KL {figure(worst['kl'])} nats, "
         f"loss {worst['loss']:+.3g} nats",
         advice="Greedy answers will differ from those of float32. Keep in higher precision what "
-        "the attribution names first, or take a format with more digits.",
+        "the attribution names first (layerlab precision finds the smallest set), or take a format "
+        "with more digits.",
         value=float(worst["changed"]),
         threshold=CHANGED if worst["changed"] > CHANGED else NOTABLE,
     )
