@@ -73,19 +73,18 @@ def relative(error: Tensor, value: Tensor) -> float:
     return float((error.norm(dim=-1) / value.norm(dim=-1)).square().mean().sqrt())
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("family", MEDIUM)
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [("gpt2", "eager"), ("llama", "eager"), ("gemma2", "eager"), ("qwen3", "sdpa")],
+)
 def test_prediction_is_within_30_percent_on_random_weights(family: str, attention: str) -> None:
-    if (family, attention) == ("gemma2", "sdpa"):
-        pytest.skip("its attention has no fused form")
     model = built(family, attention=attention)
     ids = tokens()
 
     def call() -> Any:
         return model(ids)
 
-    formats = FORMATS if (family, attention) == ("llama", "eager") else ("bf16", "fp32")
-    for format in formats:
+    for format in FORMATS if family == "llama" else ("bf16",):
         values, found = spreads(model, call, regime(format), blocks(model), "variance")
         seen = observed(model, call, blocks(model), (format, {}))
         for one, value, spread in zip(seen, values, found, strict=True):
