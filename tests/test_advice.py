@@ -14,30 +14,29 @@ from layerlab.numerics.search import Search
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
 
 
-def test_a_loaded_model_reads_several_texts_and_is_left_as_it_was(tiny, capfd):
+TEXTS = ["A short text.", "And another one that is longer."]
+
+
+def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
     model = tiny("llama", vocab_size=512)
     tokenizer = AutoTokenizer.from_pretrained(builtin.path("llama"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     name = model.config._attn_implementation
-    texts = ["A short text.", "And another one that is longer."]
-    advice = layerlab.precision(model, budget=0.9, tokenizer=tokenizer, texts=texts)
-    assert advice.reached and advice.policy.format == "bf16"
-    assert "LlamaForCausalLM, bf16" in capfd.readouterr().err
+    advice = layerlab.precision(model, "fp16", 0.9, tokenizer=tokenizer, texts=TEXTS)
+    assert advice.reached and advice.policy.format == "fp16"
+    assert "LlamaForCausalLM, fp16" in capfd.readouterr().err
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.config._attn_implementation == name
     assert not any(module._forward_pre_hooks for module in model.modules())
 
-
-def test_what_is_advised_can_be_saved_and_applied(tiny, tmp_path):
-    advice = layerlab.precision(tiny("gpt2"), "fp16", 0.6, input_ids=IDS[0], progress=False)
     advice.policy.save(tmp_path / "policy.toml")
     policy = layerlab.load_policy(tmp_path / "policy.toml")
-    assert policy == advice.policy and policy.measured["budget"] == 0.6
-    model = layerlab.apply_precision(tiny("gpt2"), policy)
+    assert policy == advice.policy and policy.measured["budget"] == 0.9
+    pieces = [torch.tensor(tokenizer(text)["input_ids"]) for text in TEXTS]
+    with layerlab.emulate(model, "fp64"):
+        true = logits(model, pieces)
     with torch.no_grad():
-        real = model(IDS[0][None]).logits.double()
-    with layerlab.emulate(tiny("gpt2"), "fp64") as run:
-        true = run.model(IDS[0][None]).logits
+        real = logits(layerlab.apply_precision(model, policy), pieces).double()
     error = float((real - true).square().sum() / true.square().sum())
     assert error == pytest.approx(advice.real * advice.real_error, rel=1e-3)
 

@@ -36,9 +36,9 @@ def advise(
     """Find what to keep in float32 so that the squared output error falls to a share of it.
 
     Everything that could be kept is kept alone once; then the most useful are kept together, one
-    more at a time, until the error is within the budget, and those that turn out not to be needed
-    are let go. Each set is verified by running it. How many tokens are run decides how sharp the
-    shares are: those of a few hundred may be off by a fifth.
+    more at a time, until the error is within the budget, in emulation and in a real run of a copy,
+    and those that turn out not to be needed are let go. How many tokens are run decides how sharp
+    the shares are: those of a few hundred may be off by a fifth.
 
     Source: Own.
 
@@ -77,7 +77,7 @@ def advise(
         error=search.whole,
         left=left,
         real=real,
-        real_error=search.real(()),
+        real_error=None if real is None else search.real(()),
         cost=spent,
         counsels=counsels(search, budget),
         refused=search.refused,
@@ -116,7 +116,7 @@ def _greedy(search: Search, found: Sequence[Choice], budget: float) -> list[str]
     chosen: list[str] = []
     left = 1.0
     names = [choice.keep for choice in found]
-    while names and left > budget:
+    while names and not search.within(chosen, budget):
         trials = {name: search.tried(name, [*chosen, name]) for name in names[:SHORTLIST]}
         # What helps alone may not help any more: then it is not worth its cost.
         useful = {name: share for name, share in trials.items() if share and share < left}
@@ -130,12 +130,11 @@ def _greedy(search: Search, found: Sequence[Choice], budget: float) -> list[str]
 
 def _pruned(search: Search, chosen: list[str], budget: float) -> list[str]:
     """Without what the budget can do without; a budget that is not reached needs all."""
-    if search.share(chosen) > budget:
+    if not search.within(chosen, budget):
         return chosen
     for name in chosen:
         rest = [other for other in chosen if other != name]
-        trial = search.tried(name, rest)
-        if trial is not None and trial <= budget:
+        if search.tried(name, rest) is not None and search.within(rest, budget):
             return _pruned(search, rest, budget)
     return chosen
 

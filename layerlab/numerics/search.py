@@ -121,14 +121,30 @@ class Search:
             self.step("torch's own " + self.format)
             policy = Policy(format=self.format, keep=tuple(sorted(names)))
             low = apply_precision(copy.deepcopy(self.model), policy)
+            self.runs += 1
+            self.reals[names] = self._error(low)
+        return self.reals[names]
+
+    def _error(self, low: nn.Module) -> float:
+        """Of a model in a low dtype; infinite where it does not run, or gives no numbers."""
+        try:
             with torch.no_grad():
                 seen: Any = self.run(low)
-            self.runs += 1
-            logits: Tensor = seen if isinstance(seen, Tensor) else seen.logits
-            self.reals[names] = error(logits, self.true)
-        return self.reals[names]
+        except RuntimeError as reason:
+            self.refused["torch's own " + self.format] = str(reason).splitlines()[0]
+            return inf
+        found = error(seen if isinstance(seen, Tensor) else seen.logits, self.true)
+        return found if isfinite(found) else inf
 
     def real_share(self, keep: Iterable[str]) -> float | None:
         """What is left under a policy in real runs."""
         whole, kept = self.real(()), self.real(keep)
-        return None if whole is None or kept is None else kept / whole
+        return None if whole is None or kept is None or whole == inf else kept / whole
+
+    def within(self, keep: Iterable[str], budget: float) -> bool:
+        """Whether a budget is kept, emulated and, where torch has the dtype, in real runs."""
+        names = frozenset(keep)
+        if self.share(names) > budget:
+            return False
+        real = self.real_share(names)
+        return real is None or real <= budget

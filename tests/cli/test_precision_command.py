@@ -3,16 +3,16 @@
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
-from layerlab import load_policy
+from layerlab import builtin, load_policy
 from tests.cli.several import several
 
-QUICK = ("precision", "llama", "--samples", "1", "--context", "24", "--budget", "0.8")
+QUICK = ("precision", "model", "--samples", "1", "--context", "24", "--budget", "0.8")
 COMMANDS = {
     "first": (*QUICK, "--out", "policy.toml"),
     "again": (*QUICK, "-q", "--out", "policy.toml"),
-    "overwrite": (*QUICK, "-q", "--format", "fp16", "--out", "policy.toml", "--overwrite"),
-    "json": (*QUICK, "-q", "--json"),
+    "json": (*QUICK, "-q", "--format", "fp16", "--out", "policy.toml", "--overwrite", "--json"),
 }
 MISTAKES = [
     (("--format", "bf61"), "bf61"),
@@ -26,11 +26,13 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def told(tiny, tmp_path_factory):
     """What every command said, by its name, and the folder they ran in."""
     folder = tmp_path_factory.mktemp("precision")
     (folder / "folder").mkdir()
-    commands = [*COMMANDS.values(), *(("precision", "llama", "-q", *one) for one, _ in MISTAKES)]
+    tiny("llama", vocab_size=512).save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(builtin.path("llama")).save_pretrained(folder / "model")
+    commands = [*COMMANDS.values(), *(("precision", "model", "-q", *one) for one, _ in MISTAKES)]
     return several(commands, folder), folder
 
 
@@ -47,24 +49,22 @@ def test_the_first_command_shows_and_writes_what_it_found(told):
         "advises control of W_k^T W_q: ",
     ):
         assert part in found.out
-    assert "llama, bf16" in found.error
+    assert "model, bf16" in found.error
 
 
 def test_a_policy_is_replaced_only_when_that_is_asked_for(told):
-    again, overwrite = told[0][1:3]
+    again, replaced = told[0][1:3]
     assert again.code == 2 and again.error.count("\n") == 1
     assert "'policy.toml' is there already; type another name, or --overwrite" in again.error
-    assert overwrite.code == 0 and overwrite.error == ""
+    assert replaced.code == 0 and replaced.error == ""
     policy = load_policy(told[1] / "policy.toml")
     assert policy.format == "fp16" and policy.measured["budget"] == 0.8
-    assert sorted(path.name for path in told[1].iterdir()) == ["folder", "policy.toml"]
+    assert sorted(path.name for path in told[1].iterdir()) == ["folder", "model", "policy.toml"]
 
 
 def test_json_is_all_that_is_printed(told):
-    found = told[0][3]
-    assert found.code == 0 and found.error == ""
-    content = json.loads(found.out)
-    assert content["policy"]["format"] == "bf16" and content["reached"]
+    content = json.loads(told[0][2].out)
+    assert content["policy"]["format"] == "fp16" and content["reached"]
     assert {one["verdict"] for one in content["counsels"]} <= {"holds", "fails", "not decided"}
 
 

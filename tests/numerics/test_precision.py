@@ -27,7 +27,7 @@ from layerlab.numerics.search import Search
 from tests.measures.family import built
 
 TOKENS = 40
-BUDGET = 0.3
+BUDGET = 0.5
 
 
 def run(model: nn.Module) -> Tensor:
@@ -78,7 +78,8 @@ def test_nothing_that_is_kept_can_be_let_go() -> None:
     search = searched()
     for name in advice.policy.keep:
         rest = [other for other in advice.policy.keep if other != name]
-        assert search.share(rest) > BUDGET
+        assert not search.within(rest, BUDGET)
+        assert max(search.share(rest), search.real_share(rest)) > BUDGET
 
 
 def test_every_candidate_was_tried_and_every_run_was_told() -> None:
@@ -142,6 +143,22 @@ def test_a_model_of_no_family_can_be_advised() -> None:
     advice = advise(Table([0.1, 0.2, 0.3, 0.4]), look_up, "fp8_e4m3", 0.01)
     assert advice.policy.keep == ("table",) and advice.left == pytest.approx(0, abs=1e-9)
     assert advice.real is None and "real run" not in str(advice)
+
+
+class Picky(Table):
+    """A model that does not run in bfloat16."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        value = self.table.weight
+        if type(value) is nn.Parameter and value.dtype == torch.bfloat16:
+            raise RuntimeError("not implemented for 'BFloat16'")
+        return super().forward(ids)
+
+
+def test_a_model_that_torch_does_not_run_is_judged_by_emulation() -> None:
+    advice = advise(Picky([0.1, 0.2, 0.3, 0.4]), look_up, "bf16", 0.01)
+    assert advice.real is None and advice.reached and advice.policy.keep == ("table",)
+    assert "not implemented for" in advice.refused["torch's own bf16"]
 
 
 def test_kept_modules_of_stored_formats_are_not_quantised() -> None:
@@ -254,9 +271,9 @@ def test_lowered_scores_are_rounded_step_by_step() -> None:
 @pytest.mark.parametrize(
     ("left", "real", "exact", "verdicts"),
     [
-        (0.2, 0.25, 0.1, (HOLDS, OPEN)),
+        (0.2, 0.45, 0.1, (HOLDS, OPEN)),
         (0.9, 0.95, 0.8, (FAILS, FAILS)),
-        (0.25, 0.35, 0.8, (OPEN, FAILS)),
+        (0.45, 0.55, 0.8, (OPEN, FAILS)),
         (0.2, None, 0.8, (HOLDS, FAILS)),
     ],
 )
