@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,11 +21,11 @@ class Policy:
     """What stays in float32.
 
     Attributes:
-        format: format of everything else.
+        format: format of everything else, in any spelling or as a dtype; held by its name.
         keep: "residual" is the stream between the blocks and the norms that read it;
             "model.layers.*.self_attn:attention" scores, softmax and weighted sum of those modules;
             anything else modules by their path, with `*` and `?`, their parameters and what they
-            compute.
+            compute. A single string is one entry.
         measured: what was found when the policy was made, for the reader.
 
     Example:
@@ -37,12 +37,15 @@ class Policy:
         ]
     """
 
-    format: str
-    keep: tuple[str, ...] = ()
+    format: Any
+    keep: Sequence[str] = ()
     measured: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        find(self.format)
+        # A format in another spelling would miss what is asked by name, as the real run.
+        object.__setattr__(self, "format", find(self.format).name)
+        entries = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        object.__setattr__(self, "keep", entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as TOML, under another name first.
@@ -51,15 +54,12 @@ class Policy:
             UserError: there is no such folder, or it cannot be written.
         """
         target = Path(path)
-        partial = target.with_name(f".{target.name}.partial")
+        partial = _partial(target)
         try:
             partial.write_text(self.toml(), encoding="utf-8")
             partial.replace(target)
         except OSError as error:
-            raise UserError(
-                f"cannot write the policy to {str(target)!r}: {error.strerror}; name a file in a"
-                " folder that exists and can be written"
-            ) from None
+            raise _unwritable(target, error) from None
         finally:
             with suppress(OSError):
                 partial.unlink()
@@ -84,13 +84,24 @@ def _value(value: str | int | float) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value).lower()
 
 
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
+def _unwritable(target: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot write the policy to {str(target)!r}: {error.strerror}; name a file in a"
+        " folder that exists and can be written"
+    )
+
+
 def check_place(path: Path, overwrite: bool) -> None:
     """Say at once what would stand in the way of writing a policy when the work is done.
 
     Source: Own.
 
     Raises:
-        UserError: something is there already, or there is no such folder.
+        UserError: something is there already, or there is no such folder, or none to write in.
     """
     if path.is_dir():
         raise UserError(f"cannot write the policy to {str(path)!r}: it is a folder; name a file")
@@ -104,6 +115,12 @@ def check_place(path: Path, overwrite: bool) -> None:
             f"cannot write the policy to {str(path)!r}: no folder {str(path.parent)!r}; make it"
             " first"
         )
+    # Rights do not tell of folders in which nobody can make a file: so one is made.
+    try:
+        _partial(path).touch()
+        _partial(path).unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:

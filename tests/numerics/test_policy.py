@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,16 @@ def test_names_of_any_kind_survive(name: str, tmp_path: Path) -> None:
     policy = Policy(format="bf16", keep=(name,), measured={name: name, "not a number": math.inf})
     policy.save(tmp_path / "policy.toml")
     assert layerlab.load_policy(tmp_path / "policy.toml") == policy
+
+
+@pytest.mark.parametrize("spelling", ["BF16", "bfloat16", " bf16", torch.bfloat16])
+def test_a_format_is_held_by_its_own_name(spelling: object) -> None:
+    assert Policy(format=spelling).format == "bf16"
+
+
+def test_a_single_entry_is_not_taken_for_its_letters() -> None:
+    assert Policy(format="bf16", keep="lm_head").keep == ("lm_head",)
+    assert Policy(format="bf16", keep=["lm_head", "residual"]).keep == ("lm_head", "residual")
 
 
 def test_a_policy_names_a_format_that_there_is() -> None:
@@ -111,3 +122,13 @@ def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
         check_place(tmp_path, overwrite=True)
     with pytest.raises(UserError, match=r"no folder .*; make it first"):
         check_place(tmp_path / "no" / "policy.toml", overwrite=False)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path: Path, monkeypatch) -> None:
+    def refuse(self: Path, *args: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(UserError, match="Read-only file system; name a file in a folder"):
+        check_place(tmp_path / "policy.toml", overwrite=False)
