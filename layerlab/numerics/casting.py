@@ -5,6 +5,7 @@ output of a kept module flows on in float32 until a module in the low format tak
 hooks serve a real model in a low dtype and an emulated one, where dtypes are nominal.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from layerlab import UserError
 from layerlab.numerics.attention import SINGLE, answer, attends, finite, implementations
 from layerlab.numerics.carrier import floating
 from layerlab.numerics.place import patterns
-from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy
+from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy, load_policy
 from layerlab.numerics.snapshot import Snapshot
 
 # The policy that `apply_precision` gave to a model.
@@ -56,10 +57,11 @@ def kept(model: nn.Module, policy: Policy) -> Kept:
     Source: Own.
 
     Raises:
-        UserError: an entry names no module, or no module that computes attention.
+        UserError: an entry names no module, no module that computes attention, or an operation.
     """
     residual = RESIDUAL in policy.keep
     named = [entry for entry in policy.keep if entry != RESIDUAL]
+    _check_entries(named)
     _look_up(named, model)
     names = [name for name, _ in model.named_modules() if name]
     inner = [entry.removesuffix(ATTENTION) for entry in named if entry.endswith(ATTENTION)]
@@ -79,16 +81,31 @@ def kept(model: nn.Module, policy: Policy) -> Kept:
     return Kept(frozenset(modules), frozenset(attentions), residual, _tied(model, modules))
 
 
-def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
+def _check_entries(entries: list[str]) -> None:
+    """Refuse operations, which places have but policies do not."""
+    for entry in entries:
+        path, mark, _ = entry.partition(":")
+        if mark and not entry.endswith(ATTENTION):
+            raise UserError(
+                f"keep={entry!r} names an operation, and no operation can be kept apart; what can"
+                f" be kept: {RESIDUAL!r}, modules by their path, as {path!r}, and their attention,"
+                f" as {path + ATTENTION!r}"
+            )
+
+
+def apply_precision(model: nn.Module, policy: Policy | str | os.PathLike[str]) -> nn.Module:
     """Put a model into a low dtype except for what a policy keeps in float32.
 
-    In place; start from float32 weights, since what has been rounded stays rounded.
+    In place; start from float32 weights, since what has been rounded stays rounded. The policy is
+    no part of what `save_pretrained` writes: a model that is saved and loaded again runs without
+    it, and without a word, in the one dtype it is loaded in. Save the policy beside it, load the
+    model in float32, and apply the policy again.
 
     Source: Own.
 
     Args:
         model: a model of transformers.
-        policy: from `layerlab.load_policy` or `layerlab.precision`.
+        policy: from `layerlab.precision` or by hand, or the path of one that was saved.
 
     Returns:
         The same model.
@@ -105,11 +122,13 @@ def apply_precision(model: nn.Module, policy: Policy) -> nn.Module:
         >>> low.lm_head.weight.dtype, low.model.layers[0].ffn.up.weight.dtype
         (torch.float32, torch.bfloat16)
     """
+    policy = policy if isinstance(policy, Policy) else load_policy(policy)
     low = REAL.get(policy.format)
     if low is None:
         raise UserError(
             f"torch computes in no {policy.format}: a policy for bf16 or fp16 can be applied,"
-            " others can be emulated"
+            f" others can be emulated: with layerlab.emulate(model, {policy.format!r},"
+            " policy=policy): ..."
         )
     found = kept(model, policy)
     _check(model, found)

@@ -233,6 +233,9 @@ MISTAKES = [
     ("bloom", (ATTENTION,), "bf16", "asks transformers' AttentionInterface for its attention, so"),
     ("llama", ("model.layer.*.mlp",), "bf16", "^keep='model.layer.*mlp' matches nothing in this"),
     ("llama", ("model.norm:attention",), "bf16", "keep the whole module instead"),
+    ("llama", ("*.self_attn:softmax",), "bf16", "names an operation, and no operation can be kept"),
+    ("llama", ("lm_head:product",), "bf16", "modules by their path, as 'lm_head', and their atten"),
+    ("llama", (), "fp8_e4m3", r"others can be emulated: with layerlab.emulate\(model, 'fp8_e4m3'"),
     ("llama", (), "fp8_e4m3", "torch computes in no fp8_e4m3: a policy for bf16 or fp16 can"),
 ]
 
@@ -246,6 +249,15 @@ def test_a_policy_that_cannot_be_applied_changes_nothing(
         apply_precision(own, Policy(format=format, keep=keep))
     assert traces(own) == traces(model(family))
     assert {value.dtype for value in own.parameters()} == {torch.float32}
+
+
+def test_a_policy_is_taken_from_its_file_too(tmp_path: Path) -> None:
+    Policy(format="bf16", keep=("lm_head",)).save(tmp_path / "policy.toml")
+    for path in (tmp_path / "policy.toml", str(tmp_path / "policy.toml")):
+        changed = apply_precision(copy.deepcopy(model("llama")), path)
+        assert changed.lm_head.weight.dtype == torch.float32 and changed.dtype == torch.bfloat16
+    with pytest.raises(UserError, match="cannot read the policy 'missing"):
+        apply_precision(copy.deepcopy(model("llama")), "missing.toml")
 
 
 def test_a_policy_is_applied_once() -> None:
