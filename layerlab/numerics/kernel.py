@@ -2,27 +2,31 @@
 
 It is a plain shared library behind ctypes, so that a C++ compiler is all it takes. It is built in a
 temporary folder and moved to the cache in one step: nobody sees half of it and nobody waits for
-anybody. What stands in the way is kept as a reason, and pure torch does the work.
+anybody. Its name there holds the hash of its bytes: what was damaged since is built anew. What
+stands in the way is kept as a reason, and pure torch does the work.
 """
 
 import ctypes
 import hashlib
+import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.numerics.grid import MODES, Grid, Mode
+from layerlab.numerics.format import Format
+from layerlab.numerics.grid import MODES, Grid, Mode, grid
 
 SOURCE = Path(__file__).with_name("rounding.cpp")
 BASIC = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fwrapv", "-fopenmp-simd")
@@ -37,6 +41,8 @@ PATIENCE_S = 120
 # Fewer elements than this are not worth a second thread.
 GRAIN = 1 << 16
 ENTRIES = {torch.float32: "layerlab_round_32", torch.float64: "layerlab_round_64"}
+# To three digits, ties to even; overflow is not looked at.
+KNOWN = {9.0: 8.0, 11.0: 12.0, -13.0: -12.0, 15.0: 16.0, 16.5: 16.0, -0.0: -0.0, 2.0: 2.0}
 
 
 class _Grid(ctypes.Structure):
@@ -125,24 +131,42 @@ def compiler() -> str | None:
 
 def _obtained() -> Kernel:
     try:
-        kept = _cache() / "rounding.so"
-        if _ours(kept):
-            return Kernel(kept, None, _loaded(kept))
-        return _built(kept)
+        folder = _cache()
+        return _kept(folder) or _built(folder)
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         return Kernel(None, said[-1])
 
 
-def _built(kept: Path) -> Kernel:
+def _kept(folder: Path) -> Kernel | None:
+    """What an earlier process left; None where it is damaged, or does not load or work."""
+    for path in sorted(folder.glob("rounding-*.so")):
+        if not _ours(path):
+            continue
+        # Before it is loaded: a library that was cut off may take the whole process down.
+        if path.name != _name(path):
+            with suppress(OSError):
+                path.unlink()
+            continue
+        with suppress(OSError, RuntimeError, AttributeError):
+            return Kernel(path, None, _loaded(path))
+    return None
+
+
+def _name(path: Path) -> str:
+    """How a library is called in the cache."""
+    return f"rounding-{hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()}.so"
+
+
+def _built(cache: Path) -> Kernel:
     """Compile in a folder of one's own, then move the result to where it is kept, if possible."""
-    with _workshop(kept.parent) as folder:
-        fresh = folder / kept.name
+    with _workshop(cache) as folder:
+        fresh = folder / "rounding.so"
         _compile(fresh)
         library = _loaded(fresh)
-        if folder.parent != kept.parent:
+        if folder.parent != cache:
             return Kernel(None, None, library)
-        fresh.replace(kept)
+        kept = fresh.replace(cache / _name(fresh))
     return Kernel(kept, None, library)
 
 
@@ -184,14 +208,31 @@ def _loaded(path: Path) -> Any:
         pointer, whole = ctypes.c_void_p, ctypes.c_int
         call.argtypes = [pointer, pointer, pointer, ctypes.c_int64, pointer, whole, whole]
         call.restype = None
+    _try(library)
     return library
 
 
+def _try(library: Any) -> None:
+    """Round a few numbers; without torch, whose operations may be under emulation just now."""
+    three = Format("t3", 3, None, None, math.inf)
+    for dtype, entry in ENTRIES.items():
+        size = torch.finfo(dtype).bits // 8
+        given, wanted = (np.array(list(one), f"f{size}") for one in (KNOWN, KNOWN.values()))
+        found = np.zeros_like(given)
+        numbers = _Grid(*map(int, astuple(grid(three, "nearest", dtype))))
+        address, mode = ctypes.addressof(numbers), MODES.index("nearest")
+        getattr(library, entry)(
+            given.ctypes.data, None, found.ctypes.data, len(given), address, mode, 1
+        )
+        if found.tobytes() != wanted.tobytes():
+            raise RuntimeError("the compiled kernel rounds wrongly")
+
+
 def _cache() -> Path:
-    """A folder for this source on this kind of processor."""
+    """A folder for this source on this kind of processor, whichever compiler is there or gone."""
     place = os.environ.get("XDG_CACHE_HOME")
     home = Path(place) if place else Path.home() / ".cache"
-    parts = [SOURCE.read_text("utf-8"), platform.system(), platform.machine(), compiler(), FLAGS]
+    parts = [SOURCE.read_text("utf-8"), platform.system(), platform.machine(), BASIC, FLAGS]
     text = repr([*parts, sorted(flags())])
     return home / "layerlab" / "kernel" / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

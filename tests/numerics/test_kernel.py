@@ -1,6 +1,7 @@
 """The compiled kernel gives the bits of pure torch, and its absence is a reason, not an error."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,6 +198,8 @@ def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(
     (first.path.parent / "draft-left").mkdir()
     monkeypatch.setattr(home, "_compile", lambda target: pytest.fail("compiled again"))
     assert home._obtained().path == first.path
+    monkeypatch.setenv("CXX", str(tmp_path / "absent"))  # what is there needs no compiler
+    assert home._obtained().path == first.path
     monkeypatch.setattr(home, "_ours", lambda path: False)
     monkeypatch.setattr(home, "_compile", lambda target: target.write_bytes(b""))
     assert home._obtained().library is None
@@ -211,3 +214,41 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
     found = home._obtained()
     assert found.path is None
     assert found.library is not None, found.reason
+
+
+@needs_compiler
+def test_a_damaged_kernel_is_built_anew_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = kernel().path
+    assert whole is not None
+    built = []
+
+    def compile(target: Path) -> None:
+        built.append(target)
+        target.write_bytes(whole.read_bytes())
+
+    monkeypatch.setattr(home, "_compile", compile)
+    first = home._obtained().path
+    assert first is not None
+    for damaged in (whole.read_bytes()[:9000], b""):
+        # Under a new inode: the mapped one belongs to this process.
+        first.unlink()
+        first.write_bytes(damaged)
+        again = home._obtained()
+        assert again.library is not None and again.path == first, again.reason
+    assert len(built) == 3 and home._obtained().path == first
+    # Whole, by its name, but no library.
+    first.unlink()
+    (tmp_path / "odd").write_bytes(b"odd")
+    (tmp_path / "odd").rename(first.with_name(home._name(tmp_path / "odd")))
+    assert home._obtained().path == first and len(built) == 4
+
+
+def test_a_kernel_that_rounds_wrongly_is_refused() -> None:
+    def call(given: int, noise: None, out: int, *rest: int) -> None:
+        """Leave zeros."""
+
+    with pytest.raises(RuntimeError, match="rounds wrongly"):
+        home._try(SimpleNamespace(**dict.fromkeys(home.ENTRIES.values(), call)))
