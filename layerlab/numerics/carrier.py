@@ -21,6 +21,8 @@ from layerlab import UserError
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
 # Operations that answer with a dtype, which has to be the nominal one.
 ASKING = frozenset({"promote_types", "result_type", "can_cast"})
+# Done here, in any dtype; PyTorch takes fewer dtypes for it on the meta device than elsewhere.
+GROUPED = "_grouped_mm"
 Dtypes = tuple[torch.dtype, ...]
 
 
@@ -267,6 +269,9 @@ def _kind(value: Any) -> Any:
 
 
 def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
+    if func._opname == GROUPED:
+        dtypes = {value.dtype for value in flat if floating(value)}
+        return (_promoted(flat),), len(dtypes) == 1
     try:
         result = func(*_shadows(args), **_shadows(kwargs))
     except NotImplementedError:

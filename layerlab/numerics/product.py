@@ -44,7 +44,8 @@ def accumulated(
     """A matrix product with its running sum rounded after every so many terms.
 
     With one term a product is rounded before it is added, as in the scalar model
-    fl(x op y) = (x op y)(1 + delta); with more the terms of a block are summed exactly.
+    fl(x op y) = (x op y)(1 + delta); with more the terms of a block are summed exactly. What
+    `alpha` and `beta` scale is added last and rounded once.
 
     Source: budzinskiy25, Model 4.1; the blockwise form Own.
 
@@ -52,9 +53,10 @@ def accumulated(
         UserError: an operation with no sum that could be split.
     """
     addend: Tensor | None = None
+    alpha, beta = options.get("alpha", 1), options.get("beta", 1)
     if name in ("addmm", "baddbmm"):
         addend, left, right = factors[:3]
-        if options:
+        if set(options) - {"alpha", "beta"}:
             raise UserError(f"accumulate= cannot follow {name} with {options}; leave it out")
     elif name in ("mm", "bmm"):
         left, right = factors[:2]
@@ -63,7 +65,10 @@ def accumulated(
             f"accumulate= cannot look into {name}; leave accumulate out, or where= this place"
         )
     total = _strict(left, right, round) if terms == 1 else _blockwise(left, right, terms, round)
-    return total if addend is None else round(total + addend)
+    if addend is None:
+        return total
+    # With beta = 0 the addend is not read, NaN or not.
+    return round(alpha * total + beta * addend if beta else alpha * total)
 
 
 def _strict(left: Tensor, right: Tensor, round: Round) -> Tensor:

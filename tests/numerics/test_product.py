@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlab import UserError
+from layerlab.numerics.emulate import emulate
 from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.rounding import rounder
+from tests.measures.family import built
 
 
 def same(values: Tensor) -> Tensor:
@@ -57,6 +59,24 @@ def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms:
     torch.testing.assert_close(accumulated(name, factors, {}, terms, same), expected)
 
 
+@pytest.mark.parametrize("options", [{"alpha": 0.5}, {"beta": 0.25}, {"alpha": 2, "beta": 0}])
+def test_scaled_products_are_those_of_torch(options: dict[str, float]) -> None:
+    torch.manual_seed(0)
+    addend, left, right = (torch.randn(3, 6, 6, dtype=torch.float64) for _ in range(3))
+    if options.get("beta") == 0:
+        addend = addend * torch.nan
+    expected = torch.baddbmm(addend, left, right, **options)
+    found = accumulated("baddbmm", (addend, left, right), options, 4, same)
+    torch.testing.assert_close(found, expected)
+
+
+def test_bloom_runs_with_rounded_sums() -> None:
+    model = built("bloom")
+    with emulate(model, "bf16", where="*:scores", accumulate=8) as run:
+        assert model(torch.arange(3, 7)[None]).logits.isfinite().all()
+    assert run.roundings
+
+
 def test_rounding_more_often_errs_more() -> None:
     torch.manual_seed(0)
     left, right = torch.randn(64, 256), torch.randn(256, 64)
@@ -71,9 +91,31 @@ def test_rounding_more_often_errs_more() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options", "text"),
-    [("mv", {}, "accumulate= cannot look into"), ("addmm", {"alpha": 2}, "accumulate= cannot follow")],
+    [
+        ("mv", {}, "accumulate= cannot look into"),
+        ("addmm", {"out_dtype": 2}, "accumulate= cannot follow"),
+    ],
 )
 def test_what_cannot_be_split_is_refused(name: str, options: dict[str, int], text: str) -> None:
     factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(UserError, match=text):
         accumulated(name, factors, options, 2, same)
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp16", "fp32"])
+def test_products_by_group_are_refused_for_mixed_dtypes_alone(format: str) -> None:
+    class Experts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            low, wide = x.new_ones(2, 8, 8), x.new_ones(2, 8, 8).float()
+            ends = torch.tensor([1, 4], dtype=torch.int32)
+            first = nn.functional.grouped_mm(x, low, offs=ends)
+            return first + torch._grouped_mm(x, wide, ends)
+
+    for model, given in (
+        (built("mixtral"), torch.arange(3, 9)[None]),
+        (Experts(), torch.ones(4, 8)),
+    ):
+        with emulate(model, format) as run:
+            model(given)
+        mixed = isinstance(model, Experts) and format != "fp32"
+        assert {str(place) for place in run.refused} == ({":product"} if mixed else set())
