@@ -2,13 +2,19 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+# Of floating buffers, those with no more entries are put back by value: a norm's running moments
+# are, tables that no code writes into need not be copied.
+SMALL = 1 << 16
 
 
 class Snapshot:
     """The attributes, parameters and buffers of every module, as they were when it was taken.
 
-    Tensors are kept by reference: what is written into one in place stays.
+    Parameters and large floating buffers are kept by reference: what is written into one in place
+    stays. Of other buffers the values are kept too, since norms and counters write into theirs.
 
     Args:
         model: the model.
@@ -18,6 +24,12 @@ class Snapshot:
         self._kept: list[tuple[nn.Module, dict[str, Any], list[dict[str, Tensor | None]]]] = [
             (module, dict(module.__dict__), [dict(table) for table in _tables(module)])
             for module in model.modules()
+        ]
+        self._values = [
+            (value, value.detach().clone())
+            for *_, (_, buffers) in self._kept
+            for value in buffers.values()
+            if value is not None and _written(value)
         ]
 
     def restore(self) -> None:
@@ -30,6 +42,17 @@ class Snapshot:
                 table.clear()
                 table.update(kept)
             module.training = training
+        with torch.no_grad():
+            for value, before in self._values:
+                if not torch.equal(value, before):
+                    value.copy_(before)
+
+
+def _written(value: Tensor) -> bool:
+    """Whether a buffer's values are worth a copy."""
+    if value.is_meta:
+        return False
+    return not value.dtype.is_floating_point or value.numel() <= SMALL
 
 
 def _tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,8 +1,10 @@
 """What a module holds comes back as it was."""
 
+import pytest
 import torch
 from torch import nn
 
+from layerlab.numerics.emulate import emulate, reference
 from layerlab.numerics.snapshot import Snapshot
 
 
@@ -39,3 +41,17 @@ def test_training_or_evaluation_is_the_user_s_choice() -> None:
     model.eval()
     kept.restore()
     assert not model[0].training
+
+
+@pytest.mark.parametrize("where", [None, "1"])
+def test_what_a_norm_counts_in_training_comes_back(where: str | None) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    with emulate(model, "bf16", where=where):
+        model(x)
+    with reference(model):
+        model(x)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(x)
+    assert model[0].num_batches_tracked == 1
