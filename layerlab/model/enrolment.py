@@ -12,7 +12,14 @@ CONFIGS = "transformers.models.auto.configuration_auto"
 MODELS = "transformers.models.auto.modeling_auto"
 OUR_CONFIG = "layerlab.model.config"
 OUR_MODELS = "layerlab.model.modeling"
-MOMENTS = (CONFIGS, MODELS, OUR_CONFIG, OUR_MODELS)
+# Of transformers, what our models import, and what the list of models is itself imported by.
+NEEDED = (
+    "transformers.generation",
+    "transformers.modeling_layers",
+    "transformers.modeling_utils",
+    "transformers.models.llama.modeling_llama",
+)
+MOMENTS = (CONFIGS, MODELS, OUR_CONFIG, OUR_MODELS, *NEEDED)
 
 _RAN: set[str] = set()
 
@@ -54,7 +61,7 @@ def enrol() -> None:
         from layerlab.model.config import LabConfig
 
         lists[CONFIGS].AutoConfig.register("layerlab", LabConfig, exist_ok=True)
-    if _there(MODELS) and not _under_way(OUR_MODELS):
+    if _there(MODELS) and not any(map(_under_way, (OUR_MODELS, *NEEDED))):
         from layerlab.model.modeling import LabConfig, LabForCausalLM, LabModel
 
         lists[MODELS].AutoModel.register(LabConfig, LabModel, exist_ok=True)

@@ -21,6 +21,8 @@ ORDERS = {
     "the list of models first": "from transformers import AutoModelForCausalLM; import layerlab",
     "our models first": "from layerlab.model.modeling import LabModel",
     "what our models import first": "import layerlab; from transformers import GenerationMixin",
+    "a model of transformers first": "import layerlab; from transformers import LlamaForCausalLM",
+    "another model first": "import layerlab; from transformers import GPT2LMHeadModel",
 }
 
 
