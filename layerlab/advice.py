@@ -17,6 +17,7 @@ from layerlab.measures.subject import subject
 from layerlab.measures.thread import threads
 from layerlab.numerics.advice import Advice
 from layerlab.numerics.precision import SHORTLIST, advise, candidates
+from layerlab.numerics.search import asked as check
 from layerlab.report.progress import Bar
 
 FORMAT, BUDGET = "bf16", 0.3
@@ -101,6 +102,8 @@ def search(question: Question, *, progress: bool = True) -> Advice:
         UserError: as `precision`.
     """
     asked = question
+    # Before anything is loaded.
+    check(asked.format, asked.budget)
     patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
     if patient.offloaded:
         raise UserError(

@@ -353,9 +353,12 @@ def precision(
 
     asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
     advice = search(Question(model=model or DEFAULT, passage=passage, **asked), progress=not quiet)
+    typer.echo(advice.to_json() if as_json else advice.told(out))
     if out is not None:
         advice.policy.save(out)
-    typer.echo(advice.to_json() if as_json else advice.told(out))
+    if not advice.reached:
+        typer.echo(f"layerlab: {advice.shortfall}", err=True)
+        raise typer.Exit(1)
 
 
 app.command()(study)

@@ -60,6 +60,17 @@ def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):
         search(Question(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False)
 
 
+@pytest.mark.parametrize("options", [{"budget": 1.5}, {"format": "bf61"}, {"format": "fp32"}])
+def test_what_is_asked_is_looked_at_before_a_model_is_loaded(options, monkeypatch, capfd):
+    def load(*given, **how):
+        raise AssertionError(given)
+
+    monkeypatch.setattr("layerlab.advice.subject", load)
+    with pytest.raises(UserError):
+        layerlab.precision("llama", **options)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layerlab.numerics.casting import REAL
 from layerlab.numerics.policy import Policy
 
 if TYPE_CHECKING:
@@ -111,6 +112,17 @@ class Advice:
         """Whether the budget is kept, in the real run as well if there is one."""
         return max(self.left, self.real or 0.0) <= self.budget
 
+    @property
+    def shortfall(self) -> str:
+        """What is left beyond the budget, in a sentence; empty if it is reached."""
+        if self.reached:
+            return ""
+        return (
+            f"the budget of {self.budget:g} is not reached: at least"
+            f" {max(self.left, self.real or 0.0):.3f} of the squared error is left; give a larger"
+            " budget, or run in float32"
+        )
+
     def frame(self) -> "pd.DataFrame":
         """What was tried: one row each, NaN in `left` for what was not chosen."""
         import pandas as pd
@@ -154,7 +166,9 @@ class Advice:
     def _table(self) -> list[str]:
         width = max([len("kept in float32"), *(len(one.keep) for one in self.choices)])
         lines = [f"{'kept in float32':<{width}}  alone leaves  together leave"]
-        for one in self.choices:
+        order = {name: place for place, name in enumerate(self.policy.keep)}
+        # In the order of choosing, so that what is left together falls from line to line.
+        for one in sorted(self.choices, key=lambda one: order.get(one.keep, len(order))):
             left = "" if one.left is None else f"{one.left:14.3f}"
             lines.append(f"{one.keep:<{width}}  {one.alone:12.3f}  {left}".rstrip())
         return lines + [f"{name:<{width}}  refused: {why}" for name, why in self.refused.items()]
@@ -164,6 +178,9 @@ class Advice:
         shown = ", ".join(keep) if keep else "nothing helps"
         seen = "" if self.real is None else f", {self.real:.3f} in a real run"
         policy = "advice.policy" if path is None else f"layerlab.load_policy({str(path)!r})"
+        use = f"layerlab.apply_precision(model, {policy})"
+        if self.policy.format not in REAL:
+            use = f'with layerlab.emulate(model, "{self.policy.format}", policy={policy}): ...'
         verdict = "within" if self.reached else "beyond"
         rows = [
             ("keep", shown),
@@ -171,8 +188,10 @@ class Advice:
             ("left", f"{self.left:.3f} of it{seen}: {verdict} the budget of {self.budget:g}"),
             ("FLOPs", f"{cost.work:.1%} of {cost.all_flops:.3g} in products are in float32"),
             ("bytes", f"parameters grow by {cost.bytes:,}, {cost.growth:.1%}"),
-            ("apply", f"layerlab.apply_precision(model, {policy})"),
+            ("apply", use),
         ]
+        if self.shortfall:
+            rows.append(("beyond", self.shortfall))
         return [f"{name:<6}  {text}" for name, text in rows]
 
     def _counselled(self) -> list[str]:

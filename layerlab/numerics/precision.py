@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerlab import UserError
 from layerlab.numerics.advice import Advice, Choice, Cost
 from layerlab.numerics.casting import kept
 from layerlab.numerics.counsel import attentions, counsels
@@ -17,7 +16,7 @@ from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import NUMBER
 from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.regime import regime
-from layerlab.numerics.search import WIDE, Run, Search, Step
+from layerlab.numerics.search import WIDE, Run, Search, Step, asked
 
 # How many are tried beside what is chosen before the best of them is.
 SHORTLIST = 4
@@ -52,11 +51,7 @@ def advise(
     Raises:
         UserError: a budget that is no share, or a format that keeps nothing from being rounded.
     """
-    if not 0 < budget < 1:
-        raise UserError(
-            f"budget={budget} is no share of the squared error; type a number between 0 and 1, such"
-            " as 0.3"
-        )
+    format = asked(format, budget)
     search = Search(model, run, format, step)
     tried = [search.alone(name) for name in candidates(model)]
     found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)

@@ -13,12 +13,37 @@ from layerlab.numerics.advice import Choice
 from layerlab.numerics.attribution import error, outputs
 from layerlab.numerics.casting import REAL, apply_precision
 from layerlab.numerics.emulate import Emulation
+from layerlab.numerics.format import find
 from layerlab.numerics.policy import Policy
 from layerlab.numerics.regime import exact, regime
 
 Run = Callable[[nn.Module], Any]
 Step = Callable[[str], None]
 WIDE = torch.float32
+# Highest exponent of float32, which bf16 shares.
+REACH = 127
+
+
+def asked(format: str, budget: float | None = None) -> str:
+    """The name of a format, once it and a budget are such that something can be searched for.
+
+    Source: Own.
+
+    Raises:
+        UserError: no such format, one in which there is nothing to keep, or a budget that is no
+            share.
+    """
+    if budget is not None and not 0 < budget < 1:
+        raise UserError(
+            f"budget={budget} is no share of the squared error; type a number between 0 and 1, such"
+            " as 0.3"
+        )
+    if regime(format).low.itemsize >= WIDE.itemsize:
+        raise UserError(
+            f"a model in {format} is in float32 already: there is nothing to keep; name a"
+            " format with fewer digits, such as bf16"
+        )
+    return find(format).name
 
 
 class Search:
@@ -35,13 +60,8 @@ class Search:
     """
 
     def __init__(self, model: nn.Module, run: Run, format: str, step: Step) -> None:
-        self.model, self.run, self.format, self.step = model, run, format, step
+        self.model, self.run, self.format, self.step = model, run, asked(format), step
         self.regime = regime(format)
-        if self.regime.low.itemsize >= WIDE.itemsize:
-            raise UserError(
-                f"a model in {format} is in float32 already: there is nothing to keep; name a"
-                " format with fewer digits, such as bf16"
-            )
         self.refused: dict[str, str] = {}
         self.runs = 0
         self.mixed = 0
@@ -54,12 +74,13 @@ class Search:
 
     def _whole(self) -> float:
         emulation = Emulation(self.model, self.regime, policy=Policy(format=self.format))
+        self._check_true()
         found = error(self.logits(emulation), self.true)
         self.mixed = len(emulation.refused)
         if not isfinite(found):
             raise UserError(
                 f"in {self.format} the logits are not finite, so no share of their error can be"
-                " told; name a format with a wider range, such as bf16"
+                f" told; {self._remedy()}"
             )
         if found == 0:
             raise UserError(
@@ -67,6 +88,26 @@ class Search:
                 " name a format with fewer digits, such as bf16"
             )
         return found
+
+    def _check_true(self) -> None:
+        """Refuse exact logits to which no error is relative."""
+        if not bool(self.true.isfinite().all()):
+            raise UserError(
+                "the logits are not finite even in float64, so no format can mend them; look for"
+                " NaN or infinities in the weights"
+            )
+        if not bool(self.true.any()):
+            raise UserError(
+                "the logits are all zero, so that no error is a share of them; give a model whose"
+                " weights are not zero"
+            )
+
+    def _remedy(self) -> str:
+        """What helps against logits that overflow."""
+        reach = getattr(find(self.format), "highest", None)
+        if isinstance(reach, int) and reach < REACH:
+            return "name a format with a wider range, such as bf16"
+        return "bf16 reaches as far as float32, so look for weights that are too large"
 
     def logits(self, emulation: Emulation) -> Tensor:
         """One run."""

@@ -14,6 +14,7 @@ COMMANDS = {
     "again": (*QUICK, "-q", "--out", "policy.toml"),
     "json": (*QUICK, "-q", "--format", "fp16", "--out", "policy.toml", "--overwrite", "--json"),
 }
+BEYOND = (*QUICK[:-1], "1e-12", "-q", "--format", "fp8_e4m3")
 MISTAKES = [
     (("--format", "bf61"), "bf61"),
     (("--format", "fp32"), "a model in fp32 is in float32 already: there is nothing to keep"),
@@ -33,6 +34,7 @@ def told(tiny, tmp_path_factory):
     tiny("llama", vocab_size=512).save_pretrained(folder / "model")
     AutoTokenizer.from_pretrained(builtin.path("llama")).save_pretrained(folder / "model")
     commands = [*COMMANDS.values(), *(("precision", "model", "-q", *one) for one, _ in MISTAKES)]
+    commands.append(BEYOND)
     return several(commands, folder), folder
 
 
@@ -66,6 +68,12 @@ def test_json_is_all_that_is_printed(told):
     content = json.loads(told[0][2].out)
     assert content["policy"]["format"] == "fp16" and content["reached"]
     assert {one["verdict"] for one in content["counsels"]} <= {"holds", "fails", "not decided"}
+
+
+def test_a_budget_that_is_not_reached_is_exit_code_one(told):
+    found = told[0][-1]
+    assert found.code == 1 and "apply   with layerlab.emulate(model, " in found.out
+    assert "layerlab: the budget of 1e-12 is not reached: at least" in found.error
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][1])

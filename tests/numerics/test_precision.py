@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -137,6 +138,25 @@ def test_without_an_error_there_is_nothing_to_keep() -> None:
 def test_an_error_that_is_not_finite_has_no_shares() -> None:
     with pytest.raises(UserError, match="the logits are not finite, so no share of their error"):
         advise(Table([1.0, 2.0, 3.0, 400.0]), look_up, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.0] * 4, "the logits are all zero, so that no error"),
+        ([1.0, 2.0, float("nan"), 4.0], "the logits are not finite even in float64"),
+        ([1.0, 2.0, 3.0, 3e19], "bf16 reaches as far as float32, so look for weights"),
+    ],
+)
+def test_logits_without_shares_say_what_is_wrong_with_them(values: list[float], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        advise(Table(values), look_up, "bf16")
+
+
+@pytest.mark.parametrize("format", ["BF16", "bfloat16"])
+def test_other_spellings_are_verified_in_real_runs_too(format: str) -> None:
+    advice = advise(Table([0.1, 0.2, 0.3, 0.4]), look_up, format, 0.01)
+    assert advice.policy.format == "bf16" and advice.real is not None
 
 
 def test_a_model_of_no_family_can_be_advised() -> None:
@@ -342,6 +362,27 @@ def test_advice_shows_itself() -> None:
         assert part in text
     assert "keep residual; 0.250 of the error is left" in repr(ADVICE)
     assert "<b>" not in ADVICE._repr_html_() and "&lt;b&gt;norm" in ADVICE._repr_html_()
+
+
+def test_what_is_chosen_is_shown_in_the_order_of_choosing() -> None:
+    choices = tuple(
+        Choice(keep=name, alone=alone, left=left)
+        for name, alone, left in [("a", 0.1, 0.05), ("b", 0.2, None), ("c", 0.3, 0.3)]
+    )
+    policy = Policy(format="bf16", keep=("c", "a"))
+    shown = str(replace(ADVICE, choices=choices, policy=policy)).splitlines()[1:4]
+    assert [line[0] for line in shown] == ["c", "a", "b"]
+
+
+def test_a_format_that_torch_has_not_is_emulated() -> None:
+    text = str(replace(ADVICE, policy=Policy(format="fp8_e4m3", keep=("residual",))))
+    assert 'with layerlab.emulate(model, "fp8_e4m3", policy=advice.policy): ...' in text
+    assert "apply_precision" not in text
+
+
+def test_a_budget_that_is_not_reached_is_told_in_a_sentence() -> None:
+    assert "the budget of 0.3 is not reached: at least 0.350 of the squared error" in str(ADVICE)
+    assert replace(ADVICE, real=None).shortfall == ""
 
 
 def test_advice_is_a_table_and_strict_json() -> None:
