@@ -24,7 +24,9 @@ class Prelu(nn.Module):
         starts(self, slope=Constant(0.25))
 
     def forward(self, x: Features) -> Features:
-        return torch.where(x >= 0, x, self.slope * x)
+        # torch's kernel takes channels on the second axis of two.
+        rows = x.reshape(-1, x.shape[-1])
+        return functional.prelu(rows, self.slope.to(x.dtype)).view_as(x)
 
 
 class Activation(nn.Module):
