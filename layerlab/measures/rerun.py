@@ -14,7 +14,7 @@ from layerlab.measures.measure import NotApplicable, Run, Whole
 from layerlab.measures.visit import hidden
 from layerlab.numerics.attribution import outputs
 from layerlab.numerics.emulate import Emulation
-from layerlab.numerics.format import find
+from layerlab.numerics.format import AnyFormat, find
 from layerlab.numerics.predict import spreads
 from layerlab.numerics.regime import exact, regime
 
@@ -34,7 +34,7 @@ def formats(run: Run) -> list[str]:
 
 
 def listed(given: str | Iterable[str]) -> list[str]:
-    """Formats with commas, each once, each looked up.
+    """Formats with commas, each looked up and kept once, as it was spelled first.
 
     Source: Own.
 
@@ -45,9 +45,10 @@ def listed(given: str | Iterable[str]) -> list[str]:
     names = [name.strip() for name in words if name.strip()]
     if not names:
         raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
+    spelled: dict[AnyFormat, str] = {}
     for name in names:
-        find(name)
-    return list(dict.fromkeys(names))
+        spelled.setdefault(find(name), name)
+    return list(spelled.values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,11 @@ from layerlab.shapes import Hidden
 TOKENS = 64
 SINGLE = 2.0**-24
 MODES = ("as-run", "flat")
-FORETOLD: Mapping[str, str] = {"predicted": "sampled", "running": "bound"}
+FORETOLD: Mapping[str, str] = {
+    "predicted": "sampled",
+    "carried": "variance",
+    "running": "bound",
+}
 # A relative error of 1 is as large as the features: a bound from there on says nothing.
 VACUOUS = 1.0
 QUANTILES = (0.05, 0.95)
@@ -177,7 +181,7 @@ def _logits(again: Reruns, seen: Tensor) -> Row:
         "changed": float(changed.double().mean()),
         "kl": float(apart.mean()),
         "kl_worst": float(apart.max()),
-        "loss": _loss(seen, again.tokens) - _loss(true, again.tokens),
+        "loss_change": _loss(seen, again.tokens) - _loss(true, again.tokens),
     }
 
 
@@ -246,7 +250,10 @@ MEASURES = (
         about=(
             "How far the residual stream is from that of exact arithmetic when the model's own "
             "code runs in a format, operation by operation. As-run keeps in float32 what the code "
-            "widens to float32 (norms, softmax, rotary tables); flat rounds every result."
+            "widens to float32 (norms, softmax, rotary tables); flat rounds every result. A plain "
+            "format such as fp8_e4m3 rounds the residual stream too, without a scale: that is not "
+            "fp8 inference, which rounds scaled factors of products; for factors alone, type "
+            "--formats mxfp8_e4m3 or int8."
         ),
         equation="e_t = ||x_t in the format - x_t in float64|| / ||x_t in float64||",
         per=("sequence", "layer", "format"),
@@ -258,16 +265,19 @@ MEASURES = (
             "worst": "the worst token observed, as run",
             "worst_token": "position of the worst token",
             "predicted": "statistical prediction from drawn errors, mean, as run",
+            "carried": "statistical prediction from first-order variances carried through the "
+            "model, mean, as run",
             "running": "running worst-case bound, mean, as run",
             "apriori": "a-priori bound: Theorem 4.30 at the first 64 tokens",
             "flat": "observed mean with every result rounded to the format",
         },
-        plot=("mean", "predicted", "running", "apriori", "median", "worst", "flat"),
+        plot=("mean", "predicted", "carried", "running", "apriori", "median", "worst", "flat"),
         better="lower",
         needs=frozenset({"model"}),
         read=read,
         bound=(
             Bound(column="mean", limit="predicted", side="beside", source="Own"),
+            Bound(column="mean", limit="carried", side="beside", source="Own"),
             Bound(column="mean", limit="running", side="upper", source="Own", vacuous=VACUOUS),
             Bound(
                 column="mean",
@@ -291,7 +301,9 @@ MEASURES = (
         about=(
             "What the error of a format does to the model's answer: how far the logits are off, "
             "how often another token becomes the likeliest, and what the loss becomes. "
-            "The difference between as-run and flat is what the model's float32 islands buy."
+            "The difference between as-run and flat is what the model's float32 islands buy. In a "
+            "plain format such as fp8_e4m3 every result is rounded, unscaled: no verdict on fp8 "
+            "inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."
         ),
         equation="KL = sum_v p_v (log p_v - log p'_v), p from float64 and p' from the format",
         per=("sequence", "format", "mode"),
@@ -301,8 +313,9 @@ MEASURES = (
             "changed": "share of the positions where another token is the likeliest",
             "kl": "mean KL divergence in nats",
             "kl_worst": "the largest of one position",
-            "loss": "change of the mean next-token loss in nats",
+            "loss_change": "change of the mean next-token loss in nats",
             "predicted": "the error as predicted from drawn errors, as run",
+            "carried": "the same from first-order variances carried through the model",
             "running": "the worst case carried along, as run; vacuous from 1 on",
         },
         plot=("error",),

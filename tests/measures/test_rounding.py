@@ -83,9 +83,9 @@ def test_the_runs_are_shared_and_announced(tiny):
     watcher = Watcher()
     chosen = resolve(["rounding(formats='bf16,fp16')", "logits(formats='bf16,fp16')"])
     readings(patient(tiny("gpt2")), [TOKENS, TOKENS + 8], chosen, watcher)
-    # For each sequence the reference and Theorem 4.30, and each format as-run, flat, predicted and
-    # bounded: once for both measures.
-    assert watcher.steps == watcher.total == 2 * (2 + 4 * 2)
+    # For each sequence the reference and Theorem 4.30, and each format as-run, flat, predicted
+    # twice and bounded: once for both measures.
+    assert watcher.steps == watcher.total == 2 * (2 + 5 * 2)
 
 
 def test_what_overflows_is_said_and_is_no_error_of_the_program(tiny):
@@ -110,6 +110,7 @@ def test_a_divergence_is_that_of_the_definition():
 
 def test_formats_are_checked_before_anything_runs():
     assert listed(" bf16 ,fp16,bf16") == ["bf16", "fp16"]
+    assert listed("bf16,BF16,bfloat16") == ["bf16"]
     with pytest.raises(UserError, match="did you mean 'bf16'"):
         with_formats([], "bf17")
     with pytest.raises(UserError, match="no number format is named"):

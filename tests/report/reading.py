@@ -43,7 +43,7 @@ COLUMNS = {
 }
 COLUMNS |= {
     "rounding": (("sequence", "layer", "format"), ("mean", "predicted", "running")),
-    "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss")),
+    "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss_change")),
     "attribution": (("format", "by", "part"), ("share",)),
 }
 BOUNDS = {
@@ -273,7 +273,7 @@ def _rounding(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
 
 
 def _logits(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
-    return {"error": 1e-3, "changed": 0.0, "kl": 1e-6, "loss": 1e-4}
+    return {"error": 1e-3, "changed": 0.0, "kl": 1e-6, "loss_change": 1e-4}
 
 
 def _attribution(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What a number format does to a model: which answers change, and where the error is made."""
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +15,17 @@ ISLANDS = 1.3  # Own: flat rounding is worse by at least this factor
 LARGE = 0.25  # Own: share of the squared error
 STEP = 2.0  # Own: one layer doubles the error of the stream
 SMALL = 0.1  # Own: below it, raising the precision of scores and softmax buys little
+# Plain formats of fewer digits than bf16, in which no model is run residual stream and all.
+FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
 TWICE = 2.0  # Own: the predictor's promise
 
 
 def _changed(readings: Readings) -> Iterator[Verdict]:
-    rows = readings.rows("logits", "changed", "kl", "loss")
+    rows = readings.rows("logits", "changed", "kl", "loss_change")
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
         return
-    means = rows.groupby("format", sort=False)[["changed", "kl", "loss"]].mean()
+    means = rows.groupby("format", sort=False)[["changed", "kl", "loss_change"]].mean()
     worst = means.sort_values("changed").iloc[-1]
     if not worst["changed"] > NOTABLE:
         return
@@ -33,13 +37,32 @@ def _changed(readings: Readings) -> Iterator[Verdict]:
     yield Verdict(
         severity="warning" if worst["changed"] > CHANGED else "info",
         sentence=f"in {worst.name} another token becomes the likeliest at "
-        f"{percent(worst['changed'])} of the positions{beside}; KL {figure(worst['kl'])} nats, "
-        f"loss {worst['loss']:+.3g} nats",
-        advice="Greedy answers will differ from those of float32. Keep in higher precision what "
-        "the attribution names first (layerlab precision finds the smallest set), or take a format "
-        "with more digits.",
+        f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst)}",
+        advice=_advice(str(worst.name)),
         value=float(worst["changed"]),
         threshold=CHANGED if worst["changed"] > CHANGED else NOTABLE,
+    )
+
+
+def _loss(worst: Any) -> str:
+    if not np.isfinite([worst["kl"], worst["loss_change"]]).all():
+        return "KL and loss are not finite"
+    return f"KL {figure(worst['kl'])} nats, loss {worst['loss_change']:+.3g} nats"
+
+
+def _advice(name: str) -> str:
+    """What to do about another answer; of a format of few digits, also what was not tried here."""
+    if FEW.match(name.lower()):
+        return (
+            f"This is no verdict on inference in {name}: every result is rounded to it, the "
+            "residual stream too, and without a scale, while real inference rounds scaled factors "
+            "of products only. For that, type --formats mxfp8_e4m3 (or int8): only factors are "
+            "rounded, and results stay bf16."
+        )
+    return (
+        "Greedy answers will differ from those of float32. Keep in higher precision what "
+        "the attribution names first (layerlab precision finds the smallest set), or take a format "
+        "with more digits."
     )
 
 
@@ -63,7 +86,7 @@ def _overflow(readings: Readings) -> Iterator[Verdict]:
 
 def _cause(readings: Readings) -> Iterator[Verdict]:
     rows = readings.rows("attribution", "share")
-    rows = rows[rows["by"] == "component"] if len(rows) else rows
+    rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
         return
     top = rows.iloc[int(rows["share"].argmax())]
@@ -84,7 +107,7 @@ def _cause(readings: Readings) -> Iterator[Verdict]:
 
 def _scores(readings: Readings) -> Iterator[Verdict]:
     rows = readings.rows("attribution", "share")
-    rows = rows[rows["by"] == "component"] if len(rows) else rows
+    rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
         return
     inside = rows[rows["part"].str.contains(r":(?:scores|softmax|context)$", regex=True)]
@@ -110,7 +133,8 @@ def _islands(readings: Readings) -> Iterator[Verdict]:
     means = rows.pivot_table(index="format", columns="mode", values="error", aggfunc="mean")
     if not {"as-run", "flat"} <= set(means.columns):
         return
-    ratio = (means["flat"] / means["as-run"]).dropna()
+    # Of an error that is 0 or not finite nothing is a multiple.
+    ratio = (means["flat"] / means["as-run"]).replace([np.inf, -np.inf], np.nan).dropna()
     if ratio.empty or not ratio.max() > ISLANDS:
         return
     name = str(ratio.idxmax())
@@ -133,7 +157,7 @@ def _step(readings: Readings) -> Iterator[Verdict]:
     means = rows.groupby(["format", "layer"], as_index=False)["mean"].mean()
     before = means.groupby("format")["mean"].shift(1)
     # The first block reads bare embeddings, whose error is that of their storage alone.
-    steps = means.assign(step=means["mean"] / before).query("layer > 1").dropna()
+    steps = means.assign(step=means["mean"] / before.where(before > 0)).query("layer > 1").dropna()
     if steps.empty or not steps["step"].max() > STEP:
         return
     top = steps.iloc[int(steps["step"].argmax())]
@@ -150,7 +174,8 @@ def _step(readings: Readings) -> Iterator[Verdict]:
 
 def _predictor(readings: Readings) -> Iterator[Verdict]:
     rows = readings.rows("rounding", "mean", "predicted")
-    rows = rows[(rows["predicted"] > 0) & (rows["mean"] > 0) & np.isfinite(rows["mean"])]
+    rows = rows[(rows["predicted"] > 0) & (rows["mean"] > 0)]
+    rows = rows[np.isfinite(rows["mean"]) & np.isfinite(rows["predicted"])]
     if rows.empty:
         return
     ratio = rows["mean"] / rows["predicted"]
