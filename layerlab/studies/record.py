@@ -20,6 +20,7 @@ from layerlab.report.table import decoded, encoded, plain, tidy
 from layerlab.report.text import prose
 
 SCHEMA = 1
+INSTALL = "install layerlab[figures] for a PNG of each"
 COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
 
 
@@ -134,6 +135,8 @@ class Record:
         if self.folder is not None:
             place = str(self.folder / disk.STUDY_PAGE)
             found += [[("The page: ", ""), (prose(place), "bold")]]
+            if not _drawable() and not any(self.folder.glob("*.png")):
+                found += [[(f"No pictures beside it: {INSTALL}", "dim")]]
         return found
 
     def summary(self) -> Group:
@@ -157,9 +160,13 @@ def load_record(folder: Path) -> Record | None:
     return record
 
 
+def _drawable() -> bool:
+    return importlib.util.find_spec("kaleido") is not None
+
+
 def _draw(picture: Mapping[str, Any], file: Path) -> None:
     """A PNG for papers, where the extra `figures` is installed and finds a browser."""
-    if importlib.util.find_spec("kaleido") is None:
+    if not _drawable():
         return
     import plotly.io
 

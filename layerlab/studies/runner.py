@@ -5,7 +5,7 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,6 +18,7 @@ from layerlab.domain import Domain, shown
 from layerlab.registry import studies
 from layerlab.report.folder import check_folder
 from layerlab.report.progress import Bar
+from layerlab.studies.lock import locked
 from layerlab.studies.record import Record, load_record
 from layerlab.studies.study import Outcome, Study
 from layerlab.studies.work import Work, cores, digest, fingerprint
@@ -68,7 +69,7 @@ def study(
     *,
     draws: Any = None,
     seed: Any = 0,
-    out: str | PathLike[str] | None = None,
+    out: Any = None,
     threads: Any = None,
     restart: bool = False,
     progress: bool = True,
@@ -90,8 +91,8 @@ def study(
         options: of that study.
 
     Raises:
-        UserError: an unknown study or option, a value that it does not take, or a folder that
-            cannot be written.
+        UserError: an unknown study or option, a value that it does not take, a folder that cannot
+            be written, or one that another run is writing to.
 
     Example:
         >>> record = study("rounding-input", draws=20, progress=False)
@@ -105,7 +106,7 @@ def study(
         seed=_checked("seed", seed),
         threads=_checked("threads", cores() if threads is None else threads),
         options=found.settled(options),
-        out=None if out is None else Path(out),
+        out=None if out is None else _folder(out),
         restart=restart,
     )
     return carried_out(plan, progress=progress)
@@ -129,13 +130,27 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
     """Do what is left of a plan, and write it.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or another run is writing to it.
     """
     if plan.out is not None:
         check_folder(plan.out, "study")
-        earlier = None if plan.restart else load_record(plan.out)
-        if earlier is not None and earlier.to_dict().get("key") == plan.key:
-            return earlier
+    # What stands there needs no lock, and another run may have written it before this one got it.
+    earlier = _finished(plan)
+    if earlier is not None:
+        return earlier
+    with nullcontext() if plan.out is None else locked(plan.out):
+        return _finished(plan) or _computed(plan, progress)
+
+
+def _finished(plan: Plan) -> Record | None:
+    """What an earlier run wrote with the same settings and code."""
+    if plan.out is None or plan.restart:
+        return None
+    earlier = load_record(plan.out)
+    return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
+
+
+def _computed(plan: Plan, progress: bool) -> Record:
     if plan.restart and plan.store is not None:
         shutil.rmtree(plan.store, ignore_errors=True)
     work = Work(
@@ -186,6 +201,14 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
         "remarks": list(outcome.remarks),
     }
     return Record(content, outcome.frames)
+
+
+def _folder(out: Any) -> Path:
+    if not isinstance(out, str | PathLike):
+        raise UserError(
+            f"out is {shown(out)}; expected the path of a folder: type for example out='result'"
+        )
+    return Path(out)
 
 
 def _checked(name: str, value: Any) -> int:

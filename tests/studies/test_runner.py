@@ -116,6 +116,17 @@ def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypat
     record.save(tmp_path / "out")  # its own pictures do not keep it from being replaced
 
 
+def test_without_the_extra_one_line_says_what_is_missing(record, tmp_path, monkeypatch):
+    monkeypatch.setattr(layerlab.studies.record, "_drawable", lambda: False)
+    kept = Record(record.to_dict(), record.frames)
+    hint = "install layerlab[figures] for a PNG"
+    assert hint not in str(kept.lines())
+    kept.save(tmp_path / "out")
+    assert hint in str(kept.lines()[-1])
+    (tmp_path / "out" / "norms.png").write_bytes(b"png")
+    assert hint not in str(kept.lines())
+
+
 def test_a_picture_that_cannot_be_drawn_is_named_and_left_out(
     record, tmp_path, monkeypatch, caplog
 ):

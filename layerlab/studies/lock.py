@@ -1,0 +1,72 @@
+"""One run per folder: a lock that ends with the process that holds it."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from layerlab import UserError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there two runs at once are up to the user
+    fcntl = None  # type: ignore[assignment]
+
+# What a disk says that knows no locks, as some of clusters do: there it is up to the user too.
+LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, in a hidden neighbour that is gone afterwards.
+
+    Raises:
+        UserError: another run holds it, or it cannot be written there.
+    """
+    target = folder.resolve()
+    file = target.with_name(f".{target.name[:80]}.lock")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = _taken(file)
+    except BlockingIOError:
+        raise UserError(
+            f"another run is writing to {folder}; wait until it has ended, or type another --out"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot lock {folder}: {error.strerror}; type another --out, which is writable"
+        ) from error
+    try:
+        yield
+    finally:
+        # Before it is released: whoever opened it meanwhile sees that it is gone.
+        with suppress(OSError):
+            file.unlink()
+        os.close(held)
+
+
+def _taken(file: Path) -> int:
+    """An open file that nobody else has locked, and that still has this name."""
+    while True:
+        held = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if fcntl is None or not _locks(held):
+                return held
+            if file.exists() and os.path.samestat(os.fstat(held), file.stat()):
+                return held
+        except BaseException:
+            os.close(held)
+            raise
+        os.close(held)
+
+
+def _locks(held: int) -> bool:
+    """Whether it is locked now; not where the disk knows no locks."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in LOCKLESS:
+            raise
+        return False
+    return True
