@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from layerlab import UserError
-from layerlab.domain import shown
+from layerlab.domain import Domain, shown
 
 Overflow: TypeAlias = Literal["inf", "saturate", "nan"]
 Per: TypeAlias = Literal["tensor", "channel", "group"]
@@ -17,6 +17,11 @@ MOST_DIGITS = 53
 SCALE_BITS = 8
 WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
+PERS: tuple[Per, ...] = ("tensor", "channel", "group")
+SCALES: tuple[Scale, ...] = ("power of two", "fp8_e4m3")
+WHOLE = Domain(kind=int)
+COUNT = Domain(kind=int, least=1)
+NUMBER = Domain(kind=float)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,28 @@ class Format:
     highest: int | None
     largest: float
     overflow: Overflow = "inf"
+
+    def __post_init__(self) -> None:
+        _check_limits(self.name, self.digits, self.lowest, self.highest)
+        if self.overflow not in POLICIES:
+            raise UserError(
+                f"{shown(self.name)} overflows to {shown(self.overflow)}; expected "
+                f"{', '.join(POLICIES)}: type for example overflow='inf'"
+            )
+        if not self._reaches(self.largest):
+            raise UserError(
+                f"{shown(self.name)} has the largest number {shown(self.largest)}; expected one "
+                "of its digits with its highest exponent, or math.inf without one: type for "
+                "example find('t11:-14:15')"
+            )
+
+    def _reaches(self, number: Any) -> bool:
+        """Whether it is a number of so many digits with the highest exponent."""
+        if number not in NUMBER or self.highest is None:
+            return self.highest is None and number == math.inf
+        significand, exponent = math.frexp(number)
+        whole = math.ldexp(significand, self.digits).is_integer()
+        return number > 0 and whole and exponent - 1 == self.highest
 
     @property
     def unit(self) -> float:
@@ -67,6 +94,25 @@ class Integer:
     symmetric: bool = True
     axis: int = -1
 
+    def __post_init__(self) -> None:
+        if self.bits not in WHOLE or not 2 <= self.bits <= 16:
+            raise UserError(
+                f"{shown(self.name)} has {shown(self.bits)} bits; expected 2 to 16: "
+                "type int8 or int4"
+            )
+        grouped = self.group in COUNT if self.per == "group" else self.group is None
+        if self.per not in PERS or not grouped:
+            raise UserError(
+                f"{shown(self.name)} has scales per {shown(self.per)} with group="
+                f"{shown(self.group)}; expected {', '.join(PERS)}, and a size for groups alone: "
+                "type for example per='group', group=32"
+            )
+        if self.axis not in WHOLE:
+            raise UserError(
+                f"{shown(self.name)} looks along axis {shown(self.axis)}; expected a whole "
+                "number: type for example axis=-1"
+            )
+
 
 @dataclass(frozen=True)
 class Block:
@@ -84,6 +130,39 @@ class Block:
     element: Format
     size: int
     scale: Scale
+
+    def __post_init__(self) -> None:
+        if self.size not in COUNT:
+            raise UserError(
+                f"{shown(self.name)} has blocks of {shown(self.size)}; expected a whole number of "
+                "elements, at least 1: type for example size=32"
+            )
+        if not isinstance(self.element, Format) or self.element.highest is None:
+            raise UserError(
+                f"{shown(self.name)} has elements of {shown(self.element)}; expected a Format with "
+                "a highest exponent: type for example find('fp8_e4m3')"
+            )
+        if self.scale not in SCALES:
+            raise UserError(
+                f"{shown(self.name)} has a scale of {shown(self.scale)}; expected "
+                f"{' or '.join(map(repr, SCALES))}: type one of them"
+            )
+
+
+def _check_limits(name: Any, digits: Any, lowest: Any, highest: Any) -> None:
+    """Digits and exponents, before anything is computed with them."""
+    if digits not in WHOLE or not 1 <= digits <= MOST_DIGITS:
+        raise UserError(
+            f"{shown(name)} has {shown(digits)} digits; expected 1 to {MOST_DIGITS}, with the "
+            "hidden one: type for example t11"
+        )
+    given = [one for one in (lowest, highest) if one is not None]
+    within = all(one in WHOLE and WIDEST[0] <= one <= WIDEST[1] for one in given)
+    if not within or given != sorted(given):
+        raise UserError(
+            f"{shown(name)} has impossible exponents; expected the lowest, then the highest, "
+            f"from {WIDEST[0]} to {WIDEST[1]}: type for example t11:-14:15"
+        )
 
 
 AnyFormat: TypeAlias = Format | Integer | Block
@@ -207,8 +286,10 @@ def find(format: Any) -> AnyFormat:
 
 
 def _unknown(given: Any, head: str) -> UserError:
-    near = difflib.get_close_matches(head, NAMES, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    # "mxfp8" stands for two: whoever types it is to choose.
+    near = [name for name in NAMES if head and name.startswith(f"{head}_")]
+    near = near or difflib.get_close_matches(head, NAMES, n=1)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     known = f"{', '.join(NAMES)}, and {SPELLINGS}"
     return UserError(f"no number format is called {shown(given)}; {hint}known: {known}")
 
@@ -227,42 +308,41 @@ def _with(format: Format, policy: Any) -> Format:
 def _digits(match: re.Match[str]) -> Format:
     """So many digits, with or without limits to the exponent."""
     name, digits = match.group(0), int(match.group(1))
-    if not 1 <= digits <= MOST_DIGITS:
-        raise UserError(
-            f"{shown(name)} has {shown(digits)} digits; expected 1 to {MOST_DIGITS}, with the "
-            "hidden one: type for example t11"
-        )
     if match.group(2) is None:
         return Format(name, digits, None, None, math.inf)
     lowest, highest = int(match.group(2)), int(match.group(3))
-    if not WIDEST[0] <= lowest <= highest <= WIDEST[1]:
-        raise UserError(
-            f"{shown(name)} has impossible exponents; expected the lowest, then the highest, "
-            f"from {WIDEST[0]} to {WIDEST[1]}: type for example t11:-14:15"
-        )
+    _check_limits(name, digits, lowest, highest)
     return Format(name, digits, lowest, highest, largest(digits, highest))
 
 
 def _integer(name: str, bits: int, options: list[str]) -> Integer:
     found = Integer(name, bits)
-    if not 2 <= bits <= 16:
-        raise UserError(
-            f"{shown(name)} has {shown(bits)} bits; expected 2 to 16: type int8 or int4"
-        )
+    kinds: dict[str, str] = {}
     for option in options:
-        group = re.fullmatch(r"group([1-9]\d*)", option)
-        axis = re.fullmatch(r"axis(-?\d+)", option)
-        if group:
-            found = replace(found, per="group", group=int(group.group(1)))
-        elif axis:
-            found = replace(found, axis=int(axis.group(1)))
-        elif option in {"tensor", "channel"}:
-            found = replace(found, per=option)  # type: ignore[arg-type]
-        elif option in {"symmetric", "asymmetric"}:
-            found = replace(found, symmetric=option == "symmetric")
-        else:
+        kind, changes = _option(option)
+        if kind in kinds:
             raise UserError(
-                f"whole numbers have no option {shown(option)}; expected tensor, channel, group32, "
-                "axis-2, symmetric or asymmetric: type for example int8:channel:asymmetric"
+                f"{shown(name)} has both {kinds[kind]} and {option}; expected one {kind}: "
+                f"type int{bits}:{option}"
             )
+        kinds[kind] = option
+        found = replace(found, **changes)
     return found
+
+
+def _option(option: str) -> tuple[str, dict[str, Any]]:
+    """What an option of whole numbers is about, and what it sets."""
+    group = re.fullmatch(r"group([1-9]\d*)", option)
+    axis = re.fullmatch(r"axis(-?\d+)", option)
+    if group:
+        return "scale", {"per": "group", "group": int(group.group(1))}
+    if axis:
+        return "axis", {"axis": int(axis.group(1))}
+    if option in {"tensor", "channel"}:
+        return "scale", {"per": option}
+    if option in {"symmetric", "asymmetric"}:
+        return "symmetry", {"symmetric": option == "symmetric"}
+    raise UserError(
+        f"whole numbers have no option {shown(option)}; expected tensor, channel, group32, "
+        "axis-2, symmetric or asymmetric: type for example int8:channel:asymmetric"
+    )

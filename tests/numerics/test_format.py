@@ -1,6 +1,8 @@
 """What the names of formats stand for."""
 
+import copy
 import math
+from typing import Any
 
 import ml_dtypes
 import pytest
@@ -82,6 +84,16 @@ def test_whole_numbers() -> None:
         ("int1", "'int1' has 1 bits; expected 2 to 16: type int8 or int4"),
         ("int8:rows", "whole numbers have no option 'rows'; expected tensor, channel, group32"),
         ("int8:group0", "whole numbers have no option 'group0'"),
+        ("mxfp8", "did you mean 'mxfp8_e4m3' or 'mxfp8_e5m2'? known"),
+        ("MXFP6", "did you mean 'mxfp6_e2m3' or 'mxfp6_e3m2'? known"),
+        ("fp4", "did you mean 'fp4_e2m1'? known"),
+        (
+            "int8:group32:group64",
+            "'int8:group32:group64' has both group32 and group64; expected one scale: "
+            "type int8:group64",
+        ),
+        ("int8:channel:group4", "has both channel and group4; expected one scale"),
+        ("int8:asymmetric:symmetric", "has both asymmetric and symmetric; expected one symmetry"),
     ],
 )
 def test_a_name_that_cannot_be_is_one_clear_line(name: object, text: str) -> None:
@@ -89,3 +101,52 @@ def test_a_name_that_cannot_be_is_one_clear_line(name: object, text: str) -> Non
         find(name)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+EIGHT = FLOATS["fp8_e4m3"]
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: Format("x", -3, 5, -5, -1.0), "'x' has -3 digits; expected 1 to 53"),
+        (lambda: Format("x", 3, 5, -5, 1.0), "'x' has impossible exponents; expected the lowest"),
+        (lambda: Format("x", 3, None, 2000, 1.0), "impossible exponents; expected the lowest"),
+        (lambda: Format("x", 3, -5, 5, -1.0), "'x' has the largest number -1.0; expected one"),
+        (lambda: Format("x", 3, -5, 5, 33.0), "of its digits with its highest exponent"),
+        (lambda: Format("x", 3, -5, 5, 64.0), "of its digits with its highest exponent"),
+        (lambda: Format("x", 3, None, None, 64.0), "or math.inf without one: type for example"),
+        (lambda: Integer("x", 0), "'x' has 0 bits; expected 2 to 16: type int8 or int4"),
+        (lambda: Integer("x", 8, "group"), "has scales per 'group' with group=None; expected"),
+        (lambda: Integer("x", 8, "group", 0), "and a size for groups alone: type for example"),
+        (lambda: Integer("x", 8, "channel", 4), "has scales per 'channel' with group=4"),
+        (lambda: Block("x", EIGHT, 0, "power of two"), "'x' has blocks of 0; expected a whole"),
+        (
+            lambda: Block("x", Format("t4", 4, None, None, math.inf), 32, "power of two"),
+            "expected a Format with a highest exponent: type for example find('fp8_e4m3')",
+        ),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused_where_it_is_made(made: Any, text: str) -> None:
+    with pytest.raises(UserError) as error:
+        made()
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_format_of_the_wrong_words_or_types_is_refused_where_it_is_made() -> None:
+    """As without the checks of types that tests run under."""
+
+    def refused(found: Any, field: str, value: Any, text: str) -> None:
+        broken = copy.copy(found)
+        object.__setattr__(broken, field, value)
+        with pytest.raises(UserError) as error:
+            type(broken).__post_init__(broken)
+        assert text in str(error.value)
+
+    refused(EIGHT, "overflow", "wrap", "overflows to 'wrap'; expected inf, saturate, nan")
+    refused(EIGHT, "digits", "4", "has '4' digits; expected 1 to 53")
+    refused(EIGHT, "largest", None, "has the largest number None; expected one of its digits")
+    refused(find("int8"), "axis", 0.5, "looks along axis 0.5; expected a whole number")
+    refused(find("int8"), "per", "row", "has scales per 'row' with group=None")
+    refused(find("mxfp4"), "scale", "ten", "has a scale of 'ten'; expected 'power of two' or")
