@@ -34,7 +34,10 @@ EXACT = frozenset(
     transpose tril triu unbind unsqueeze view where zero_ zeros_like""".split()
 )
 # Views of a parameter are the parameter still.
-VIEWS = frozenset({"t", "transpose", "view", "expand", "permute", "unsqueeze", "squeeze", "alias"})
+VIEWS = frozenset(
+    """alias expand permute select slice split split_with_sizes squeeze t transpose unbind unsqueeze
+    view""".split()
+)
 
 
 class Emulation(Carriage):
@@ -117,6 +120,13 @@ class Emulation(Carriage):
             stack.enter_context(self)
             yield self
         self._check()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        # The last two arguments of a product are its factors.
+        self.tracker.weighted = any(getattr(value, "weight", False) for value in args[-2:])
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)

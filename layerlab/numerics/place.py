@@ -6,10 +6,13 @@ the forward operation that they belong to.
 """
 
 import difflib
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -33,9 +36,19 @@ SAME = {
     "addmm": "product",
     "linear": "product",
     "_grouped_mm": "product",
+    "bmm": "product",
+    "baddbmm": "product",
+    "mv": "product",
+    "addmv": "product",
 }
+# The products that may be attention's: those of results with one another.
+PAIRS = frozenset({"bmm", "baddbmm", "mv", "addmv"})
 # How far an attention module has come.
 SCORED, WEIGHED, MIXED = 1, 2, 3
+# What the code of attention calls; a mask for attention, or a cache of it, is no sign of any.
+WORD = re.compile(
+    r"softmax|attention_functions?$|attention_(forward|interface)|dot_product_attention"
+)
 NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 
 
@@ -63,23 +76,26 @@ class Place(NamedTuple):
 class Tracker:
     """Follows the modules of one model as their forward passes begin and end.
 
+    Attributes:
+        weighted: whether the operation that is about to be placed multiplies with a parameter.
+
     Args:
         model: whose modules are named.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.weighted = False
         self._stack: list[tuple[str, bool]] = [("", False)]
         self._stage: list[int] = [0]
+        self._attends: dict[str, bool] = {}
         self._nodes: dict[int, Place] = {}
 
     @contextmanager
     def follow(self) -> Iterator[None]:
         handles = []
         for name, module in self.model.named_modules():
-            if not name:
-                continue
-            leaf = next(module.children(), None) is None
+            leaf = bool(name) and next(module.children(), None) is None
             handles.append(module.register_forward_pre_hook(self._entering(name, leaf)))
             handles.append(module.register_forward_hook(self._left, always_call=True))
         try:
@@ -88,6 +104,7 @@ class Tracker:
             for handle in handles:
                 handle.remove()
             del self._stack[1:], self._stage[1:]
+            self._stage[0] = 0
             self._nodes.clear()
 
     def _entering(self, name: str, leaf: bool) -> Any:
@@ -114,11 +131,13 @@ class Tracker:
 
     def _forward(self, name: str) -> Place:
         module, leaf = self._stack[-1]
+        # A softmax may be a module of its own inside the one that attends.
+        level = -2 if leaf else -1
+        if name in WEIGHING and self._stage[level] >= SCORED:
+            self._stage[level] = WEIGHED
         if leaf:
             return Place(module)
-        if name in WEIGHING:
-            self._stage[-1] = WEIGHED
-        if name in PRODUCTS and name not in SAME:
+        if name in PAIRS and not self.weighted and self._may_attend(module):
             return Place(module, self._attending())
         name = name.rstrip("_")
         if self._stage[-1] >= SCORED and name in STEPS:
@@ -127,11 +146,75 @@ class Tracker:
             return Place(module, "softmax")
         return Place(module, SAME.get(name, name.lstrip("_")))
 
+    def _may_attend(self, name: str) -> bool:
+        if name not in self._attends:
+            self._attends[name] = attends(self.model.get_submodule(name))
+        return self._attends[name]
+
     def _attending(self) -> str:
         """Which of attention's two products this is: before its softmax or after it."""
         before = self._stage[-1] < WEIGHED
         self._stage[-1] = SCORED if before else MIXED
         return "scores" if before else "context"
+
+
+def attends(module: nn.Module) -> bool:
+    """Whether the forward pass of a module, or a function that it calls, names a softmax.
+
+    What its parts do is theirs, but for a part that is a softmax.
+
+    Source: Own.
+    """
+    if any(isinstance(part, nn.Softmax) for part in module.children()):
+        return True
+    return _says("forward", _found(module, "forward"), module, set())
+
+
+def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
+    """Whether a name, or the code that it stands for, speaks of a softmax."""
+    while isinstance(value, partial):
+        value = value.func
+    if WORD.search(name.lower()) or WORD.search(str(getattr(value, "__name__", "")).lower()):
+        return True
+    function = _function(value)
+    if function is None or function in seen or function.__module__.partition(".")[0] == "torch":
+        return False
+    seen.add(function)
+    around = _enclosed(function)
+    for word in {*_names(function.__code__), *around}:
+        meant = around.get(word, function.__globals__.get(word))
+        if _says(word, _found(module, word) if meant is None else meant, module, seen):
+            return True
+    return False
+
+
+def _enclosed(function: FunctionType) -> dict[str, Any]:
+    """What a function has from the one around it, as a decorated one has what it decorates."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not yet filled
+            found[name] = cell.cell_contents
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Globals and attributes that a piece of code mentions, also inside functions of its own."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _found(module: nn.Module, name: str) -> Any:
+    """An attribute of a module, without running what a property would."""
+    return inspect.getattr_static(module, name, None)
+
+
+def _function(value: Any) -> FunctionType | None:
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        value = value.__func__
+    value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
+    return value if isinstance(value, FunctionType) else None
 
 
 def matches(place: Place, patterns: Sequence[str]) -> bool:
