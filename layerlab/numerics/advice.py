@@ -13,6 +13,8 @@ from layerlab.numerics.policy import Policy
 if TYPE_CHECKING:
     import pandas as pd
 
+HALF = 0.5
+TOO_MUCH = "keeps more than half of the model in float32: use float32, or a larger --budget"
 HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
 
 
@@ -40,17 +42,31 @@ class Cost:
         all_flops: of all of them.
         bytes: that the parameters are larger by.
         all_bytes: of the parameters with nothing kept.
+        numbers: of the parameters that stay in float32.
+        all_numbers: of all parameters.
     """
 
     flops: int
     all_flops: int
     bytes: int
     all_bytes: int
+    numbers: int
+    all_numbers: int
 
     @property
     def work(self) -> float:
         """Share of the operations in matrix products that are done in float32."""
         return self.flops / max(self.all_flops, 1)
+
+    @property
+    def share(self) -> float:
+        """Share of the parameters that stay in float32."""
+        return self.numbers / max(self.all_numbers, 1)
+
+    @property
+    def most(self) -> bool:
+        """Whether more than half of the operations or of the parameters are in float32."""
+        return max(self.work, self.share) > HALF
 
     @property
     def growth(self) -> float:
@@ -138,7 +154,7 @@ class Advice:
     def to_json(self) -> str:
         """What a program reads; null for what is infinite."""
         found = asdict(self)
-        shares = {"work": self.cost.work, "growth": self.cost.growth}
+        shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
         for choice in found["choices"]:
             choice["alone"] = choice["alone"] if isfinite(choice["alone"]) else None
@@ -190,6 +206,8 @@ class Advice:
             ("bytes", f"parameters grow by {cost.bytes:,}, {cost.growth:.1%}"),
             ("apply", use),
         ]
+        if cost.most:
+            rows.append(("beware", TOO_MUCH))
         if self.shortfall:
             rows.append(("beyond", self.shortfall))
         return [f"{name:<6}  {text}" for name, text in rows]

@@ -1,6 +1,6 @@
 """The smallest set of places to keep in float32 for a given cut of the squared output error."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,10 @@ from layerlab.numerics.search import WIDE, Run, Search, Step, asked
 
 # How many are tried beside what is chosen before the best of them is.
 SHORTLIST = 4
+# What gains this share of the largest gain is near enough for its price to decide.
+NEAR = 0.5
+# Price of one more entry beside the shares of operations and parameters that it takes.
+ENTRY = 0.02
 
 
 def silent(what: str) -> None:
@@ -35,9 +39,10 @@ def advise(
     """Find what to keep in float32 so that the squared output error falls to a share of it.
 
     Everything that could be kept is kept alone once; then the most useful are kept together, one
-    more at a time, until the error is within the budget, in emulation and in a real run of a copy,
-    and those that turn out not to be needed are let go. How many tokens are run decides how sharp
-    the shares are: those of a few hundred may be off by a fifth.
+    more at a time, of those that gain nearly the most the one that gains most for the operations
+    and parameters it takes, until the error is within the budget, in emulation and in a real run of
+    a copy. Those that turn out not to be needed are let go, the costly first. How many tokens are
+    run decides how sharp the shares are: those of a few hundred may be off by a fifth.
 
     Source: Own.
 
@@ -55,9 +60,10 @@ def advise(
     search = Search(model, run, format, step)
     tried = [search.alone(name) for name in candidates(model)]
     found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)
-    chosen = _pruned(search, _greedy(search, found, budget), budget)
+    bill = Bill(model, run, format)
+    chosen = _chosen(search, found, budget, bill)
     left, real = search.share(chosen), search.real_share(chosen)
-    spent = cost(model, run, Policy(format=format, keep=tuple(chosen)))
+    spent = bill.of(chosen)
     measured: dict[str, str | int | float] = {
         "budget": budget,
         "squared error left, emulated": round(left, 4),
@@ -106,32 +112,115 @@ def _told(search: Search, choice: Choice, chosen: Sequence[str]) -> Choice:
     return replace(choice, left=search.tried(choice.keep, upto))
 
 
-def _greedy(search: Search, found: Sequence[Choice], budget: float) -> list[str]:
-    """Of the few that are most useful alone the one that leaves least, until that is enough."""
+def _chosen(search: Search, found: Sequence[Choice], budget: float, bill: "Bill") -> list[str]:
+    """What to keep; if that is most of the model, a second order is tried, the cheaper taken."""
+    first = _pruned(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
+    spent = bill.of(first)
+    if not spent.most or not search.within(first, budget):
+        return first
+    second = _pruned(search, _greedy(search, found, budget, bill, 0.0), budget, bill)
+    saves = bill.price(second) < bill.price(first)
+    return second if saves and search.within(second, budget) else first
+
+
+def _greedy(
+    search: Search, found: Sequence[Choice], budget: float, bill: "Bill", near: float
+) -> list[str]:
+    """One more at a time, of those that leave nearly the least the best for its price."""
     chosen: list[str] = []
     left = 1.0
+    worth = {choice.keep: (1 - choice.alone) / bill.price([choice.keep]) for choice in found}
     names = [choice.keep for choice in found]
     while names and not search.within(chosen, budget):
-        trials = {name: search.tried(name, [*chosen, name]) for name in names[:SHORTLIST]}
+        cheap = sorted(names, key=lambda name: -worth[name])
+        listed = list(dict.fromkeys([*names[: SHORTLIST // 2], *cheap]))[:SHORTLIST]
+        trials = {name: search.tried(name, [*chosen, name]) for name in listed}
         # What helps alone may not help any more: then it is not worth its cost.
         useful = {name: share for name, share in trials.items() if share and share < left}
         if useful:
-            best = min(useful, key=lambda name: useful[name])
+            best = _best(useful, left, budget, lambda name: bill.price([*chosen, name]), near)
             chosen.append(best)
             left = useful.pop(best)
         names = [name for name in names if name in useful or name not in trials]
     return chosen
 
 
-def _pruned(search: Search, chosen: list[str], budget: float) -> list[str]:
+def _best(
+    useful: dict[str, float],
+    left: float,
+    budget: float,
+    price: Callable[[str], float],
+    near: float,
+) -> str:
+    """Of those whose gain is near the largest the one with most gain per price."""
+    # Below the budget nothing more is gained, unless the real run needs it.
+    gains = {name: left - max(share, min(budget, left)) for name, share in useful.items()}
+    if not any(gains.values()):
+        gains = {name: left - share for name, share in useful.items()}
+    bar = near * max(gains.values())
+    return max(
+        (name for name in gains if gains[name] >= bar), key=lambda name: gains[name] / price(name)
+    )
+
+
+def _pruned(search: Search, chosen: list[str], budget: float, bill: "Bill") -> list[str]:
     """Without what the budget can do without; a budget that is not reached needs all."""
     if not search.within(chosen, budget):
         return chosen
-    for name in chosen:
+    for name in sorted(chosen, key=lambda name: -bill.price([name])):
         rest = [other for other in chosen if other != name]
         if search.tried(name, rest) is not None and search.within(rest, budget):
-            return _pruned(search, rest, budget)
+            return _pruned(search, rest, budget, bill)
     return chosen
+
+
+class Bill:
+    """What policies of one model take; the model is run once, to count.
+
+    Args:
+        model: a model of transformers.
+        run: runs a model it is given.
+        format: of everything that is not kept.
+    """
+
+    def __init__(self, model: nn.Module, run: Run, format: str) -> None:
+        self.model, self.format = model, format
+        grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
+        # Fused attention is taken apart, since not every device's kernel is counted.
+        with FlopCounterMode(display=False, custom_mapping=grouped) as counter, Unfused():
+            with torch.no_grad():
+                run(model)
+        self.all = counter.get_total_flops()
+        self.counts = {
+            name.partition(".")[2]: sum(table.values())
+            for name, table in counter.get_flop_counts().items()
+        }
+        self.sizes = {name: value.numel() for name, value in model.named_parameters()}
+
+    def of(self, keep: Sequence[str]) -> Cost:
+        """Operations in products and bytes of parameters that are in float32."""
+        found = kept(self.model, Policy(format=self.format, keep=tuple(keep)))
+        wide = found.modules | found.tied
+        single = sum(self.counts.get(name, 0) for name in wide if not _inside(name, wide))
+        for name in found.attentions - found.modules:
+            module = self.model.get_submodule(name)
+            inner = (f"{name}.{child}" for child, _ in module.named_children())
+            single += self.counts.get(name, 0) - sum(self.counts.get(child, 0) for child in inner)
+        numbers = sum(size for name, size in self.sizes.items() if found.parameter(name))
+        low = (bits(find(self.format)) or 8 * regime(self.format).low.itemsize) / 8
+        return Cost(
+            flops=single,
+            all_flops=self.all,
+            bytes=round((WIDE.itemsize - low) * numbers),
+            all_bytes=round(low * sum(self.sizes.values())),
+            numbers=numbers,
+            all_numbers=sum(self.sizes.values()),
+        )
+
+    def price(self, keep: Sequence[str]) -> float:
+        """Share of the operations and share of the parameters in float32, and a little for each."""
+        spent = self.of(keep)
+        return spent.work + spent.share + ENTRY * len(keep)
 
 
 def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
@@ -140,30 +229,7 @@ def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
     Source: Own.
     Unit: operations and bytes.
     """
-    found = kept(model, policy)
-    grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
-    # Fused attention is taken apart, since not every device's kernel is counted.
-    with FlopCounterMode(display=False, custom_mapping=grouped) as counter, Unfused():
-        with torch.no_grad():
-            run(model)
-    counts = {
-        name.partition(".")[2]: sum(table.values())
-        for name, table in counter.get_flop_counts().items()
-    }
-    wide = found.modules | found.tied
-    single = sum(counts.get(name, 0) for name in wide if not _inside(name, wide))
-    for name in found.attentions - found.modules:
-        children = (f"{name}.{child}" for child, _ in model.get_submodule(name).named_children())
-        single += counts.get(name, 0) - sum(counts.get(child, 0) for child in children)
-    sizes = {name: value.numel() for name, value in model.named_parameters()}
-    kept_sizes = sum(size for name, size in sizes.items() if found.parameter(name))
-    low = (bits(find(policy.format)) or 8 * regime(policy.format).low.itemsize) / 8
-    return Cost(
-        flops=single,
-        all_flops=counter.get_total_flops(),
-        bytes=round((WIDE.itemsize - low) * kept_sizes),
-        all_bytes=round(low * sum(sizes.values())),
-    )
+    return Bill(model, run, policy.format).of(policy.keep)
 
 
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:

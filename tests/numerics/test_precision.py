@@ -340,7 +340,7 @@ ADVICE = Advice(
     left=0.25,
     real=0.35,
     real_error=1.1e-4,
-    cost=Cost(flops=25, all_flops=100, bytes=10, all_bytes=40),
+    cost=Cost(flops=25, all_flops=100, bytes=10, all_bytes=40, numbers=5, all_numbers=20),
     counsels=(Counsel(advice="this", source="me", verdict=FAILS, reason="0.9 is left", left=0.9),),
     refused={"mixer": "torch refuses"},
     runs=9,
