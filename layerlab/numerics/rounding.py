@@ -41,13 +41,16 @@ def round_to(
         format: as `find` reads it.
         mode: nearest (ties to even), away (nearest, ties away from zero), zero, up, down, or
             stochastic: up or down with a chance that makes the mean right, to 2^-30 of the gap in
-            float32 and 2^-62 in float64.
+            float32 and 2^-62 in float64, of what lies within the range of the format. The largest
+            entries of a block may lie above it, as their scale is rounded down in MX and to nearest
+            in NVFP4: they saturate, and their mean is too small. In nvfp4, beside a block that
+            reaches 1, a block of 0.3 becomes 0.2857.
         generator: draws for stochastic rounding; torch's own if left out.
         out: where the result goes; it may be x.
 
     Raises:
-        UserError: an unknown format or mode, a tensor that is not of floating point, or an `out`
-            that does not fit.
+        UserError: an unknown format or mode, what is no dense tensor of floating point, an `out`
+            that does not fit, or a generator that is none.
 
     Example:
         >>> round_to(torch.tensor([1.01, 300.0, 1e9]), "fp8_e4m3")
@@ -64,7 +67,7 @@ def rounder(
     Source: Own.
 
     Raises:
-        UserError: an unknown format or mode.
+        UserError: an unknown format or mode, or a generator that is none.
 
     Example:
         >>> rounder("bf16")(torch.tensor([1.001]))
@@ -76,6 +79,11 @@ def rounder(
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
             f"no rounding mode is called {shown(mode)}; {hint}known: {', '.join(MODES)}"
+        )
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise UserError(
+            f"generator is {shown(generator)}; expected a torch.Generator: "
+            "type for example generator=torch.Generator().manual_seed(5)"
         )
     return _Rounder(_apply(found, cast(Mode, mode), generator))
 
@@ -106,8 +114,14 @@ class _Rounder:
     def __init__(self, apply: Rounder) -> None:
         self._apply = apply
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        if x.dtype in CARRIERS and out is None and not x.requires_grad:
+    def __call__(self, x: Any, out: Any = None) -> Tensor:
+        if (
+            isinstance(x, Tensor)
+            and x.layout is torch.strided
+            and x.dtype in CARRIERS
+            and out is None
+            and not x.requires_grad
+        ):
             return self._apply(x)
         _check(x, out)
         if x.requires_grad and torch.is_grad_enabled():
@@ -116,7 +130,17 @@ class _Rounder:
         return self._apply(x, out)
 
 
-def _check(x: Tensor, out: Tensor | None) -> None:
+def _check(x: Any, out: Any) -> None:
+    if not isinstance(x, Tensor):
+        # Named by its type: a large array would be written out for nothing.
+        module = type(x).__module__.split(".")[0]
+        typed = "torch.from_numpy(x)" if module == "numpy" else "torch.tensor(x)"
+        raise UserError(f"cannot round a {type(x).__name__}; expected a torch tensor: type {typed}")
+    if x.layout is not torch.strided:
+        raise UserError(
+            f"cannot round a tensor of layout {x.layout}; expected a dense one: "
+            "type x.to_dense() first"
+        )
     if x.dtype not in CARRIERS and x.dtype not in HALVES:
         raise UserError(
             f"cannot round a tensor of {x.dtype}; expected float32, float64, float16 or bfloat16: "
@@ -124,6 +148,11 @@ def _check(x: Tensor, out: Tensor | None) -> None:
         )
     if out is None:
         return
+    if not isinstance(out, Tensor) or out.layout is not torch.strided:
+        raise UserError(
+            f"out is a {type(out).__name__}; expected a dense tensor like x: "
+            "type out=torch.empty_like(x)"
+        )
     if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
         raise UserError(
             f"out is {tuple(out.shape)} of {out.dtype}, x is {tuple(x.shape)} of {x.dtype}; "

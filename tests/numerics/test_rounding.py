@@ -1,6 +1,8 @@
 """Rounding against other libraries, against the standard's own words, and against its laws."""
 
+import inspect
 import math
+import re
 
 import gfloat
 import ml_dtypes
@@ -342,3 +344,52 @@ def test_a_user_is_told_what_to_mend(x: Tensor, arguments: dict[str, object], te
     with pytest.raises(UserError) as error:
         round_to(x, "bf16", **arguments)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "text"),
+    [
+        (
+            np.ones(2, np.float32),
+            None,
+            "cannot round a ndarray; expected a torch tensor: type torch.from_numpy(x)",
+        ),
+        ([1.0], None, "cannot round a list; expected a torch tensor: type torch.tensor(x)"),
+        (
+            torch.ones(2).to_sparse(),
+            None,
+            "layout torch.sparse_coo; expected a dense one: type x.to_dense() first",
+        ),
+        (torch.ones(2), [0.0], "out is a list; expected a dense tensor like x: type out=torch"),
+    ],
+)
+def test_what_is_no_dense_tensor_is_told_what_to_type(x: object, out: object, text: str) -> None:
+    with pytest.raises(UserError) as error:
+        rounder("bf16")(x, out)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_number_is_no_generator() -> None:
+    # Past the checks of types that tests run under.
+    unchecked = inspect.unwrap(rounder)
+    with pytest.raises(UserError, match=re.escape("generator is 5; expected a torch.Generator")):
+        unchecked("bf16", "stochastic", 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "becomes"), [("nvfp4", 0.3, 128 / 448), ("mxfp8_e4m3", 480.0, 448.0)]
+)
+def test_the_largest_of_a_block_may_saturate_even_stochastically(
+    name: str, largest: float, becomes: float
+) -> None:
+    """As the docstring says: the mean is then too small; what lies within the range keeps its."""
+    blocks = torch.full((500, 32), largest, dtype=torch.float64)
+    blocks[:, 1::2] = small = largest / 5.3
+    blocks[0] = 1.0  # sets the scale of the whole tensor in NVFP4
+    found = round_to(blocks, name, "stochastic", torch.Generator().manual_seed(1))[1:]
+    assert found[:, ::2].sub(becomes).abs().max() <= 1e-7 * becomes
+    low, high = found[:, 1::2].aminmax()
+    chance = (small - low) / (high - low)
+    deviation = (high - low) * (chance * (1 - chance) / (499 * 16)).sqrt()
+    assert low < high and (found[:, 1::2].mean() - small).abs() < 5 * deviation
