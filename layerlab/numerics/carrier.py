@@ -7,11 +7,12 @@ emulated, is up to the mode that runs (`Carriage.settle`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -107,6 +108,21 @@ def plain(output: Any) -> Any:
     Source: Own.
     """
     return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, Carrier) else x, output)
+
+
+@contextmanager
+def stepwise(model: nn.Module) -> Iterator[None]:
+    """Recurrent layers one step at a time: oneDNN's are one kernel, and know no float64.
+
+    Source: Own.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    torch._C._set_mkldnn_enabled(before and not recurrent)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 class Carriage(TorchDispatchMode):

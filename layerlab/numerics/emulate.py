@@ -1,5 +1,6 @@
 """Run any model in any format: every operation's result is rounded, no model code is touched."""
 
+import os
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from layerlab import UserError
-from layerlab.numerics.carrier import Carriage, Carrier, floating, plain
+from layerlab.domain import shown
+from layerlab.numerics.carrier import Carriage, Carrier, floating, plain, stepwise
 from layerlab.numerics.casting import cast, kept, stays_single, stored
 from layerlab.numerics.fused import Unfused
 from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
@@ -60,8 +62,9 @@ class Emulation(Carriage):
         model: nn.Module,
         regime: Regime,
         where: str | Iterable[str] | None = None,
-        policy: Policy | None = None,
+        policy: Any = None,
     ) -> None:
+        _check_policy(policy)
         super().__init__(regime.wide)
         self.model = model
         self.regime = regime
@@ -72,7 +75,7 @@ class Emulation(Carriage):
         self._generator = torch.Generator().manual_seed(regime.seed)
         self._rounds: dict[AnyFormat, Round] = {}
         self._stored: dict[int, Tensor] = {}
-        self._policy = policy
+        self._policy: Policy | None = policy
         self._kept = kept(model, policy) if policy is not None else None
         self.select(where)
 
@@ -117,6 +120,7 @@ class Emulation(Carriage):
                 stack.callback(handle.remove)
             stack.enter_context(torch.set_grad_enabled(backward))
             stack.enter_context(Unfused())
+            stack.enter_context(stepwise(self.model))
             stack.enter_context(self)
             yield self
         self._check()
@@ -286,7 +290,13 @@ def emulate(
     where: str | Iterable[str] | None = None,
     backward: bool = False,
     policy: Policy | None = None,
-    **options: Any,
+    *,
+    weights: str | AnyFormat | None = None,
+    activations: str | AnyFormat | None = None,
+    cache: str | AnyFormat | None = None,
+    rounding: str = "nearest",
+    seed: int = 0,
+    accumulate: int | None = None,
 ) -> Iterator[Emulation]:
     """Run a model as if it were in another format, for as long as the block lasts.
 
@@ -304,12 +314,27 @@ def emulate(
             `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
         backward: whether gradients are wanted; they are in `run.gradients` afterwards.
         policy: what stays in float32, as `apply_precision` would keep it.
-        options: weights, activations, cache (formats of their own), rounding, seed, accumulate.
+        weights: format of the parameters, if it is one of their own.
+        activations: format of what is multiplied with parameters.
+        cache: format of keys and values as attention reads them.
+        rounding: "nearest", "away", "zero", "up", "down" or "stochastic".
+        seed: of stochastic rounding.
+        accumulate: round the sums inside matrix products after every so many terms.
 
     Raises:
         UserError: unknown format, mode or pattern, or a kernel that cannot be looked into.
     """
-    run = Emulation(model, regime(format, mode, **options), where, policy)
+    found = regime(
+        format,
+        mode,
+        weights=weights,
+        activations=activations,
+        cache=cache,
+        rounding=rounding,
+        seed=seed,
+        accumulate=accumulate,
+    )
+    run = Emulation(model, found, where, policy)
     with run.running(backward):
         yield run
 
@@ -338,6 +363,16 @@ def _sparing(round: Round) -> Round:
         return torch.where(values.abs() < MASK, round(values), values)
 
     return spare
+
+
+def _check_policy(policy: Any) -> None:
+    if policy is None or isinstance(policy, Policy):
+        return
+    path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"
+    raise UserError(
+        f"policy={shown(policy)} is no policy but what one may be read from; type"
+        f" policy=layerlab.load_policy({path})"
+    )
 
 
 def _check_runnable(model: nn.Module) -> None:

@@ -2,17 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from layerlab import UserError
+from layerlab.domain import Domain, shown
 from layerlab.numerics.format import Block, Format, Integer, find
 
 AnyFormat = Format | Integer | Block
 # float32 holds every product and sum of numbers of so many digits well enough to round them once.
 NARROW = 11
 SINGLE = 24
+# What a generator of random numbers takes.
+SEED = Domain(kind=int, least=-(2**63), most=2**64 - 1)
+TERMS = Domain(kind=int, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +54,8 @@ def regime(
     activations: str | AnyFormat | None = None,
     cache: str | AnyFormat | None = None,
     rounding: str = "nearest",
-    seed: int = 0,
-    accumulate: int | None = None,
+    seed: Any = 0,
+    accumulate: Any = None,
 ) -> Regime:
     """The arithmetic of a model that is run in a format.
 
@@ -63,12 +67,17 @@ def regime(
     Source: Own.
 
     Raises:
-        UserError: unknown format or mode, or an accumulation below one term.
+        UserError: unknown format or mode, an accumulation of no number of terms, or no seed.
     """
     if mode not in ("as-run", "flat"):
         raise UserError(f"mode={mode!r} is neither 'as-run' nor 'flat'; type one of them")
-    if accumulate is not None and accumulate < 1:
-        raise UserError(f"accumulate={accumulate} is no number of terms; type 1 or more, or None")
+    if accumulate is not None and accumulate not in TERMS:
+        raise UserError(
+            f"accumulate={shown(accumulate)} is no number of terms; expected {TERMS}, or None: type"
+            " accumulate=1"
+        )
+    if seed not in SEED:
+        raise UserError(f"seed={shown(seed)} is no seed; expected {SEED}: type seed=0")
     factors, result = _split(find(format), mode)
     low = _low(result)
     wide = torch.float32 if _narrow(result) or factors is not None else torch.float64

@@ -340,6 +340,25 @@ def test_any_module_takes_features(model: nn.Module, shape: tuple[int, ...]) -> 
     assert distance(emulated, exact) == pytest.approx(distance(real, exact), rel=0.5)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_run_step_by_step(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    model = kind(4, 5, batch_first=True)
+    x = torch.randn(2, 6, 4)
+    with torch.no_grad():
+        single = model(x)[0]
+    enabled = torch._C._get_mkldnn_enabled()
+    with reference(model):
+        exact = model(x)[0]
+    assert distance(single, exact) < 1e-5
+    with emulate(model, "t8") as run:
+        narrow = distance(model(x)[0], exact)
+    assert {"sigmoid", "tanh", "mul"} <= {place.operation for place in run.roundings}
+    with emulate(model, "t16"):
+        assert distance(model(x)[0], exact) < narrow / 50
+    assert torch._C._get_mkldnn_enabled() == enabled
+
+
 def test_hidden_states_and_embeddings_are_plain() -> None:
     model = built("llama")
     embedded = torch.randn(1, 6, model.config.hidden_size)

@@ -1,11 +1,14 @@
 """What emulation refuses, in one line each."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.numerics.emulate import emulate
+from layerlab.numerics.emulate import Emulation, emulate
+from layerlab.numerics.regime import regime
 from tests.measures.family import built
 from tests.numerics.test_emulate import words
 
@@ -26,12 +29,42 @@ def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:
     ("options", "text"),
     [
         ({"mode": "as-runn"}, "is neither 'as-run' nor 'flat'"),
-        ({"accumulate": 0}, "is no number of terms"),
+        (
+            {"accumulate": 0},
+            "accumulate=0 is no number of terms; expected a whole number at least 1",
+        ),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, object], text: str) -> None:
     with pytest.raises(UserError, match=text), emulate(built("gpt2"), "bf16", **options):
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"accumulate": "4"}, "accumulate='4' is no number of terms"),
+        ({"accumulate": 2.5}, "accumulate=2.5 is no number of terms"),
+        ({"accumulate": True}, "accumulate=True is no number of terms"),
+        ({"seed": "a"}, "seed='a' is no seed; expected a whole number"),
+        ({"seed": 2**64}, "is no seed; expected"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        regime("bf16", **options)
+
+
+def test_an_option_that_emulate_does_not_have_is_told_where_it_is_typed() -> None:
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'weigths'"):
+        emulate(nn.Linear(2, 2), "bf16", weigths="int8")
+
+
+@pytest.mark.parametrize("given", ["policy.toml", Path("policy.toml")])
+def test_a_policy_by_its_path_is_told_how_to_be_read(given: str | Path) -> None:
+    with pytest.raises(UserError, match="is no policy but what one may be read from") as caught:
+        Emulation(nn.Linear(2, 2), regime("bf16"), policy=given)
+    assert "type policy=layerlab.load_policy('policy.toml')" in str(caught.value)
 
 
 def test_a_kernel_of_somebody_else_is_refused() -> None:
