@@ -286,7 +286,7 @@ VARIANTS = (
         cost="width parameters per sublayer, 2 x width FLOPs per sublayer and source; memory moves "
         "are what counts: every earlier output is read at every sublayer, 2 L x (width + 1) "
         "numbers per token are kept, and time grows with the square of the depth: more than the "
-        "share of its FLOPs: an eighth longer a step at width 256 and 6 layers, eager, on one CPU "
+        "share of its FLOPs: a sixth longer a step at width 256 and 6 layers, eager, on one CPU "
         "thread. Block form bounds both.",
     ),
     Variant(
@@ -302,7 +302,7 @@ VARIANTS = (
         "layers this is the full form. The rest as in `attention-residuals`.",
         cost="width parameters per sublayer; at most blocks + 1 sources are read at each sublayer, "
         "and blocks x (width + 1) numbers per token kept, whatever the depth. Eager, on one CPU "
-        "thread at width 256 and 6 layers, a step takes about an eighth longer.",
+        "thread at width 256 and 6 layers, a step takes about a tenth longer.",
     ),
 )
 
