@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 from layerlab.numerics.format import Format
 
@@ -9,6 +10,7 @@ from layerlab.numerics.format import Format
 CARRIERS = {"float32": (-149, 127), "float64": (-1074, 1023)}
 
 
+@cache
 def neighbours(size: Fraction, format: Format, carrier: str) -> tuple[Fraction, Fraction]:
     """The numbers of the format, without an upper limit, at and around a positive number."""
     exponent = size.numerator.bit_length() - size.denominator.bit_length()

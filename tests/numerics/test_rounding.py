@@ -153,27 +153,28 @@ def test_numbers_round_as_in_gfloat(name: str, mode: str) -> None:
     assert differ(round_to(x, format, mode), torch.from_numpy(theirs)) == 0
 
 
+def check(x: Tensor, name: str, carrier: str) -> None:
+    """Every mode; together, as the exact neighbours of a number are the same in all of them."""
+    format, numbers = floating(name), x.tolist()
+    for mode in DETERMINISTIC:
+        wanted = [exact.rounded(value, format, mode, carrier) for value in numbers]
+        assert differ(round_to(x, format, mode), torch.tensor(wanted, dtype=x.dtype)) == 0, mode
+
+
 @pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", SMALL)
-def test_every_halfway_point_of_small_formats(name: str, mode: str, carrier: str) -> None:
-    format = floating(name)
-    x = between(format, CARRIERS[carrier])
-    wanted = [exact.rounded(value, format, mode, carrier) for value in x.tolist()]
-    assert differ(round_to(x, format, mode), torch.tensor(wanted, dtype=x.dtype)) == 0
+def test_every_halfway_point_of_small_formats(name: str, carrier: str) -> None:
+    # In float64 the points are the same and only their neighbours are nearer: every fifth will do.
+    step = 1 if carrier == "float32" else 5
+    check(between(floating(name), CARRIERS[carrier])[::step], name, carrier)
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", [*FLOATS, *ODD, *POLICIES])
-def test_any_digits_and_exponents_round_as_the_standard_words_it(
-    name: str, mode: str, carrier: str
-) -> None:
-    format = floating(name)
+def test_any_digits_and_exponents_round_as_the_standard_words_it(name: str, carrier: str) -> None:
     x = patterns(60, CARRIERS[carrier], seed=len(name))
-    x = torch.cat([x, torch.linspace(-3, 3, 19, dtype=x.dtype) * torch.finfo(x.dtype).tiny])
-    wanted = [exact.rounded(value, format, mode, carrier) for value in x.tolist()]
-    assert differ(round_to(x, format, mode), torch.tensor(wanted, dtype=x.dtype)) == 0
+    tiny = torch.linspace(-3, 3, 19, dtype=x.dtype) * torch.finfo(x.dtype).tiny
+    check(torch.cat([x, tiny]), name, carrier)
 
 
 def test_the_exact_words_can_fail() -> None:
@@ -194,7 +195,7 @@ finite = st.floats(width=32, allow_nan=False)
 names = st.sampled_from([*FLOATS, *ODD, *POLICIES])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(finite, min_size=2, max_size=16), names, st.sampled_from(DETERMINISTIC))
 def test_rounding_keeps_order_and_rounds_once(numbers: list[float], name: str, mode: str) -> None:
     x = torch.tensor(sorted(numbers))
@@ -204,7 +205,7 @@ def test_rounding_keeps_order_and_rounds_once(numbers: list[float], name: str, m
     assert differ(round_to(once, name, mode), once) == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(finite, min_size=1, max_size=16), names, st.sampled_from(DETERMINISTIC))
 def test_signs_mirror(numbers: list[float], name: str, mode: str) -> None:
     x = torch.tensor(numbers)
