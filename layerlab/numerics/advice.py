@@ -109,6 +109,8 @@ class Advice:
         counsels: what the source advises, tried.
         refused: what could not be kept apart, and why.
         runs: how often the model was run.
+        tokens: how many the shares are found from.
+        deviation: standard error of `left` over the text.
     """
 
     policy: Policy
@@ -122,6 +124,8 @@ class Advice:
     counsels: tuple[Counsel, ...]
     refused: dict[str, str]
     runs: int
+    tokens: int
+    deviation: float
 
     @property
     def reached(self) -> bool:
@@ -158,6 +162,7 @@ class Advice:
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
         for choice in found["choices"]:
             choice["alone"] = choice["alone"] if isfinite(choice["alone"]) else None
+        found["deviation"] = self.deviation if isfinite(self.deviation) else None
         return json.dumps(found, indent=2)
 
     def told(self, path: Path | None = None) -> str:
@@ -198,10 +203,12 @@ class Advice:
         if self.policy.format not in REAL:
             use = f'with layerlab.emulate(model, "{self.policy.format}", policy={policy}): ...'
         verdict = "within" if self.reached else "beyond"
+        left = f"{self.left:.3f} ± {self.deviation:.3f}"
         rows = [
             ("keep", shown),
             ("format", f"{self.policy.format}, squared error {self.error:.2e} with nothing kept"),
-            ("left", f"{self.left:.3f} of it{seen}: {verdict} the budget of {self.budget:g}"),
+            ("left", f"{left} of it{seen}: {verdict} the budget of {self.budget:g}"),
+            ("tokens", f"{self.tokens:,}, which the shares are found from"),
             ("FLOPs", f"{cost.work:.1%} of {cost.all_flops:.3g} in products are in float32"),
             ("bytes", f"parameters grow by {cost.bytes:,}, {cost.growth:.1%}"),
             ("apply", use),

@@ -13,6 +13,7 @@ errors through scores cancel others. Scaling the queries instead would make it a
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isinf
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,6 +49,8 @@ def attentions(model: nn.Module) -> list[str]:
 def counsels(search: Search, budget: float) -> tuple[Counsel, Counsel]:
     """Both pieces of advice, each judged by whether it alone keeps within a budget.
 
+    Nothing is decided where the budget lies within two standard errors of what is left.
+
     Source: budzinskiy25, section 5; how they are judged is Own.
     """
     if not attentions(search.model):
@@ -70,20 +73,43 @@ def _higher(search: Search, budget: float) -> Counsel:
     search.step("scores and softmax rounded")
     lower = search.left(search.logits(Lowered(search.model, search.regime)))
     shares = [left] if real is None else [left, real]
-    verdict = HOLDS if max(shares) <= budget else FAILS if min(shares) > budget else OPEN
-    seen = "" if real is None else f" ({real:.3f} in a real run)"
+    errors = [search.deviations.get(frozenset((ALL,)), 0.0), search.real_deviation((ALL,))]
+    verdicts = {judged(*one, budget) for one in zip(shares, errors, strict=False)}
+    verdict = verdicts.pop() if len(verdicts) == 1 else OPEN
+    seen = "" if real is None else f" ({_about(real, errors[1])} in a real run)"
     reason = (
-        f"with all attention in float32 {left:.3f}{seen} of the squared error is left;"
-        f" with scores and softmax rounded to {search.format} it would be {lower:.3f}"
+        f"with all attention in float32 {_about(left, errors[0])}{seen} of the squared error is"
+        f" left on {search.tokens} tokens; with scores and softmax rounded to {search.format} it"
+        f" would be {lower:.3f}"
     )
     return Counsel(advice=HIGHER, source=SOURCE, verdict=verdict, reason=reason, left=left)
 
 
+def judged(left: float, error: float, budget: float) -> str:
+    """Whether a share is within a budget, where that is more than two standard errors away.
+
+    Source: Own.
+    """
+    if left + 2 * error <= budget:
+        return HOLDS
+    # A share without numbers is beyond every budget.
+    return FAILS if isinf(left) or left - 2 * error > budget else OPEN
+
+
+def _about(left: float, error: float) -> str:
+    return f"{left:.3f} ± {error:.3f}"
+
+
 def _control(search: Search, budget: float) -> Counsel:
     search.step("scores from exact queries and keys")
-    left = search.left(exact_scores(search))
-    reason = f"with the queries and keys of exact arithmetic {left:.3f} is left"
-    if left > budget:
+    logits = exact_scores(search)
+    left, error = search.left(logits), search.deviation(logits)
+    verdict = judged(left, error, budget)
+    reason = (
+        f"with the queries and keys of exact arithmetic {_about(left, error)} is left on"
+        f" {search.tokens} tokens"
+    )
+    if verdict == FAILS:
         bought = max(1 - left, 0.0)
         return Counsel(
             advice=CONTROL,
@@ -92,7 +118,11 @@ def _control(search: Search, budget: float) -> Counsel:
             reason=f"{reason}, so that it can buy {bought:.3f} at most",
             left=left,
         )
-    reason += ", so that it could be enough; whether training gets there no run can tell"
+    reason += (
+        f", within two standard errors of the budget of {budget:g}; give a longer text"
+        if verdict == OPEN
+        else ", so that it could be enough; whether training gets there no run can tell"
+    )
     return Counsel(advice=CONTROL, source=SOURCE, verdict=OPEN, reason=reason, left=left)
 
 

@@ -83,6 +83,8 @@ def advise(
         counsels=counsels(search, budget),
         refused=search.refused,
         runs=search.runs,
+        tokens=search.tokens,
+        deviation=search.deviations[frozenset(chosen)],
     )
 
 

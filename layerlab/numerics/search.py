@@ -22,6 +22,8 @@ Step = Callable[[str], None]
 WIDE = torch.float32
 # Highest exponent of float32, which bf16 shares.
 REACH = 127
+# Of a text, for the standard error of a share.
+PIECES = 16
 
 
 def asked(format: str, budget: float | None = None) -> str:
@@ -44,6 +46,49 @@ def asked(format: str, budget: float | None = None) -> str:
             " format with fewer digits, such as bf16"
         )
     return find(format).name
+
+
+def losses(seen: Tensor, true: Tensor) -> Tensor:
+    """Squared error of each token.
+
+    Source: Own.
+    Unit: that of the logits, squared.
+    """
+    # A token at a time: logits of a large vocabulary in float64 are the largest tensor here.
+    rows = zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True)
+    found = [(row.double() - whole.double()).square().sum() for row, whole in rows]
+    return torch.stack(found).cpu()
+
+
+def deviation(missed: Tensor, whole: Tensor) -> float:
+    """Standard error of a share of squared errors, by leaving out one piece of the text at a time.
+
+    Neighbouring tokens err alike, so that pieces of neighbours are left out and not single tokens.
+
+    Source: Own; the jackknife of a ratio over groups.
+    Unit: that of the share.
+
+    Args:
+        missed: squared error of each token, in the order of the text.
+        whole: the same with nothing kept.
+    """
+    pieces = [
+        (float(part.sum()), float(base.sum()))
+        for part, base in zip(
+            missed.tensor_split(min(PIECES, len(missed))),
+            whole.tensor_split(min(PIECES, len(whole))),
+            strict=True,
+        )
+    ]
+    over, under = (sum(side) for side in zip(*pieces, strict=True))
+    rests = [(over - part, under - base) for part, base in pieces]
+    if len(pieces) < 2 or any(base <= 0 for _, base in rests):
+        return inf
+    shares = [part / base for part, base in rests]
+    mean = sum(shares) / len(shares)
+    spread = sum((share - mean) ** 2 for share in shares)
+    found = (spread * (len(shares) - 1) / len(shares)) ** 0.5
+    return found if isfinite(found) else inf
 
 
 class Search:
@@ -70,12 +115,16 @@ class Search:
         step("nothing kept")
         self.whole = self._whole()
         self.shares: dict[frozenset[str], float] = {frozenset(): 1.0}
+        self.deviations: dict[frozenset[str], float] = {frozenset(): 0.0}
         self.reals: dict[frozenset[str], float] = {}
+        self.real_losses: dict[frozenset[str], Tensor] = {}
 
     def _whole(self) -> float:
         emulation = Emulation(self.model, self.regime, policy=Policy(format=self.format))
         self._check_true()
-        found = error(self.logits(emulation), self.true)
+        seen = self.logits(emulation)
+        found = error(seen, self.true)
+        self.losses = losses(seen, self.true)
         self.mixed = len(emulation.refused)
         if not isfinite(found):
             raise UserError(
@@ -119,6 +168,15 @@ class Search:
         found = error(logits, self.true) / self.whole
         return found if isfinite(found) else inf
 
+    def deviation(self, logits: Tensor) -> float:
+        """Standard error of what they leave, over the text."""
+        return deviation(losses(logits, self.true), self.losses)
+
+    @property
+    def tokens(self) -> int:
+        """How many the shares are found from."""
+        return len(self.losses)
+
     def share(self, keep: Iterable[str]) -> float:
         """What is left under a policy, emulated.
 
@@ -134,6 +192,7 @@ class Search:
                 place = min(map(str, emulation.refused))
                 raise UserError(f"torch refuses to mix dtypes at {place}; keep what is around it")
             self.shares[names] = self.left(seen)
+            self.deviations[names] = self.deviation(seen)
         return self.shares[names]
 
     def tried(self, name: str, keep: Iterable[str]) -> float | None:
@@ -163,10 +222,10 @@ class Search:
             policy = Policy(format=self.format, keep=tuple(sorted(names)))
             low = apply_precision(copy.deepcopy(self.model), policy)
             self.runs += 1
-            self.reals[names] = self._error(low)
+            self.reals[names] = self._error(low, names)
         return self.reals[names]
 
-    def _error(self, low: nn.Module) -> float:
+    def _error(self, low: nn.Module, names: frozenset[str]) -> float:
         """Of a model in a low dtype; infinite where it does not run, or gives no numbers."""
         try:
             with torch.no_grad():
@@ -174,8 +233,15 @@ class Search:
         except RuntimeError as reason:
             self.refused["torch's own " + self.format] = str(reason).splitlines()[0]
             return inf
-        found = error(seen if isinstance(seen, Tensor) else seen.logits, self.true)
+        logits = seen if isinstance(seen, Tensor) else seen.logits
+        self.real_losses[names] = losses(logits, self.true)
+        found = error(logits, self.true)
         return found if isfinite(found) else inf
+
+    def real_deviation(self, keep: Iterable[str]) -> float:
+        """Standard error of the share that real runs leave; 0 where there is none."""
+        kept, whole = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
+        return 0.0 if kept is None or whole is None else deviation(kept, whole)
 
     def real_share(self, keep: Iterable[str]) -> float | None:
         """What is left under a policy in real runs."""

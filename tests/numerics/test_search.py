@@ -1,13 +1,18 @@
 """What is chosen: what gains nearly the most for the least, and never most of a model unsaid."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
+import torch
 
-from layerlab.numerics.advice import TOO_MUCH, Cost
+from layerlab import UserError
+from layerlab.numerics.advice import FAILS, HOLDS, OPEN, TOO_MUCH, Cost
+from layerlab.numerics.counsel import counsels, judged
 from layerlab.numerics.precision import _best, advise
+from layerlab.numerics.search import PIECES, deviation
 from tests.measures.family import built
-from tests.numerics.test_precision import ADVICE, BUDGET, run
+from tests.numerics.test_precision import ADVICE, BUDGET, Table, look_up, run, searched
 
 PRICES = {"large": 1.0, "small": 0.1, "tiny": 0.01}
 
@@ -43,3 +48,65 @@ def test_most_of_a_model_is_not_kept_unsaid(flops: int, numbers: int) -> None:
     )
     assert TOO_MUCH in str(replace(ADVICE, cost=cost))
     assert TOO_MUCH not in str(replace(ADVICE, cost=replace(cost, flops=50, numbers=50)))
+
+
+def test_the_standard_error_of_a_share_is_that_of_many_texts() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    whole = torch.randn(400, 20 * PIECES, generator=drawn).square().double()
+    missed = 0.4 * whole * (1 + 0.5 * torch.randn(whole.shape, generator=drawn)).square()
+    shares = missed.sum(-1) / whole.sum(-1)
+    told = [deviation(*pair) for pair in zip(missed, whole, strict=True)]
+    # The spread of 400 draws is known to within 1 / sqrt(800) of itself, so this is three of it.
+    assert sum(told) / len(told) == pytest.approx(float(shares.std()), rel=0.11)
+
+
+def test_the_standard_error_is_of_pieces_of_neighbours() -> None:
+    whole = torch.ones(4 * PIECES, dtype=torch.float64)
+    alternating = torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(2 * PIECES)
+    assert deviation(alternating, whole) == pytest.approx(0)
+    # One token tells nothing of others, and without the only error there is no share.
+    assert deviation(whole[:1], whole[:1]) == inf
+    assert deviation(whole[:2], torch.tensor([1.0, 0.0])) == inf
+
+
+@pytest.mark.parametrize(
+    ("left", "error", "verdict"),
+    [
+        (0.4, 0.04, HOLDS),
+        (0.4, 0.06, OPEN),
+        (0.6, 0.06, OPEN),
+        (0.6, 0.04, FAILS),
+        (inf, inf, FAILS),
+    ],
+)
+def test_near_the_budget_nothing_is_decided(left: float, error: float, verdict: str) -> None:
+    assert judged(left, error, 0.5) == verdict
+
+
+def test_advice_of_the_source_carries_its_uncertainty(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = searched()
+    higher, control = counsels(search, BUDGET)
+    assert "±" in higher.reason and f"is left on {search.tokens} tokens" in control.reason
+    left = control.left
+    assert left is not None
+    undecided = counsels(search, left - 1e-6)[1]
+    assert undecided.verdict == OPEN and "within two standard errors" in undecided.reason
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.0] * 4, "the logits are all zero, so that no error"),
+        ([1.0, 2.0, float("nan"), 4.0], "the logits are not finite even in float64"),
+        ([1.0, 2.0, 3.0, 3e19], "bf16 reaches as far as float32, so look for weights"),
+    ],
+)
+def test_logits_without_shares_say_what_is_wrong_with_them(values: list[float], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        advise(Table(values), look_up, "bf16")
+
+
+@pytest.mark.parametrize("format", ["BF16", "bfloat16"])
+def test_other_spellings_are_verified_in_real_runs_too(format: str) -> None:
+    advice = advise(Table([0.1, 0.2, 0.3, 0.4]), look_up, format, 0.01)
+    assert advice.policy.format == "bf16" and advice.real is not None
