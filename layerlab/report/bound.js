@@ -18,6 +18,8 @@ function drawKey(section, column, shown) {
     items.push(element("span", {}, element("i", { class: "band" }), given ? ` ${given}` : ` smallest to largest over ${over}`));
   }
   const { bounds, far } = boundsOf(section, column, shown);
+  // Beside dashed lines the reading itself is named too.
+  if (bounds.length && shown.length === 1) items.unshift(element("span", { class: "reading" }, swatch(shown[0].model), ` ${column}: ${meaning(section.node, column)}`));
   for (const bound of bounds) {
     const values = extent(shown, bound.limit);
     const where = far.includes(bound) || (section.control("log").checked && leaves(shown, bound)) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";

@@ -103,11 +103,16 @@ const layerAxis = (shown) => {
 function lines(measure, shown, column, options) {
   const traces = [];
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
-  for (const bound of options.bounds.filter((b) => !touches(shown, b))) {
-    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), models: shown.length, top: options.log ? ceiling(shown, column) : Infinity }));
+  const bounds = options.bounds.filter((b) => !touches(shown, b));
+  const top = options.log ? ceiling(shown, column) : Infinity;
+  const scale = options.log ? { ...powersOfTen(extent(shown, column)), ...clipped(shown, column, options) } : near(shown, column, options);
+  const levels = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(bounds.map((b) => (options.log && b.vacuous) || NaN));
+  const values = scale.range ?? levels.filter((v) => v <= top && (!options.log || v > 0)).map(options.log ? Math.log10 : Number);
+  const named = shown.length === 1 ? sides(shown[0], bounds, { log: options.log, top, values }) : null;
+  for (const bound of bounds) {
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), side: named && (named[bound.limit] ?? ""), top }));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
-  const scale = options.log ? { ...powersOfTen(extent(shown, column)), ...clipped(shown, column, options) } : near(shown, column, options);
   const figure = layout(340, layerAxis(shown), { title: plain(column), ...scale });
   return { traces, layout: { ...figure, ...emptyAbove(options) } };
 }
@@ -205,18 +210,43 @@ function dashOf(measure, bound) {
   return Object.keys(DASHES)[own % Object.keys(DASHES).length];
 }
 
-/* Named at its end where there is one model; of several, the key names the dashes. */
-function limit(series, bound, { dash, models, top }) {
-  const { mean } = series.values[bound.limit];
-  const last = mean.findLastIndex((v) => v !== null && v <= top);
+/* Named at its end where there is one model and room for it; the key names every dash. */
+function limit(series, bound, { dash, side, top }) {
+  const mean = series.values[bound.limit].mean.map((v) => (v > top ? null : v));
+  const last = mean.findLastIndex((v) => v !== null);
+  // A reading without neighbours makes no line.
+  const alone = mean.map((v, i) => v !== null && (mean[i - 1] ?? null) === null && (mean[i + 1] ?? null) === null);
+  const ink = side === null ? modelColour(series.model) : colour("ink");
   return {
-    x: series.layers.map((n) => place(series, n)), y: mean.map((v) => (v > top ? null : v)), type: "scatter", mode: models === 1 ? "lines+text" : "lines", connectgaps: false,
-    text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? "top left" : "top center",
+    x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", connectgaps: false,
+    mode: `${alone.some(Boolean) ? "markers+" : ""}lines${side ? "+text" : ""}`,
+    marker: { symbol: "line-ew-open", size: alone.map((a) => (a ? 12 : 0)), color: ink, opacity: alone.map(Number) },
+    text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? `${side || "top"} left` : `${side || "top"} center`,
     textfont: { size: 11, color: colour("muted") },
-    line: { color: models > 1 ? modelColour(series.model) : colour("ink"), width: 1.3, dash },
+    line: { color: ink, width: 1.3, dash },
     hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : "bound "}<b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
+}
+
+/* On which side of its end each bound is named: above, below, or "" where another name is near. */
+const ROOM = 0.07;
+function sides(series, bounds, { log, top, values }) {
+  const at = (v) => (log ? Math.log10(v) : v);
+  const drawn = (v) => v !== null && v <= top && (!log || v > 0);
+  const near = ROOM * (Math.max(...values) - Math.min(...values) || 1);
+  const found = {};
+  const taken = [];
+  for (const { limit: name, vacuous } of bounds) {
+    const { mean } = series.values[name];
+    const i = mean.findLastIndex(drawn);
+    if (vacuous && log) taken.push({ x: series.layers.length - 1, y: at(vacuous) + near / 2 });
+    if (i < 0) continue;
+    const free = [["top", near / 2], ["bottom", -near / 2]].find(([, off]) => taken.every((t) => Math.abs(t.x - i) > 1 || Math.abs(t.y - at(mean[i]) - off) >= near));
+    found[name] = free ? free[0] : "";
+    if (free) taken.push({ x: i, y: at(mean[i]) + free[1] });
+  }
+  return found;
 }
 
 function flags(measure, series, column) {

@@ -31,6 +31,7 @@ def view(
         "better": measure["better"],
         "columns": [],
         "plot": [],
+        "more": [],
         "category": None,
         "kinds": [],
         "per_head": False,

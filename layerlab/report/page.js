@@ -137,7 +137,9 @@ function setDefaults(section) {
   const top = Math.max(...values.map(Math.abs));
   const bounds = section.measure.bounds.filter((b) => b.column === column);
   const high = bounds.some((b) => (b.side === "upper" || b.vacuous) && Math.max(...of(b.limit)) > 10 * top);
-  section.control("log").checked = Math.min(...values) > 0 && (high || top / Math.min(...values) > 100);
+  // An error of 0, as that of embeddings that are stored exactly, is left out of a scale in powers.
+  const positive = values.filter((v) => v > 0 || !bounds.some((b) => b.vacuous));
+  section.control("log").checked = Math.min(...positive) > 0 && (high || top / Math.min(...positive) > 100);
   const tick = section.control("bounds");
   if (!tick) return;
   section.part("bound-tick").hidden = !bounds.length;

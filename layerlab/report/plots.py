@@ -22,6 +22,8 @@ DETAIL_BYTES = 350_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
 _AXES = ("model", "sequence", "layer", "head")
+# Columns that say where something is: they stand in the table, and are nothing to plot.
+_PLACES = ("_token", "_channel")
 
 Json = dict[str, Any]
 
@@ -57,6 +59,8 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
     kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
     columns = numeric(rows, measure["columns"])
     bounds = [b for b in measure["bounds"] if {b["column"], b["limit"]} <= {*columns}]
+    quantities = [c for c in columns if not c.endswith(_PLACES)]
+    plot = [c for c in measure["plot"] if c in quantities]
     series = []
     for index, model in enumerate(report["models"]):
         for kind, name in enumerate(kinds or [None]):
@@ -72,7 +76,8 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "title": text.prose(measure["title"]),
         "better": measure["better"],
         "columns": columns,
-        "plot": [c for c in measure["plot"] if c in columns] or columns,
+        "plot": plot or quantities,
+        "more": [c for c in quantities if plot and c not in plot],
         "category": category,
         "kinds": [text.prose(str(kind), 40) for kind in kinds],
         "per_head": "head" in measure["per"],
