@@ -8,7 +8,7 @@ same for every token, so that what it does is computed, with a second pass, and 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -24,6 +24,7 @@ from layerlab.numerics.correlation import Correlation
 from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
 from layerlab.numerics.format import AnyFormat, Format
 from layerlab.numerics.fused import attention
+from layerlab.numerics.hull import Hull
 from layerlab.numerics.linear import rounded_sums
 from layerlab.numerics.place import PRODUCTS
 from layerlab.numerics.product import grouped
@@ -70,7 +71,8 @@ class Prediction(Emulation):
 
     @contextmanager
     def running(self, backward: bool = False) -> Iterator["Prediction"]:
-        with super().running(backward), _Softmax() if self.algebra.power == 2 else nullcontext():
+        fused = _Softmax() if self.algebra.power == 2 else Hull(self.regime, self.algebra.unit)
+        with super().running(backward), fused:
             yield self
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -207,9 +207,10 @@ class Bound(Algebra):
         most = _spared(above, format, high) - x
         least = x - _spared(below, format, low)
         within = torch.maximum(most.abs(), least.abs())
-        return torch.where(x.isfinite(), within, 0.0 if s is None else s).nan_to_num(
-            math.inf, math.inf
-        )
+        before = torch.zeros_like(x) if s is None else s
+        # What is a mask wherever it lies within its bound is left as it is.
+        kept = (x.abs() - before >= _mask(format)) | ~x.isfinite()
+        return torch.where(kept, before, within).nan_to_num(math.inf, math.inf)
 
     def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
         reach = torch.zeros_like(x) if s is None else _reach(x, s)

@@ -103,7 +103,9 @@ def test_prediction_is_within_30_percent_on_random_weights(family: str, attentio
     ],
 )
 def test_prediction_and_bound_with_options(format: str, options: dict[str, Any]) -> None:
-    model = built("llama", num_hidden_layers=1)
+    # Narrow: sums of products that are rounded one by one take a step per feature.
+    narrow = {"hidden_size": 32, "intermediate_size": 64}
+    model = built("llama", num_hidden_layers=1, **narrow)
     ids = tokens(count=12)
 
     def call() -> Any:
@@ -180,6 +182,56 @@ def test_bound_speaks_at_float32() -> None:
     values, bounds = spreads(model, call, regime("fp32"), modules, "bound")
     _, found = spreads(model, call, regime("fp32"), modules, "variance")
     assert relative(found[0], values[0]) < relative(bounds[0], values[0]) < 1e-3
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("family", "front"), [("gpt2", "drop"), ("llama", "embed_tokens")])
+@pytest.mark.parametrize("format", ["fp32", "t40"])
+def test_bound_is_below_1_behind_a_block(
+    family: str, front: str, attention: str, format: str
+) -> None:
+    """Masks at the end of the range and the sum of the weights let nothing grow."""
+    model = built(family, attention=attention)
+    inner: Any = model.get_submodule(model.base_model_prefix)
+    modules = [inner.get_submodule(front), blocks(model)[0]]
+    values, bounds = spreads(
+        model, lambda: model(tokens(count=8)), regime(format), modules, "bound"
+    )
+    for value, bound in zip(values[:2], bounds[:2], strict=True):
+        assert relative(bound, value) < 1
+
+
+def test_scores_that_are_unknown_leave_fused_attention_among_its_values() -> None:
+    """The bound of the weights' quotient alone is infinite: every score is off by dozens."""
+    model = Sharp()
+    x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))
+
+    def call() -> Any:
+        return model(x)
+
+    (value,), (bound,) = spreads(model, call, regime("bf16"), [], "bound")
+    low = emulate(model, "bf16")
+    with low:
+        seen = call()
+    assert (
+        ((seen.held.double() if hasattr(seen, "held") else seen.double()) - value)
+        .abs()
+        .le(bound)
+        .all()
+    )
+    assert bound.max() <= 4 * x.abs().max()
+
+
+class Sharp(nn.Module):
+    """Attention whose scores are in the thousands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(61.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked = x * self.factor
+        return nn.functional.scaled_dot_product_attention(asked, asked, x, is_causal=True)
 
 
 def test_float64_is_what_it_is() -> None:
