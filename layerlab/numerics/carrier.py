@@ -125,6 +125,28 @@ def stepwise(model: nn.Module) -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+def check_runnable(model: nn.Module) -> None:
+    """Say what stands against an emulation before it begins.
+
+    Source: Own.
+
+    Raises:
+        UserError: no weights, or a kernel that is one with the model.
+    """
+    name = type(model).__name__
+    if any(value.is_meta for value in model.parameters()):
+        raise UserError(
+            f"{name} is on the meta device and has no weights: there is nothing to round; load it"
+            " on a device that holds numbers"
+        )
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if kind == "flex_attention":
+        raise UserError(
+            f"{name} uses flex_attention, which cannot be looked into; type"
+            " model.set_attn_implementation('sdpa')"
+        )
+
+
 class Carriage(TorchDispatchMode):
     """Runs every operation on the held values, and says what dtype the code would have seen.
 
@@ -146,6 +168,13 @@ class Carriage(TorchDispatchMode):
             outputs: its floating results; their `held` may be replaced.
         """
         raise NotImplementedError
+
+    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        """Take note of an operation before its results are settled."""
+
+    def _finish(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        self.note(func, inputs, outputs)
+        self.settle(func, inputs, outputs)
 
     def refuse(self, func: Any) -> None:
         """Take note of an operation that torch would not do on such dtypes."""
@@ -176,7 +205,7 @@ class Carriage(TorchDispatchMode):
         if not accepted:
             self.refuse(func)
         if outputs:
-            self.settle(func, flat, outputs)
+            self._finish(func, flat, outputs)
         return wrapped
 
     def _made(self, func: Any, flat: list[Any], result: Any) -> Any:
@@ -193,7 +222,7 @@ class Carriage(TorchDispatchMode):
 
         wrapped = tree_map(carry, result)
         if outputs:
-            self.settle(func, flat, outputs)
+            self._finish(func, flat, outputs)
         return wrapped
 
     def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
@@ -208,7 +237,7 @@ class Carriage(TorchDispatchMode):
             return self._write_plain(func, flat, target, args, kwargs)
         self.compute(func, args, kwargs)
         settled = Carrier(target.held, target.dtype)
-        self.settle(func, flat, [settled])
+        self._finish(func, flat, [settled])
         if settled.held is not target.held:
             target.held.copy_(settled.held)
         target.spread = settled.spread

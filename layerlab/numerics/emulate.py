@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_map
 
 from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.numerics.carrier import Carriage, Carrier, floating, plain, stepwise
+from layerlab.numerics.carrier import Carriage, Carrier, check_runnable, floating, plain, stepwise
 from layerlab.numerics.casting import cast, kept, stays_single, stored
 from layerlab.numerics.fused import Unfused
-from layerlab.numerics.place import PRODUCTS, Place, Tracker, matches, patterns, unmatched
+from layerlab.numerics.place import PRODUCTS, Place, Selection, Tracker
 from layerlab.numerics.policy import Policy
 from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.regime import AnyFormat, Regime, exact, regime
@@ -61,7 +61,7 @@ class Emulation(Carriage):
         self,
         model: nn.Module,
         regime: Regime,
-        where: str | Iterable[str] | None = None,
+        where: Any = None,
         policy: Any = None,
     ) -> None:
         _check_policy(policy)
@@ -79,34 +79,28 @@ class Emulation(Carriage):
         self._kept = kept(model, policy) if policy is not None else None
         self.select(where)
 
-    def select(self, where: str | Iterable[str] | None) -> None:
+    def select(self, where: Any) -> None:
         """Round these places only from now on.
 
         Raises:
-            UserError: a pattern names no module.
+            UserError: a pattern names no module, or there is none.
         """
-        self._where = patterns(where, self.model)
-        self._only: frozenset[Place] | None = None
-        self._chosen: dict[Place, bool] = {}
+        self._selection = Selection(self.model, where)
         self._place = Place("")
 
     def only(self, places: Iterable[Place]) -> None:
         """Round exactly these places from now on; no places, no rounding."""
-        self.select(None)
-        self._only = frozenset(places)
+        self._selection = Selection(self.model, only=frozenset(places))
 
     def chosen(self, place: Place) -> bool:
         """Whether results at a place are rounded."""
-        if self._only is not None:
-            return place in self._only
-        if place not in self._chosen:
-            self._chosen[place] = self._where is None or matches(place, self._where)
-        return self._chosen[place]
+        return place in self._selection
 
     @contextmanager
     def running(self, backward: bool = False) -> Iterator["Emulation"]:
         """The model's code runs in the arithmetic until the block ends."""
-        _check_runnable(self.model)
+        check_runnable(self.model)
+        self._selection.ran = False
         with ExitStack() as stack:
             if self._policy is not None:
                 stack.enter_context(cast(self.model, self._policy, self.regime.low))
@@ -123,7 +117,7 @@ class Emulation(Carriage):
             stack.enter_context(stepwise(self.model))
             stack.enter_context(self)
             yield self
-        self._check()
+        self._selection.check()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -146,6 +140,27 @@ class Emulation(Carriage):
             return func(*factors, **self.inner(kwargs))
         return accumulated(name, factors, self.inner(kwargs), steps, self._round(format))
 
+    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        """Remember what patterns can be held against when the block ends."""
+        selection, place = self._selection, self._place
+        selection.ran = True
+        if selection.patterns is None or not self.chosen(place):
+            return
+        given = [value for value in inputs if floating(value)]
+        for output in outputs:
+            if self._moves(func, given, output):
+                continue
+            known = output.dtype in self.regime.results
+            (selection.rounded if known else selection.islands).add(place)
+
+    def _moves(self, func: Any, given: Sequence[Any], output: Carrier) -> bool:
+        """Whether an operation gives values that it was given, in the format they had."""
+        if func._opname not in EXACT or not given:
+            return False
+        results = self.regime.results
+        format = results.get(output.dtype)
+        return all(results.get(value.dtype) == format for value in given)
+
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
         results, name = self.regime.results, func._opname
         given = [value for value in inputs if floating(value)]
@@ -156,11 +171,14 @@ class Emulation(Carriage):
             format = results.get(output.dtype)
             if not self.chosen(self._place) or format is None:
                 continue
-            moved = name in EXACT and given
-            if moved and all(results.get(value.dtype) == format for value in given):
+            if self._moves(func, given, output):
                 continue
             output.held = self._round(format)(output.held)
             self.roundings[self._place] += 1
+
+    def _count(self, place: Place) -> None:
+        self.roundings[place] += 1
+        self._selection.rounded.add(place)
 
     def refuse(self, func: Any) -> None:
         self.refused.add(self._place)
@@ -185,7 +203,7 @@ class Emulation(Carriage):
         place = Place(self._place.module, "cache")
         if not self.chosen(place):
             return factor
-        self.roundings[place] += 1
+        self._count(place)
         round = self._round(typing.cast(AnyFormat, self.regime.cache))
         values = self.inner(factor)
         if operation == "scores":
@@ -201,7 +219,7 @@ class Emulation(Carriage):
         # What the code, or a policy, has widened meets its parameter as it is.
         if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
             return factor
-        self.roundings[place] += 1
+        self._count(place)
         round = self._round(typing.cast(AnyFormat, self.regime.activations))
         values = self.inner(factor)
         if last:
@@ -229,7 +247,7 @@ class Emulation(Carriage):
         values = value.detach().to(self.wide)
         if format is None or not self.chosen(place):
             return Carrier(values, self.regime.low)
-        self.roundings[place] += 1
+        self._count(place)
         return Carrier(self._round(format)(values), self.regime.low)
 
     @contextmanager
@@ -257,11 +275,12 @@ class Emulation(Carriage):
         if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
             low, format = torch.float32, None
         stored = value.detach()
-        if format is not None and self.chosen(place):
+        (self._selection.islands if format is None else self._selection.rounded).add(place)
+        if self.chosen(place) and format is not None:
             if id(value) not in self._stored:
                 self._stored[id(value)] = self._weight(stored.to(self.wide), place, format)
             stored = self._stored[id(value)]
-            self.roundings[place] += 1
+            self._count(place)
         carrier = Carrier(stored.to(self.wide), low)
         carrier.weight = True
         return carrier
@@ -274,12 +293,6 @@ class Emulation(Carriage):
         if turned:
             return self._round(format)(values.t().contiguous()).t().contiguous()
         return self._round(format)(values)
-
-    def _check(self) -> None:
-        """A pattern whose operation never happened is a mistake, if anything ran at all."""
-        if self._where is None or any(self._chosen.values()) or not self._chosen:
-            return
-        raise UserError(unmatched(self._where[0], (place.component for place in self._chosen)))
 
 
 @contextmanager
@@ -373,19 +386,3 @@ def _check_policy(policy: Any) -> None:
         f"policy={shown(policy)} is no policy but what one may be read from; type"
         f" policy=layerlab.load_policy({path})"
     )
-
-
-def _check_runnable(model: nn.Module) -> None:
-    """Say what stands against an emulation before it begins."""
-    name = type(model).__name__
-    if any(value.is_meta for value in model.parameters()):
-        raise UserError(
-            f"{name} is on the meta device and has no weights: there is nothing to round; load it"
-            " on a device that holds numbers"
-        )
-    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if kind == "flex_attention":
-        raise UserError(
-            f"{name} uses flex_attention, which cannot be looked into; type"
-            " model.set_attn_implementation('sdpa')"
-        )

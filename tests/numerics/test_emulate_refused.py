@@ -1,5 +1,6 @@
 """What emulation refuses, in one line each."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.numerics.emulate import Emulation, emulate
+from layerlab.numerics.predict import Kind, Prediction
 from layerlab.numerics.regime import regime
 from tests.measures.family import built
 from tests.numerics.test_emulate import words
@@ -23,6 +25,62 @@ def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:
     with pytest.raises(UserError, match=r"near it are .*softmax"):
         with emulate(model, "bf16", where="*.self_attn:sofmax"):
             model(words(model))
+
+
+def test_a_pattern_for_what_stays_in_float32_says_how_it_is_rounded() -> None:
+    model = built("llama")
+    with pytest.raises(UserError, match=r"rounds nothing as run: .*softmax is in a dtype that"):
+        with emulate(model, "bf16", where="*:softmax"):
+            model(words(model, 8))
+    with emulate(model, "bf16", "flat", where="*:softmax") as run:
+        model(words(model, 8))
+    assert {place.operation for place in run.roundings} == {"softmax"}
+    with pytest.raises(UserError, match="only moves or chooses values; type"):
+        with emulate(model, "bf16", "flat", where="*.self_attn:transpose"):
+            model(words(model, 8))
+
+
+@pytest.mark.parametrize("wrong", ["*.mlp:mull", "*.self_attn:softmax"])
+def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
+    model = built("llama")
+    with pytest.raises(UserError, match=re.escape(f"where='{wrong}'")):
+        with emulate(model, "bf16", where=["*.mlp:mul", wrong]):
+            model(words(model, 8))
+    run = Emulation(model, regime("bf16"), ["*.mlp:mul", "*:weight", "*:input", "*:cache"])
+    features = torch.ones(1, 3, model.config.hidden_size)
+    with pytest.raises(UserError, match=r"where='\*:cache' matches nothing"), run.running():
+        model(inputs_embeds=features)
+    # What was chosen before does not count for what is chosen now.
+    run.select(["*.mlp:mul", "*:weight"])
+    with run.running():
+        model(words(model, 8))
+    run.select("*:softmax")
+    with pytest.raises(UserError, match="rounds nothing as run"), run.running():
+        model(words(model, 8))
+    with run.running():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ([], "selects no place; type where=None"),
+        (5, "where=5 is no pattern; expected a text or a list of texts"),
+        (["lm_head", 5], "is no pattern; expected"),
+    ],
+)
+def test_patterns_are_texts(where: object, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        Emulation(built("llama"), regime("bf16"), where)
+
+
+@pytest.mark.parametrize("kind", ["variance", "bound"])
+def test_predictions_check_their_patterns_too(kind: Kind) -> None:
+    model = built("llama")
+    for where, text in (("*:softmax", "rounds nothing as run"), ("*.mlp:mull", "matches nothing")):
+        run = Prediction(model, regime("bf16"), kind, ["*.mlp:mul", where])
+        with torch.no_grad(), pytest.raises(UserError, match=text), run.running():
+            model(words(model, 4))
 
 
 @pytest.mark.parametrize(
