@@ -33,7 +33,11 @@ def test_of_near_gains_the_cheapest_is_chosen(
     assert _best(useful, 1.0, budget, PRICES.__getitem__, 0.5) == best
 
 
-def test_experts_are_not_kept_where_less_is_enough() -> None:
+def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = "model.layers.*."
+    names = ["residual", layer + "mlp.experts", "model.embed_tokens", layer + "self_attn.o_proj"]
+    monkeypatch.setattr("layerlab.numerics.precision.candidates", lambda model: names)
+    monkeypatch.setattr("layerlab.numerics.precision.counsels", lambda search, budget: ())
     advice = advise(built("mixtral"), run, "bf16", BUDGET)
     # All experts together are more than half of this model, and gain the most.
     assert advice.reached and not advice.cost.most
