@@ -104,7 +104,8 @@ def test_prediction_is_within_30_percent_on_random_weights(family: str, attentio
 )
 def test_prediction_and_bound_with_options(format: str, options: dict[str, Any]) -> None:
     # Narrow: sums of products that are rounded one by one take a step per feature.
-    narrow = {"hidden_size": 32, "intermediate_size": 64}
+    width = 16 if options.get("accumulate") == 1 else 32
+    narrow = {"hidden_size": width, "intermediate_size": 2 * width}
     model = built("llama", num_hidden_layers=1, **narrow)
     ids = tokens(count=12)
 
