@@ -18,6 +18,13 @@ WEIGHTS = "weights (stored)"
 # Off by more than this from 1, the closure asks which components do not add up.
 CLOSED = 0.2
 PAIRED = 4
+# What a place's name alone does not tell a reader, by what follows the last dot.
+GLOSSES = {
+    "self_attn:cast": "attention weights or output, narrowed",
+    "attn:cast": "attention weights or output, narrowed",
+    "transformer:add": "embedding + position",
+    "rotary_emb": "rotary tables",
+}
 
 
 @dataclass(frozen=True)
@@ -313,11 +320,11 @@ class Placement:
         if tuple(place) in self.stored:
             return WEIGHTS
         if place.layer is None:
-            return str(place) if place.module else f"model:{place.operation}"
+            return _glossed(str(place)) if place.module else f"model:{place.operation}"
         inside = NUMBER.sub("*", str(place)).removeprefix(self.prefix)
         if inside == ":add":
             return "residual stream"
-        return inside.lstrip(".:") if not inside.startswith(":") else f"block{inside}"
+        return _glossed(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
     def floor(self, place: Place) -> int:
         """Number of the layer: 0 before the blocks, blocks from 1, what follows behind them."""
@@ -329,6 +336,12 @@ class Placement:
         if 1 <= number <= self.blocks:
             return f"layer {number}"
         return "before the blocks" if number == 0 else "behind the blocks"
+
+
+def _glossed(name: str) -> str:
+    """A name with what it stands for, where it does not say so itself."""
+    known = GLOSSES.get(name.rpartition(".")[2])
+    return f"{name} ({known})" if known else name
 
 
 def _prefix(stack: Sequence[Place]) -> str:

@@ -152,3 +152,17 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_layer_0():
     assert [known.floor(place) for place in places] == [0, 1, 2, 2, 3]
     assert known.floor_name(0) == "before the blocks"
     assert known.floor_name(3) == "behind the blocks"
+
+
+@pytest.mark.parametrize(
+    ("module", "operation", "name"),
+    [
+        ("h.0.attn", "cast", "attn:cast (attention weights or output, narrowed)"),
+        ("transformer", "add", "transformer:add (embedding + position)"),
+        ("model.rotary_emb", "", "model.rotary_emb (rotary tables)"),
+        ("h.0.mlp", "add", "mlp:add"),
+    ],
+)
+def test_a_name_that_says_too_little_is_explained(module: str, operation: str, name: str) -> None:
+    places = [Place("h.0.ln"), Place(module, operation)]
+    assert Placement(torch.nn.Identity(), places).kind(places[1]) == name
