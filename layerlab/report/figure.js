@@ -113,6 +113,8 @@ function lines(measure, shown, column, options) {
     for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), side: named && (named[bound.limit] ?? ""), top }));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
+  // A scale in powers has no 0, and a line towards it would be drawn to the edge.
+  if (options.log) for (const trace of traces) trace.y = trace.y.map((v) => (v > 0 ? v : null));
   const figure = layout(340, layerAxis(shown), { title: plain(column), ...scale });
   return { traces, layout: { ...figure, ...emptyAbove(options) } };
 }
@@ -212,7 +214,7 @@ function dashOf(measure, bound) {
 
 /* Named at its end where there is one model and room for it; the key names every dash. */
 function limit(series, bound, { dash, side, top }) {
-  const mean = series.values[bound.limit].mean.map((v) => (v > top ? null : v));
+  const mean = series.values[bound.limit].mean.map((v) => (v > top || (v === 0 && top < Infinity) ? null : v));
   const last = mean.findLastIndex((v) => v !== null);
   // A reading without neighbours makes no line.
   const alone = mean.map((v, i) => v !== null && (mean[i - 1] ?? null) === null && (mean[i + 1] ?? null) === null);
