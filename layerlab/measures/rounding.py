@@ -249,11 +249,11 @@ MEASURES = (
         source="budzinskiy25; Own",
         about=(
             "How far the residual stream is from that of exact arithmetic when the model's own "
-            "code runs in a format, operation by operation. As-run keeps in float32 what the code "
-            "widens to float32 (norms, softmax, rotary tables); flat rounds every result. A plain "
-            "format such as fp8_e4m3 rounds the residual stream too, without a scale: that is not "
-            "fp8 inference, which rounds scaled factors of products; for factors alone, type "
-            "--formats mxfp8_e4m3 or int8."
+            "code runs in a format, operation by operation: as-run keeps in float32 what the code "
+            "widens to float32 (norms, softmax, rotary tables), flat rounds every result. A plain "
+            "format such as fp8_e4m3 rounds the residual stream too, without a scale, which is not "
+            "fp8 inference; for scaled factors of products alone, type --formats mxfp8_e4m3 or "
+            "int8."
         ),
         equation="e_t = ||x_t in the format - x_t in float64|| / ||x_t in float64||",
         per=("sequence", "layer", "format"),
@@ -301,9 +301,9 @@ MEASURES = (
         about=(
             "What the error of a format does to the model's answer: how far the logits are off, "
             "how often another token becomes the likeliest, and what the loss becomes. "
-            "The difference between as-run and flat is what the model's float32 islands buy. In a "
-            "plain format such as fp8_e4m3 every result is rounded, unscaled: no verdict on fp8 "
-            "inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."
+            "The difference between as-run and flat is what the model's float32 islands buy; in a "
+            "plain format such as fp8_e4m3 every result is rounded, unscaled, which is no verdict "
+            "on fp8 inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."
         ),
         equation="KL = sum_v p_v (log p_v - log p'_v), p from float64 and p' from the format",
         per=("sequence", "format", "mode"),
