@@ -25,6 +25,8 @@ from layerlab.numerics.snapshot import Snapshot
 
 # The policy that `apply_precision` gave to a model.
 APPLIED = "_precision_policy"
+# Where the configuration carries it.
+CARRIED = "precision_policy"
 # What attention is given beside the stream, as transformers calls it.
 SUPPLIES = ("attention_mask", "alibi")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -93,26 +95,28 @@ def _check_entries(entries: list[str]) -> None:
             )
 
 
-def apply_precision(model: nn.Module, policy: Policy | str | os.PathLike[str]) -> nn.Module:
+def apply_precision(
+    model: nn.Module, policy: Policy | str | os.PathLike[str] | None = None
+) -> nn.Module:
     """Put a model into a low dtype except for what a policy keeps in float32.
 
     In place; start from float32 weights, since what has been rounded stays rounded. The policy is
-    no part of what `save_pretrained` writes: a model that is saved and loaded again runs without
-    it, and without a word, in the one dtype it is loaded in. Save the policy beside it, load the
-    model in float32, and apply the policy again.
+    part of the configuration, so `save_pretrained` writes it. `from_pretrained` reads it and does
+    nothing with it: load the model in float32, and apply its own policy to it again.
 
     Source: Own.
 
     Args:
         model: a model of transformers.
-        policy: from `layerlab.precision` or by hand, or the path of one that was saved.
+        policy: from `layerlab.precision` or by hand, or the path of one that was saved; the one in
+            the model's configuration if left out.
 
     Returns:
         The same model.
 
     Raises:
         UserError: a format that torch does not compute in, an entry that names nothing, or a model
-            that has its policy already.
+            that has its policy already, or none where it is left out.
 
     Example:
         >>> import copy, layerlab
@@ -122,6 +126,8 @@ def apply_precision(model: nn.Module, policy: Policy | str | os.PathLike[str]) -
         >>> low.lm_head.weight.dtype, low.model.layers[0].ffn.up.weight.dtype
         (torch.float32, torch.bfloat16)
     """
+    if policy is None:
+        policy = carried_policy(model)
     policy = policy if isinstance(policy, Policy) else load_policy(policy)
     low = REAL.get(policy.format)
     if low is None:
@@ -138,7 +144,26 @@ def apply_precision(model: nn.Module, policy: Policy | str | os.PathLike[str]) -
         value.data = value.data.to(torch.float32 if single else low)
     _install(model, found, low)
     setattr(model, APPLIED, policy)
+    if (config := getattr(model, "config", None)) is not None:
+        setattr(config, CARRIED, {"format": policy.format, "keep": list(policy.keep)})
     return model
+
+
+def carried_policy(model: nn.Module) -> Policy:
+    """The policy that a model was saved with.
+
+    Source: Own.
+
+    Raises:
+        UserError: its configuration has none.
+    """
+    found = getattr(getattr(model, "config", None), CARRIED, None)
+    if not isinstance(found, dict):
+        raise UserError(
+            "this model was saved without a policy; give one, from layerlab.load_policy('FILE') or"
+            " layerlab.precision(model).policy"
+        )
+    return Policy(format=found["format"], keep=tuple(found["keep"]))
 
 
 @contextmanager

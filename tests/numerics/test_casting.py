@@ -185,7 +185,23 @@ def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path: Path) -> None:
     assert PREFIX not in (tmp_path / "config.json").read_text("utf-8")
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     with torch.no_grad():
-        assert torch.equal(apply_precision(again, policy)(words()).logits, changed(words()).logits)
+        assert torch.equal(apply_precision(again)(words()).logits, changed(words()).logits)
+
+
+def test_a_model_without_a_policy_of_its_own_needs_one() -> None:
+    with pytest.raises(UserError, match="was saved without a policy"):
+        apply_precision(model("llama"))
+
+
+def test_our_models_carry_their_policy_too(tmp_path: Path) -> None:
+    sizes = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 64}
+    changed = apply_precision(
+        layerlab.build("pangu-pi", **sizes).eval(), Policy(format="bf16", keep=("residual",))
+    )
+    changed.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert torch.equal(apply_precision(again)(words()).logits, changed(words()).logits)
 
 
 def traces(module: nn.Module) -> list[object]:
