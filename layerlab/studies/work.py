@@ -158,12 +158,11 @@ def _computed(
     one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Results as they come; an interruption waits for the batches under way, and no more."""
-    with (
-        _single(),
-        ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-    ):
-        pending = {pool.submit(one, job): job for job in jobs}
+    with _single():
+        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        # As a context the pool would finish all that was submitted before an interruption.
         try:
+            pending = {pool.submit(one, job): job for job in jobs}
             for future in as_completed(list(pending)):
                 yield pending.pop(future), future.result()
         finally:
