@@ -6,6 +6,7 @@ in a wider one, where each operation is done. What becomes of a result, and so w
 emulated, is up to the mode that runs (`Carriage.settle`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -147,7 +148,7 @@ def check_runnable(model: nn.Module) -> None:
         )
 
 
-class Carriage(TorchDispatchMode):
+class Carriage(TorchDispatchMode, ABC):
     """Runs every operation on the held values, and says what dtype the code would have seen.
 
     Args:
@@ -159,6 +160,7 @@ class Carriage(TorchDispatchMode):
         self.wide = wide
         self._seen: dict[Any, tuple[Dtypes, bool]] = {}
 
+    @abstractmethod
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
         """Make of the raw results what the emulated arithmetic would have made of them.
 
@@ -167,7 +169,6 @@ class Carriage(TorchDispatchMode):
             inputs: its arguments, flat.
             outputs: its floating results; their `held` may be replaced.
         """
-        raise NotImplementedError
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
         """Take note of an operation before its results are settled."""

@@ -11,7 +11,6 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +21,8 @@ import numpy as np
 import psutil
 import torch
 from torch import Tensor
+
+from layerlab.measures.tile import one_thread
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
@@ -158,7 +159,8 @@ def _computed(
     one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Results as they come; an interruption waits for the batches under way, and no more."""
-    with _single():
+    # Batches side by side instead of threads inside of each: their tensors fit a core's cache.
+    with one_thread():
         pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         # As a context the pool would finish all that was submitted before an interruption.
         try:
@@ -167,17 +169,6 @@ def _computed(
                 yield pending.pop(future), future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _single() -> Iterator[None]:
-    """Batches side by side instead of threads inside of each: their tensors fit a core's cache."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:
