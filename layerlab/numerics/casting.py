@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map
 from layerlab import UserError
 from layerlab.numerics.attention import SINGLE, answer, attends, finite, implementations
 from layerlab.numerics.carrier import floating
-from layerlab.numerics.place import patterns
 from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy, load_policy
+from layerlab.numerics.selection import patterns
 from layerlab.numerics.snapshot import Snapshot
 
 # The policy that `apply_precision` gave to a model.

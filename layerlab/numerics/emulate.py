@@ -15,11 +15,12 @@ from layerlab.domain import shown
 from layerlab.numerics.carrier import Carriage, Carrier, check_runnable, floating, plain, stepwise
 from layerlab.numerics.casting import cast, kept, stays_single, stored
 from layerlab.numerics.fused import Unfused
-from layerlab.numerics.place import PRODUCTS, Place, Selection, Tracker
+from layerlab.numerics.place import PRODUCTS, Place, Tracker
 from layerlab.numerics.policy import Policy
 from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.regime import AnyFormat, Regime, exact, regime
 from layerlab.numerics.rounding import rounder
+from layerlab.numerics.selection import Selection
 from layerlab.numerics.snapshot import Snapshot
 
 Round = Callable[[Tensor], Tensor]

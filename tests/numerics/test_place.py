@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.numerics.emulate import Emulation, emulate
-from layerlab.numerics.place import Place, matches, patterns
+from layerlab.numerics.place import Place
 from tests.measures.family import built
 
 IDS = torch.arange(3, 15)[None]
@@ -142,29 +141,3 @@ def test_names_without_numbers() -> None:
     assert place.layer == 12
     assert Place("lm_head").layer is None
     assert str(Place("", "mul")) == ":mul"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "chosen"),
-    [
-        ("model.layers.1", True),
-        ("model.layers.*", True),
-        ("*.mlp", True),
-        ("*.mlp:mul", True),
-        ("*:mul", True),
-        ("*.mlp:add", False),
-        ("model.layers.0", False),
-        ("mlp", False),
-    ],
-)
-def test_patterns_name_a_place_or_what_is_around_it(pattern: str, chosen: bool) -> None:
-    assert matches(Place("model.layers.1.mlp", "mul"), (pattern,)) is chosen
-
-
-def test_patterns_are_looked_up() -> None:
-    model = built("llama")
-    assert patterns(None, model) is None
-    assert patterns("*.mlp:mul", model) == ("*.mlp:mul",)
-    assert patterns(["lm_head", "model"], model) == ("lm_head", "model")
-    with pytest.raises(UserError, match="matches nothing in this model"):
-        patterns(["lm_head", "*.attention"], model)
