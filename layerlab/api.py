@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from layerlab import UserError, __version__, builtin
+from layerlab.disk import write_folder
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.detail import Wanted, details
 from layerlab.measures.measure import Measure
@@ -27,7 +28,6 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.retrofit import rebuilt, step0
 from layerlab.registry import resolve, with_formats
 from layerlab.report.findings import find
-from layerlab.report.folder import write_folder
 from layerlab.report.notes import notes
 from layerlab.report.progress import Bar
 from layerlab.report.report import SCHEMA, Report

@@ -301,8 +301,8 @@ def retrofit(
     ] = None,
 ) -> None:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    from layerlab.disk import check_folder
     from layerlab.model.option import parsed
-    from layerlab.report.folder import check_folder
 
     check_folder(out, "model")
     _load(load)

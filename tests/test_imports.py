@@ -22,7 +22,9 @@ SOURCES = [
 FORBIDDEN = {"utils", "common", "helpers", "misc", "base", "core"}
 LONGEST = 400
 
-# What each part may import besides itself, the domains of options and UserError. Parts that are not
+# Small tools of the house that any part may use.
+SHARED = {"disk", "domain", "lock"}
+# What each part may import besides itself, those tools and UserError. Parts that are not
 # named here (api, advice, cli, studies) are where the stems meet, and may import all.
 INSPECTION = {"numerics": {"shapes"}, "measures": {"numerics", "shapes", "builtin"}}
 BUILDING = {
@@ -83,7 +85,7 @@ def offences(source: str, module: str) -> list[str]:
     found = [
         f"{module} imports {name}: {own} may import only {sorted(MAY[own]) or 'UserError'}"
         for name in names
-        if own in MAY and part(name) not in {None, own, "domain", *MAY[own]}
+        if own in MAY and part(name) not in {None, own, *SHARED, *MAY[own]}
     ]
     found += [
         f"{module} imports {name}: only {sorted(READS_REPORT)} may"

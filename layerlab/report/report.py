@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Group
 
-from layerlab import UserError
-from layerlab.report import folder as disk
+from layerlab import UserError, disk
+from layerlab.report import folder as place
 from layerlab.report import summary as terminal
 from layerlab.report.rules.rule import Finding
 from layerlab.report.schema import SCHEMA, checked
@@ -121,11 +121,11 @@ class Report:
         page, data = self._page(), self.to_json()
 
         def fill(empty_folder: Path) -> None:
-            (empty_folder / disk.PAGE).write_text(page, encoding="utf-8")
-            (empty_folder / disk.DATA).write_text(data, encoding="utf-8")
-            write_tables(empty_folder / disk.TABLES, self._frames)
+            (empty_folder / place.PAGE).write_text(page, encoding="utf-8")
+            (empty_folder / place.DATA).write_text(data, encoding="utf-8")
+            write_tables(empty_folder / place.TABLES, self._frames)
 
-        self._folder = disk.write_folder(Path(folder), fill)
+        self._folder = place.write_folder(Path(folder), fill)
         return self._folder
 
     def to_html(self, path: str | Path) -> Path:
@@ -179,12 +179,12 @@ def load_report(path: str | Path) -> Report:
     Raises:
         UserError: there is none, or it is damaged, or a newer layerlab wrote it.
     """
-    file = Path(path) / disk.DATA if Path(path).is_dir() else Path(path)
+    file = Path(path) / place.DATA if Path(path).is_dir() else Path(path)
     try:
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise UserError(
-            f"no report at {path}: expected a folder with {disk.DATA}, "
+            f"no report at {path}: expected a folder with {place.DATA}, "
             f"as `layerlab inspect MODEL --out {path}` writes it"
         ) from None
     except OSError as error:

@@ -15,10 +15,10 @@ from typing import Any
 
 from layerlab import UserError, __version__
 from layerlab.domain import Domain, shown
+from layerlab.lock import locked
 from layerlab.registry import studies
 from layerlab.report.folder import check_folder
 from layerlab.report.progress import Bar
-from layerlab.studies.lock import locked
 from layerlab.studies.record import Record, load_record
 from layerlab.studies.study import Outcome, Study
 from layerlab.studies.work import Work, cores, digest, fingerprint

@@ -9,16 +9,15 @@ import sys
 
 import pytest
 
-from layerlab import UserError
-from layerlab.studies import lock
-from layerlab.studies.lock import locked
+from layerlab import UserError, lock
+from layerlab.lock import locked
 from layerlab.studies.runner import study
 
 # Another process that holds the lock until it is told to stop.
 HOLD = """
 import sys
 from pathlib import Path
-from layerlab.studies.lock import locked
+from layerlab.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,0 +1,155 @@
+"""A folder or a file written whole or not at all.
+
+Everything goes into a hidden neighbour first and takes its final name by one rename. What stood
+there before steps aside for that moment and comes back if the rename fails.
+"""
+
+import errno
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from layerlab import UserError
+
+Like = Callable[[Path], bool]
+_REASONS = {
+    errno.ENOSPC: "no space is left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EEXIST: "a part of the path is a file",
+    errno.ENOTEMPTY: "something else was written there meanwhile",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+def write_folder(
+    folder: Path, fill: Callable[[Path], None], what: str, like: Like | None = None
+) -> Path:
+    """Write a folder; `fill` is handed an empty one to write into.
+
+    Args:
+        what: is written, in words.
+        like: tells whether a folder holds an earlier one, whose place it may then take.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that must not be lost.
+    """
+    with _explained(folder):
+        target = folder.resolve()
+        _refuse_others(target, folder, what, like)
+        with _parents(target), _neighbour(target) as partial:
+            partial.mkdir()
+            fill(partial)
+            _swap(partial, target)
+    return target
+
+
+def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
+    """Raise at once what `write_folder` would raise when the work is done.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that must not be lost.
+    """
+    with _explained(folder):
+        target = folder.resolve()
+        _refuse_others(target, folder, what, like)
+        nearest = next(parent for parent in target.parents if parent.exists())
+        with _neighbour(nearest / target.name) as partial:
+            partial.mkdir()
+
+
+def write_file(path: Path, text: str) -> Path:
+    """Write one file.
+
+    Raises:
+        UserError: it cannot be written, or a folder has that name.
+    """
+    with _explained(path):
+        target = path.resolve()
+        if target.is_dir():
+            raise UserError(f"cannot write {path}: it is a folder; give a file name")
+        with _parents(target), _neighbour(target) as partial:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+    return target
+
+
+def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"cannot write a {what} to {given}: it is a file; name a folder")
+    if target == Path.cwd() or target in Path.cwd().parents or target.is_mount():
+        raise UserError(
+            f"cannot put a {what} in place of {given}, which is in use; "
+            f"name a folder inside it, such as {given / what}"
+        )
+    if any(target.iterdir()) and not (like and like(target)):
+        held = f"something other than a {what}" if like else "files already"
+        raise UserError(f"{given} holds {held}; name a new or an empty folder")
+
+
+def _swap(partial: Path, target: Path) -> None:
+    if not target.exists():
+        partial.rename(target)
+        return
+    aside = _hidden(target)
+    target.rename(aside)
+    try:
+        partial.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{target.name[:80]}.{uuid.uuid4().hex[:8]}.partial")
+
+
+@contextmanager
+def _neighbour(target: Path) -> Iterator[Path]:
+    """A name beside `target`, of which nothing is left in the end."""
+    partial = _hidden(target)
+    try:
+        yield partial
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parents(target: Path) -> Iterator[None]:
+    """The folders above `target`; those that were made here go again if the writing fails."""
+    made = [parent for parent in target.parents if not parent.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for parent in made:
+            try:
+                parent.rmdir()
+            except OSError:
+                break
+        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """An error of the file system as one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise UserError(f"cannot write {path}: {reason}; name another place") from error
+    except ValueError as error:
+        if "null" not in str(error):
+            raise
+        raise UserError(f"cannot write {str(path)!r}: a name cannot hold a null byte") from error
