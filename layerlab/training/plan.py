@@ -1,0 +1,237 @@
+"""The plan: a list of immutable runs, each with a folder that is named after what decides it."""
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerlab import UserError
+from layerlab.model.account import Account, account
+from layerlab.model.design import Design, design
+from layerlab.model.match import Match, match
+from layerlab.training.recipe import Recipe
+from layerlab.training.section import Arm, CompareSection
+
+SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """What a plan has to know of a corpus.
+
+    Attributes:
+        vocab: of its tokenizer.
+        tokens: that one pass trains on, by the block size.
+        digest: of the tokens, the tokenizer and how both are cut.
+    """
+
+    vocab: int
+    tokens: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a plan: its recipe says all, with every size and length written out.
+
+    Attributes:
+        arm: the side of the comparison that it belongs to.
+        recipe: without a compare section.
+        digest: of the corpus.
+        match: what was resized, where arms are matched.
+    """
+
+    arm: str
+    recipe: Recipe
+    digest: str
+    match: Match | None = None
+
+    @property
+    def seed(self) -> int:
+        """Of weights and order."""
+        return self.recipe.train.seed
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate."""
+        return self.recipe.train.rate
+
+    @property
+    def name(self) -> str:
+        """Of its folder: readable, and different for whatever is different."""
+        key = hashlib.blake2b(f"{self.recipe.hash()}/{self.digest}".encode(), digest_size=4)
+        return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
+
+
+def designed(recipe: Recipe) -> Design:
+    """The design of a recipe's model.
+
+    Raises:
+        UserError: an unknown variant or option, or sizes that do not fit.
+    """
+    model = recipe.model
+    sizes = {name: getattr(model, name) for name in SIZES}
+    return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+
+
+def resolved(recipe: Recipe, extent: Extent) -> Recipe:
+    """The recipe of one run with its sizes, its block and its updates written out.
+
+    Raises:
+        UserError: the vocabulary or the block do not fit the corpus, or the run is empty.
+    """
+    given = recipe.model.vocab
+    if given is not None and given < extent.vocab:
+        raise UserError(
+            f"model.vocab is {given}, less than the tokenizer's {extent.vocab}; "
+            "leave it out, or write a larger one"
+        )
+    recipe = recipe.changed({"model.vocab": given or extent.vocab})
+    shape = designed(recipe).shape
+    sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
+    block = recipe.data.block or shape.context
+    if block > shape.context:
+        raise UserError(
+            f"data.block is {block}, more than the model's context of {shape.context}; "
+            f"write block = {shape.context}"
+        )
+    updates = _updates(recipe, block, extent)
+    return recipe.changed(
+        {"model.preset": None, "model.variant": designed(recipe).variant.name}
+        | sizes
+        | {"data.block": block, "train.updates": updates}
+        | {"evaluate.every": recipe.evaluate.every or max(1, updates // 10)}
+    )
+
+
+def _updates(recipe: Recipe, block: int, extent: Extent) -> int:
+    """The length of a run in updates."""
+    train = recipe.train
+    each = train.batch * block
+    if train.updates is not None:
+        return train.updates
+    wanted = train.tokens if train.tokens is not None else (train.epochs or 0) * extent.tokens
+    if round(wanted / each) < 1:
+        raise UserError(
+            f"{wanted:g} tokens are less than one update of {train.batch} x {block}; "
+            "write more tokens or epochs, or a smaller batch"
+        )
+    return round(wanted / each)
+
+
+def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
+    """The arms with their names and variants written out.
+
+    Raises:
+        UserError: two have one name, or the baseline is none of them.
+    """
+    found = []
+    for one in comparison.arms:
+        arm = Arm(variant=one) if isinstance(one, str) else one
+        variant = arm.variant or recipe.model.variant
+        found.append(arm.model_copy(update={"name": arm.name or variant, "variant": variant}))
+    names = [str(arm.name) for arm in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"two arms are called {twice!r}; give one of them a name of its own")
+    strange = next(
+        (
+            name
+            for name in names
+            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        ),
+        None,
+    )
+    if strange is not None:
+        raise UserError(
+            f"an arm is called {strange!r}, which names folders too; "
+            "expected letters, digits, - _ and ."
+        )
+    base = comparison.baseline
+    if base is not None and base not in names:
+        near = difflib.get_close_matches(base, names, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"the baseline {base!r} is no arm; {hint}arms: {', '.join(names)}")
+    return found
+
+
+def baseline(comparison: CompareSection, recipe: Recipe) -> str:
+    """The name of the arm that others are judged against."""
+    return comparison.baseline or str(arms(comparison, recipe)[0].name)
+
+
+def plan(recipe: Recipe, extent: Extent) -> list[Run]:
+    """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
+
+    So the first runs to finish already make a comparison, with few seeds.
+
+    Raises:
+        UserError: an arm cannot be built, matched, or resolved.
+    """
+    if recipe.compare is None:
+        return [
+            Run(arm=recipe.model.variant, recipe=resolved(recipe, extent), digest=extent.digest)
+        ]
+    comparison = recipe.compare
+    if len(set(comparison.seeds)) < len(comparison.seeds):
+        raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
+    single = recipe.changed({"compare": None})
+    sides = dict(_sides(comparison, single, extent))
+    return [
+        Run(
+            arm=name,
+            recipe=side.changed({"train.seed": seed, "train.rate": rate}),
+            digest=extent.digest,
+            match=found,
+        )
+        for seed in comparison.seeds
+        for name, (side, found) in sides.items()
+        for rate in comparison.rates or (side.train.rate,)
+    ]
+
+
+def _sides(
+    comparison: CompareSection, single: Recipe, extent: Extent
+) -> Iterator[tuple[str, tuple[Recipe, Match | None]]]:
+    """Each arm's recipe, matched to the baseline's size."""
+    found = arms(comparison, single)
+    first = baseline(comparison, single)
+    base = next(arm for arm in found if arm.name == first)
+    target = _account(resolved(_side(base, single), extent))
+    for arm in found:
+        side = resolved(_side(arm, single), extent)
+        if comparison.match not in {"parameters", "flops"} or arm.name == first:
+            yield str(arm.name), (side, None)
+            continue
+        own = designed(side)
+        near = match(own.spec, own.shape, target, by=comparison.by, on=comparison.match)
+        sizes = {f"model.{name}": getattr(near.shape, name) for name in SIZES}
+        yield str(arm.name), (side.changed(sizes), near)
+
+
+def _side(arm: Arm, single: Recipe) -> Recipe:
+    options = {**single.model.options, **arm.options} if arm.options else single.model.options
+    return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
+
+
+def _account(recipe: Recipe) -> Account:
+    found = designed(recipe)
+    return account(found.spec, found.shape)
+
+
+def differing(runs: Sequence[Run]) -> Mapping[str, list[Any]]:
+    """The settings in which runs differ, by their paths, with the values that occur."""
+    flat = [dict(flattened(run.recipe.decisive())) for run in runs]
+    paths = {path for one in flat for path in one}
+    values = {path: [one.get(path) for one in flat] for path in sorted(paths)}
+    return {path: found for path, found in values.items() if any(v != found[0] for v in found)}
+
+
+def flattened(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and values of a nested mapping; lists are values."""
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

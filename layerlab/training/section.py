@@ -1,0 +1,285 @@
+"""The sections of a recipe: every setting with its kind, its default and its limits."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A table of a recipe: frozen, no key that is not declared, no value of another kind."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """What is trained: a variant at a size, as `layerlab.build` takes them.
+
+    Attributes:
+        variant: or a preset, which brings its sizes.
+        vocab: the tokenizer's, where it is left out.
+        options: of the variant's parts, as `{n = 3}` or `{"shortcut.form" = "full"}`.
+        load: Python files with variants of your own.
+    """
+
+    variant: Name = "llama"
+    preset: str | None = None
+    width: Count | None = None
+    layers: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_width: Count | None = None
+    inner: int | float | None = None
+    vocab: Count | None = None
+    context: Count | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    load: tuple[str, ...] = ()
+
+
+class Source(Section):
+    """A text to train on.
+
+    Attributes:
+        text: `python-docs`, `brown`, a file or folder (.txt, .md, .gz of them, .jsonl, .parquet),
+            or `hf:NAME`.
+        weight: of every batch that is drawn from it, beside the other sources.
+        field: of a row that holds the text.
+        split: of a data set of the Hub.
+        subset: of a data set of the Hub, as `wikitext-103-raw-v1`.
+    """
+
+    text: Name = "python-docs"
+    weight: Positive = 1.0
+    field: Name = "text"
+    split: Name = "train"
+    subset: str | None = None
+
+
+class DataSection(Section):
+    """The text, how it becomes tokens, and how tokens become blocks.
+
+    Attributes:
+        sources: one or several, mixed by their weights.
+        tokenizer: `train` trains a byte-level BPE on the training text; else a name of the Hub, a
+            folder or a file.
+        vocab: of a tokenizer that is trained.
+        validation: share of the documents' bytes that is held out, at the end of each source.
+        block: tokens that a sequence predicts; the model's context where it is left out.
+        documents: whether attention stops at the boundaries of documents.
+    """
+
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)] = (Source(),)
+    tokenizer: Name = "train"
+    vocab: Annotated[int, Field(ge=257)] = 2048
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    block: Count | None = None
+    documents: bool = False
+
+
+class TrainSection(Section):
+    """The optimisation: all that decides a run beside its model and its data.
+
+    Attributes:
+        updates: of the weights; or give tokens, or epochs.
+        tokens: to train on, rounded to whole updates.
+        epochs: passes over the training text, rounded to whole updates.
+        batch: sequences per update.
+        micro_batch: sequences per forward pass; all of a batch where it is left out. A batch that
+            does not fit is split further by itself, and its gradients added up.
+        rate: the largest learning rate.
+        schedule: its course after the warm-up.
+        warmup: updates, or below 1 a share of them, in which it rises from 0.
+        final: share of the rate that is left at the end (cosine, linear, wsd).
+        cooldown: share of the updates in which wsd falls.
+        decay: weight decay of matrices; norms, biases, scalars and series have none.
+        clip: largest norm of the gradient; 0 clips nothing.
+        precision: of the forward and backward pass; weights and moments stay float32.
+        compile: each layer by torch.compile.
+        attention: how it is computed; `flex` needs a GPU.
+        seed: draws the weights and the order of the text.
+    """
+
+    updates: Count | None = None
+    tokens: Count | None = None
+    epochs: Positive | None = None
+    batch: Count = 16
+    micro_batch: Count | None = None
+    rate: Positive = 1e-3
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    warmup: Annotated[float, Field(ge=0)] = 0.05
+    final: Share = 0.1
+    cooldown: Annotated[float, Field(gt=0, le=1)] = 0.2
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    epsilon: Positive = 1e-8
+    decay: Annotated[float, Field(ge=0)] = 0.1
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = "sdpa"
+    seed: Whole = 0
+
+
+class EvaluateSection(Section):
+    """What is measured on the text that was held out.
+
+    Attributes:
+        every: updates; a tenth of the run where it is left out. The last update is always measured.
+        blocks: at most as many, the same for every run; all where it is left out.
+        batch: sequences per forward pass.
+        prompts: texts to continue, at each evaluation.
+        length: tokens of each continuation.
+    """
+
+    every: Count | None = None
+    blocks: Count | None = None
+    batch: Count = 16
+    prompts: tuple[str, ...] = ()
+    length: Count = 64
+
+
+class Arm(Section):
+    """One side of a comparison: a variant, with whatever else of the recipe it changes.
+
+    Attributes:
+        name: in tables and pictures; the variant's where it is left out.
+        variant: the model section's where it is left out.
+        options: of the variant.
+        set: other settings of the recipe by their paths, as `{"train.batch" = 8}`; a comparison
+            refuses those that `compare.differ` does not name.
+    """
+
+    name: str | None = None
+    variant: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompareSection(Section):
+    """Which runs make the comparison, and what is held equal.
+
+    Attributes:
+        arms: variants by name, or tables.
+        baseline: the arm that others are judged against; the first where it is left out.
+        seeds: fixed in advance; every arm runs with each.
+        rates: learning rates; each arm is judged at its best. One declared rate (that of the train
+            section) where they are left out.
+        search: `grid` tries every rate; `optuna` searches between the smallest and the largest.
+        trials: of a search by optuna.
+        match: what arms have in common with the baseline: `parameters`, `flops` of a token,
+            `time` of the whole run, or `none`.
+        by: the size that is changed for it: `ffn`, `depth`, `width`.
+        lockstep: all arms of a seed see each batch in turn, in one process.
+        differ: settings, by their paths, in which runs may differ and still be compared.
+        confidence: of the intervals.
+        power: at which the smallest detectable effect is stated.
+    """
+
+    arms: Annotated[tuple[str | Arm, ...], Field(min_length=1)]
+    baseline: str | None = None
+    seeds: Annotated[tuple[Whole, ...], Field(min_length=1)] = (1, 2, 3)
+    rates: tuple[Positive, ...] = ()
+    search: Literal["grid", "optuna"] = "grid"
+    trials: Count = 8
+    match: Literal["none", "parameters", "flops", "time"] = "none"
+    by: Literal["ffn", "depth", "width"] = "ffn"
+    lockstep: bool = False
+    differ: tuple[str, ...] = ()
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+
+
+class MonitorSection(Section):
+    """What is watched while a run goes on.
+
+    Attributes:
+        every: updates between two readings; 0 watches nothing.
+    """
+
+    every: Whole = 0
+
+
+class ControlSection(Section):
+    """What keeps the product of key and query weights small, for any variant.
+
+    Attributes:
+        spectral: weight of a penalty on the spectral norm of each head's W_k^T W_q.
+        condition: weight of a penalty on the logarithm of its condition number.
+        clip: QK-clip: the largest score that a head may reach; its weights are scaled down after an
+            update that passes it. 0 clips nothing.
+        reparametrise: sigma-reparametrisation of the query and key matrices.
+    """
+
+    spectral: Annotated[float, Field(ge=0)] = 0.0
+    condition: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    reparametrise: bool = False
+
+
+class EmulateSection(Section):
+    """Training under emulated rounding.
+
+    Attributes:
+        format: of what is rounded, as `bf16`; nothing is where it is left out.
+        where: forward pass, backward pass, or both.
+        mode: nearest, or stochastic.
+    """
+
+    format: str | None = None
+    where: Literal["forward", "backward", "both"] = "both"
+    mode: Literal["nearest", "stochastic"] = "nearest"
+
+
+class SlurmSection(Section):
+    """How Slurm is asked for a job; submitit's names.
+
+    Attributes:
+        minutes: after which a job is stopped and put back in the queue.
+        extra: further sbatch options by name.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    minutes: Count = 60
+    gpus: Whole = 0
+    cpus: Count = 1
+    memory_gb: Count | None = None
+    parallel: Count = 32
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunSection(Section):
+    """Where and how runs are carried out: nothing here decides what comes out.
+
+    Attributes:
+        device: cpu, cuda, cuda:N, mps, or npu (torch_npu; untested).
+        threads: of each run on a CPU.
+        slots: runs at once; one per core or GPU where it is left out.
+        runner: `local` processes, `slurm`, or `submitit` (its local executor).
+        processes: of one run; more than 1 trains one model on several devices.
+        sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
+        checkpoint: updates between two checkpoints; a tenth of the run where it is left out.
+        keep: checkpoints; the newest and those before it, at least 2.
+        track: trackers that accelerate knows: tensorboard, wandb, mlflow, trackio.
+        timeout: minutes after which a run that says nothing counts as crashed.
+        attempts: at a run that crashes.
+    """
+
+    device: Name = "cpu"
+    threads: Count = 1
+    slots: Count | None = None
+    runner: Literal["local", "slurm", "submitit"] = "local"
+    processes: Count = 1
+    sharding: Literal["none", "fsdp"] = "none"
+    checkpoint: Count | None = None
+    keep: Annotated[int, Field(ge=2)] = 2
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    timeout: Positive = 60.0
+    attempts: Count = 2
+    slurm: SlurmSection = SlurmSection()
