@@ -31,7 +31,8 @@ BUILDING = {
     "blocks": {"shapes"},
     "variants": {"blocks", "shapes"},
     "model": {"blocks", "variants", "shapes"},
-    "training": {"blocks", "variants", "model", "numerics", "measures", "shapes", "builtin"},
+    # The registry brings variants from outside that a recipe names.
+    "training": {*INSPECTION, "blocks", "variants", "model", "shapes", "builtin", "registry"},
 }
 GROWN = {*BUILDING, "training", "numerics", "measures", "shapes", "builtin"}
 MAY = {
@@ -46,7 +47,7 @@ MAY = {
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {"api", "advice", "cli", "studies"}
+READS_REPORT = {"api", "advice", "cli", "experiment", "studies"}
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 

@@ -1,0 +1,52 @@
+"""The events of a run, a line each: what a report draws, and what a resumed run goes on from."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "events.jsonl"
+
+
+class Journal:
+    """Appends events to a file; nothing is lost that was written before an update was saved."""
+
+    def __init__(self, folder: Path, update: int, *, silent: bool = False) -> None:
+        """Go on after an update: what was written of later ones is forgotten.
+
+        Args:
+            silent: writes nothing, as all processes of a run but the first.
+        """
+        self.file = folder / FILE
+        self.silent = silent
+        if not silent:
+            kept = [one for one in read(folder) if one["update"] <= update]
+            fresh = self.file.with_name(f".{FILE}.partial")
+            fresh.write_text("".join(map(_line, kept)), encoding="utf-8")
+            fresh.replace(self.file)
+
+    def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
+        """Append an event, and give it."""
+        event = {"kind": kind, "update": update, **content}
+        if not self.silent:
+            with self.file.open("a", encoding="utf-8") as stream:
+                stream.write(_line(event))
+        return event
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events of a run; a last line that was cut off is passed over."""
+    file = folder / FILE
+    if not file.exists():
+        return
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("update"), int):
+            yield event
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":")) + "\n"

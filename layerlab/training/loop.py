@@ -1,0 +1,316 @@
+"""One run: a small loop over accelerate that can be stopped and resumed without a differing bit."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab import UserError, registry
+from layerlab.model.build import assemble
+from layerlab.model.loss import causal_loss
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.training.batch import Batch, Held, Order
+from layerlab.training.checkpoint import State, load, random_state, restore_random, save
+from layerlab.training.control import Control
+from layerlab.training.corpus import Corpus
+from layerlab.training.dropout import keyed
+from layerlab.training.evaluation import Score, evaluate
+from layerlab.training.fault import Split, is_out_of_memory, origin
+from layerlab.training.halt import Halt
+from layerlab.training.journal import Journal
+from layerlab.training.manifest import cost_of, manifest
+from layerlab.training.monitor import Monitor
+from layerlab.training.optimizer import optimizer_of
+from layerlab.training.machine import peak_memory
+from layerlab.training.outcome import finish, fingerprint, keep_model
+from layerlab.training.place import Place
+from layerlab.training.plan import Run, designed
+from layerlab.training.rounding import emulation
+from layerlab.training.sample import continuations
+from layerlab.training.schedule import rate_at
+from layerlab.training.watch import Watch
+
+POINTS = 1000  # lines of training loss in a journal, at most
+
+
+class Diverged(UserError):
+    """A run whose loss is no longer a number: a result too, and it is written down."""
+
+
+def built(run: Run, device: torch.device) -> LabForCausalLM:
+    """The model of a run, with its first weights."""
+    for path in run.recipe.model.load:
+        registry.load(path)
+    found = designed(run.recipe)
+    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed).to(device)
+    model.set_attn_implementation(run.recipe.train.attention)
+    if run.recipe.train.compile:
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    return model.train()
+
+
+class Training:
+    """A run on its way: the model, its optimizer, its place in the order of the text."""
+
+    def __init__(self, run: Run, corpus: Corpus, folder: Path, watch: Watch) -> None:
+        """Build the model, and go on from the newest checkpoint where there is one.
+
+        Raises:
+            UserError: what the recipe asks for cannot be had here, or the folder holds another run.
+        """
+        self.run, self.corpus, self.folder, self.watch = run, corpus, folder, watch
+        self.recipe = run.recipe
+        self.train = run.recipe.train
+        self.block = run.recipe.data.block or 0
+        self.updates = run.recipe.train.updates or 0
+        self.place = Place(run.recipe)
+        self.model = built(run, self.place.device)
+        self.control = Control(self.model, run.recipe.control)
+        self.wrapped = self.place.wrapped(self.model)
+        self.optimizer = self.place.accelerator.prepare_optimizer(
+            optimizer_of(self.model, self.train)
+        )
+        every = run.recipe.monitor.every
+        self.monitor = Monitor(self.model, every=every) if every else None
+        self.order = Order(corpus, self.block, self.train.seed)
+        self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
+        self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
+        self.flops = 3 * cost_of(run).forward * self.train.batch * self.block
+        self.update, self.seconds, self.resumes = 0, 0.0, 0
+        self.score: Score | None = None
+        self.step0: float | None = None
+        remarks = self._resumed()
+        self.journal = Journal(folder, self.update, silent=not self.place.first)
+        for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
+            self.note(text)
+
+    def carry_out(self) -> dict[str, Any]:
+        """Train to the end, and give the result.
+
+        Raises:
+            UserError: the loss is not finite, or not even one sequence fits into memory.
+            Halted: a signal asked to stop; a checkpoint was left.
+        """
+        if self.update == 0:
+            self._evaluate()
+        with Halt() as halt:
+            while self.update < self.updates:
+                self._advance()
+                if halt.wanted:
+                    self._checkpoint()
+                    halt.leave()
+        return self._finished()
+
+    def note(self, text: str) -> None:
+        """Tell, and write down."""
+        self.watch.note(text)
+        self.journal.write("note", self.update, text=text)
+
+    def _advance(self) -> None:
+        """One update, and what is due after it."""
+        start = time.perf_counter()
+        loss, norm, rate = self._step()
+        self.update += 1
+        self.seconds += time.perf_counter() - start
+        last = self.update == self.updates
+        if last or self.update % max(1, self.updates // POINTS) == 0:
+            self._tell("train", loss=loss, rate=rate, norm=norm)
+        if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
+            self._evaluate()
+        if not last and self.update % self._interval() == 0:
+            self._checkpoint()
+
+    def _interval(self) -> int:
+        return self.recipe.run.checkpoint or max(1, self.updates // 10)
+
+    def _step(self) -> tuple[float, float, float]:
+        """Gradients of a batch, and the update they make: loss, norm of the gradient, rate."""
+        rate = rate_at(self.update, self.updates, self.train)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._gradient()
+        norm = self._clipped()
+        if not bool(torch.isfinite(loss) & torch.isfinite(norm)):
+            raise self._diverged(loss)
+        if self.monitor is not None:
+            self.monitor.step(loss)
+            self._heard()
+        self.optimizer.step()
+        self.control.after_update()
+        return float(loss), float(norm), rate
+
+    def _gradient(self) -> Tensor:
+        """Mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
+        batch = self.order.batch(self.update, self.train.batch)
+        rows = batch.part(self.place.rank, self.place.processes).to(self.place.device)
+        while True:
+            try:
+                return self.place.summed(self._accumulated(rows))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self.optimizer.zero_grad()
+            self.note(self.split.halved())
+
+    def _accumulated(self, rows: Batch) -> Tensor:
+        """Gradients of all pieces, added up; each token counts the same in all of them."""
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.place.device)
+        pieces = list(self.split.pieces(rows))
+        for number, (first, piece) in enumerate(pieces):
+            last = number + 1 == len(pieces)
+            with self._joined(last), self._emulated(), keyed(
+                self.model, self.train.seed, self.update, first
+            ):
+                loss = self._loss(piece)
+                extra = self.control.loss() if last else None
+                objective = loss if extra is None else loss + extra
+                # Several processes average their gradients; here they are to be added.
+                self.place.accelerator.backward(objective * self.place.processes)
+            total += loss.detach()
+        return total
+
+    def _loss(self, rows: Batch) -> Tensor:
+        """What a piece adds to the mean loss of its batch."""
+        with self.place.precision():
+            logits = self.wrapped(
+                input_ids=rows.inputs, position_ids=rows.positions, use_cache=False
+            ).logits
+        return causal_loss(
+            logits,
+            rows.targets,
+            logits.shape[-1],
+            num_items_in_batch=self.train.batch * self.block,
+            shift_labels=rows.targets,
+        )
+
+    def _joined(self, last: bool) -> AbstractContextManager[Any]:
+        """Processes exchange their gradients once an update."""
+        if last or self.place.processes == 1:
+            return nullcontext()
+        apart: AbstractContextManager[Any] = self.place.accelerator.no_sync(self.wrapped)
+        return apart
+
+    def _emulated(self) -> AbstractContextManager[Any]:
+        return emulation(self.model, self.recipe.emulate, self.train.seed, self.update)
+
+    def _clipped(self) -> Tensor:
+        """Norm of the gradient before it is clipped."""
+        limit = self.train.clip or float("inf")
+        norm: Tensor = self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        return norm
+
+    def _diverged(self, loss: Tensor) -> UserError:
+        """Which layer made the first number that is not finite, on the batch that showed it."""
+        rows = self.order.batch(self.update, self.train.batch).to(self.place.device)
+        said = origin(self.model, next(iter(self.split.pieces(rows)))[1], self._loss)
+        text = f"the loss is {float(loss):g} at update {self.update}: {said}"
+        self.journal.write("note", self.update, text=text)
+        self._finished(diverged=text)
+        return Diverged(text)
+
+    def _heard(self) -> None:
+        """What the monitor has read since it was asked last."""
+        rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
+        if rows:
+            self.journal.write("monitor", self.update, rows=rows)
+        for alarm in alarms:
+            self.watch.note(alarm["text"])
+            self.journal.write("alarm", self.update, **alarm)
+
+    def _evaluate(self) -> None:
+        score = evaluate(
+            self.model,
+            self.held,
+            batch=self.recipe.evaluate.batch,
+            precision=self.place.precision,
+            reduce=self.place.summed,
+            part=(self.place.rank, self.place.processes),
+        )
+        self.score = score
+        if self.update == 0:
+            self.step0 = score.nats
+        self._tell("evaluation", **vars(score))
+        for prompt, text in continuations(self.model, self.corpus, self.recipe.evaluate):
+            self.journal.write("sample", self.update, prompt=prompt, text=text)
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        event = self.journal.write(
+            kind,
+            self.update,
+            tokens=self.update * self.train.batch * self.block,
+            seconds=round(self.seconds, 4),
+            flops=self.update * self.flops,
+            **content,
+        )
+        self.watch.update(self.run.name, event)
+
+    def _checkpoint(self) -> None:
+        if self.place.first:
+            counters = {
+                "update": self.update,
+                "seconds": self.seconds,
+                "resumes": self.resumes,
+                "micro_batch": self.split.size,
+                "step0_nats": self.step0,
+            }
+            state = State(
+                weights=dict(self.model.state_dict()),
+                optimizer=self.optimizer.state_dict(),
+                counters=counters,
+                random=random_state(),
+            )
+            save(self.folder / "checkpoints", state, self.recipe.run.keep)
+
+    def _resumed(self) -> list[str]:
+        """Take over the newest checkpoint, and say what was found wrong with newer ones."""
+        found = load(self.folder / "checkpoints")
+        if found is None:
+            return []
+        state, remarks = found
+        self.model.load_state_dict(state.weights)
+        self.optimizer.load_state_dict(state.optimizer)
+        restore_random(state.random)
+        self.update, self.seconds = state.counters["update"], state.counters["seconds"]
+        self.resumes = state.counters["resumes"] + 1
+        self.split.size = state.counters["micro_batch"]
+        self.step0 = state.counters["step0_nats"]
+        return [*remarks, f"resumed after update {self.update}"]
+
+    def _finished(self, diverged: str | None = None) -> dict[str, Any]:
+        """The result, written down; the model too, where there is one worth keeping."""
+        self.control.finish()
+        score = None if diverged else self.score
+        tokens = self.update * self.train.batch * self.block
+        result = {
+            "schema": 1,
+            "run": self.run.name,
+            "arm": self.run.arm,
+            "seed": self.run.seed,
+            "rate": self.run.rate,
+            "nats": score and score.nats,
+            "bits_per_byte": score and score.bits_per_byte,
+            "accuracy": score and score.accuracy,
+            "step0_nats": self.step0,
+            "updates": self.update,
+            "tokens": tokens,
+            "seconds": self.seconds,
+            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "peak_memory_bytes": peak_memory(self.place.device),
+            "parameters": self.model.num_parameters(),
+            "flops": self.update * self.flops,
+            "diverged": diverged,
+            "weights": fingerprint(self.model.state_dict()),
+            "resumes": self.resumes,
+            "micro_batch": self.split.size,
+        }
+        if self.place.first:
+            if diverged is None:
+                keep_model(self.folder, self.model, self.corpus.tokenizer)
+            finish(self.folder, result)
+        self.watch.ended(self.run.name, diverged or "finished")
+        return result

@@ -1,0 +1,39 @@
+"""AdamW with its weight decay on matrices alone."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from layerlab.training.section import TrainSection
+
+DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
+
+
+def optimizer_of(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
+    """AdamW, fused, with one group that decays and one that does not.
+
+    Only weights of linear layers, embeddings and convolutions decay. Norms, biases, the scales and
+    shifts of series activations, mixing coefficients of residual schemes, and whatever else a part
+    of one's own holds as a bare parameter do not: for a scale, zero is no neutral value.
+    """
+    decayed = {id(one) for one in _matrices(model)}
+    # Tied parameters are listed once, and stand in the group of the first that holds them.
+    every = [one for one in model.parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for one in every if id(one) in decayed], "weight_decay": train.decay},
+        {"params": [one for one in every if id(one) not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=train.rate,
+        betas=(train.beta1, train.beta2),
+        eps=train.epsilon,
+        fused=True,
+    )
+
+
+def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+    for module in model.modules():
+        if isinstance(module, DECAYED):
+            yield module.weight

@@ -1,0 +1,50 @@
+"""The end of a run: its model as a Hugging Face folder, its result, written last."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.disk import write_file, write_folder
+
+FILE, MODEL = "result.json", "model"
+
+
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run, or None."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def finish(folder: Path, result: Mapping[str, Any]) -> None:
+    """Write the result: from then on the run counts as finished."""
+    write_file(folder / FILE, json.dumps(result, indent=1) + "\n")
+
+
+def keep_model(folder: Path, model: Any, tokenizer: Any) -> None:
+    """Write the trained model with its tokenizer, in place of an earlier try."""
+
+    def fill(empty: Path) -> None:
+        model.save_pretrained(empty)
+        tokenizer.save_pretrained(empty)
+
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    write_folder(folder / MODEL, fill, "model")
+
+
+@torch.no_grad()
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """A hash of all weights: equal only where every bit is."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,79 @@
+"""Where a run happens: device, precision and processes, as accelerate provides them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.training.recipe import Recipe
+
+PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+class Place:
+    """The accelerator of a run, checked against what its recipe asks for."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Take the device.
+
+        Raises:
+            UserError: there is no such device, or it does not know the precision.
+        """
+        device, precision = recipe.run.device, recipe.train.precision
+        if precision == "fp16" and device == "cpu":
+            raise UserError(
+                'train.precision is "fp16", which PyTorch trains in on GPUs alone; '
+                'write precision = "bf16" or run.device = "cuda"'
+            )
+        # Accelerate keeps its choices for a whole process; an earlier run may have made others.
+        AcceleratorState._reset_state()
+        if PartialState._shared_state and PartialState().device.type != device.partition(":")[0]:
+            PartialState._reset_state()
+        self.accelerator = Accelerator(
+            cpu=device == "cpu", mixed_precision=PRECISIONS[precision], device_placement=True
+        )
+        self.device: torch.device = self.accelerator.device
+        if self.device.type != device.partition(":")[0]:
+            raise UserError(
+                f"run.device is {device!r}, and there is none here (PyTorch sees "
+                f'{self.device.type}); write device = "{self.device.type}"'
+            )
+        self._mixed = precision != "fp32"
+
+    @property
+    def rank(self) -> int:
+        """Which process this is."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def processes(self) -> int:
+        """How many there are."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return bool(self.accelerator.is_main_process)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Of a forward pass."""
+        autocast: AbstractContextManager[Any] = (
+            self.accelerator.autocast() if self._mixed else nullcontext()
+        )
+        return autocast
+
+    def wrapped(self, model: nn.Module) -> Any:
+        """The model on its device; over several processes with what keeps its copies equal."""
+        model.to(self.device)
+        return model if self.processes == 1 else self.accelerator.prepare_model(model)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.processes == 1:
+            return values
+        total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
+        return total

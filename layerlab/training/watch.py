@@ -1,0 +1,30 @@
+"""Who is told of a run while it goes on."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Watch(Protocol):
+    """A display of one or many runs."""
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """A line of a run's journal."""
+
+    def ended(self, name: str, outcome: str) -> None:
+        """A run has come to its end: "finished", "diverged", or why it crashed."""
+
+    def note(self, text: str) -> None:
+        """Something a user should know."""
+
+
+class Silent:
+    """A watch that tells nobody."""
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def ended(self, name: str, outcome: str) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
