@@ -1,4 +1,4 @@
-"""Loss on held-out text: every token is predicted once, in blocks that are the same for all runs."""
+"""Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
 
 import math
 from collections.abc import Callable

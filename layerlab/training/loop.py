@@ -1,5 +1,6 @@
-"""One run: a small loop over accelerate that can be stopped and resumed without a differing bit."""
+"""One run: a loop over accelerate that can be stopped and resumed without a differing bit."""
 
+import json
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError, registry
+from layerlab.disk import write_file
 from layerlab.model.build import assemble
 from layerlab.model.loss import causal_loss
 from layerlab.model.modeling import LabForCausalLM
@@ -21,19 +23,35 @@ from layerlab.training.evaluation import Score, evaluate
 from layerlab.training.fault import Split, is_out_of_memory, origin
 from layerlab.training.halt import Halt
 from layerlab.training.journal import Journal
-from layerlab.training.manifest import cost_of, manifest
+from layerlab.training.machine import peak_memory
+from layerlab.training.manifest import manifest
 from layerlab.training.monitor import Monitor
 from layerlab.training.optimizer import optimizer_of
-from layerlab.training.machine import peak_memory
-from layerlab.training.outcome import finish, fingerprint, keep_model
+from layerlab.training.outcome import fingerprint, keep_model, write_result
 from layerlab.training.place import Place
-from layerlab.training.plan import Run, designed
+from layerlab.training.plan import Run, account_of, designed
 from layerlab.training.rounding import emulation
 from layerlab.training.sample import continuations
 from layerlab.training.schedule import rate_at
 from layerlab.training.watch import Watch
 
-POINTS = 1000  # lines of training loss in a journal, at most
+
+def carry_out(run: Run, corpus: Corpus, folder: Path, watch: Watch) -> dict[str, Any]:
+    """Train from wherever the folder's run stands to its end, and give the result.
+
+    Raises:
+        UserError: the loss is not finite, or not even one sequence fits into memory.
+        Halted: a signal asked to stop; a checkpoint was left.
+    """
+    training = Training(run, corpus, folder, watch)
+    training.start()
+    with Halt() as halt:
+        while not training.done:
+            training.advance()
+            if halt.wanted and not training.done:
+                training.checkpoint()
+                halt.leave()
+    return training.finish()
 
 
 class Diverged(UserError):
@@ -79,7 +97,7 @@ class Training:
         self.order = Order(corpus, self.block, self.train.seed)
         self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
         self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
-        self.flops = 3 * cost_of(run).forward * self.train.batch * self.block
+        self.flops = 3 * account_of(run.recipe).forward * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.score: Score | None = None
         self.step0: float | None = None
@@ -88,41 +106,37 @@ class Training:
         for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
             self.note(text)
 
-    def carry_out(self) -> dict[str, Any]:
-        """Train to the end, and give the result.
+    @property
+    def done(self) -> bool:
+        """Whether all updates are made."""
+        return self.update >= self.updates
 
-        Raises:
-            UserError: the loss is not finite, or not even one sequence fits into memory.
-            Halted: a signal asked to stop; a checkpoint was left.
-        """
-        if self.update == 0:
+    def start(self) -> None:
+        """Write the manifest, and measure the model before it has learnt anything."""
+        if self.place.first:
+            content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
+            write_file(self.folder / "manifest.json", json.dumps(content, indent=1) + "\n")
+        if self.step0 is None:
             self._evaluate()
-        with Halt() as halt:
-            while self.update < self.updates:
-                self._advance()
-                if halt.wanted:
-                    self._checkpoint()
-                    halt.leave()
-        return self._finished()
 
     def note(self, text: str) -> None:
         """Tell, and write down."""
         self.watch.note(text)
         self.journal.write("note", self.update, text=text)
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """One update, and what is due after it."""
         start = time.perf_counter()
         loss, norm, rate = self._step()
         self.update += 1
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
-        if last or self.update % max(1, self.updates // POINTS) == 0:
+        if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
             self._tell("train", loss=loss, rate=rate, norm=norm)
         if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
             self._evaluate()
         if not last and self.update % self._interval() == 0:
-            self._checkpoint()
+            self.checkpoint()
 
     def _interval(self) -> int:
         return self.recipe.run.checkpoint or max(1, self.updates // 10)
@@ -163,8 +177,10 @@ class Training:
         pieces = list(self.split.pieces(rows))
         for number, (first, piece) in enumerate(pieces):
             last = number + 1 == len(pieces)
-            with self._joined(last), self._emulated(), keyed(
-                self.model, self.train.seed, self.update, first
+            with (
+                self._joined(last),
+                self._emulated(),
+                keyed(self.model, self.train.seed, self.update, first),
             ):
                 loss = self._loss(piece)
                 extra = self.control.loss() if last else None
@@ -210,7 +226,7 @@ class Training:
         said = origin(self.model, next(iter(self.split.pieces(rows)))[1], self._loss)
         text = f"the loss is {float(loss):g} at update {self.update}: {said}"
         self.journal.write("note", self.update, text=text)
-        self._finished(diverged=text)
+        self.finish(diverged=text)
         return Diverged(text)
 
     def _heard(self) -> None:
@@ -249,7 +265,8 @@ class Training:
         )
         self.watch.update(self.run.name, event)
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """Keep all that is needed to go on."""
         if self.place.first:
             counters = {
                 "update": self.update,
@@ -281,8 +298,8 @@ class Training:
         self.step0 = state.counters["step0_nats"]
         return [*remarks, f"resumed after update {self.update}"]
 
-    def _finished(self, diverged: str | None = None) -> dict[str, Any]:
-        """The result, written down; the model too, where there is one worth keeping."""
+    def finish(self, diverged: str | None = None) -> dict[str, Any]:
+        """Write the result, and the model where there is one worth keeping."""
         self.control.finish()
         score = None if diverged else self.score
         tokens = self.update * self.train.batch * self.block
@@ -309,8 +326,8 @@ class Training:
             "micro_batch": self.split.size,
         }
         if self.place.first:
-            if diverged is None:
+            if diverged is None and self.recipe.run.model:
                 keep_model(self.folder, self.model, self.corpus.tokenizer)
-            finish(self.folder, result)
+            write_result(self.folder, result)
         self.watch.ended(self.run.name, diverged or "finished")
         return result

@@ -3,22 +3,17 @@
 from dataclasses import asdict
 from typing import Any
 
-from layerlab.model.account import Account, account
-from layerlab.training.batch import Order
+from layerlab.model.account import Account
+from layerlab.training.batch import Held, Order
 from layerlab.training.corpus import Corpus
 from layerlab.training.machine import machine, versions
-from layerlab.training.plan import Run, designed
+from layerlab.training.plan import Run, account_of
 
 SCHEMA = 1
 
 
-def manifest(run: Run, corpus: Corpus, order: Order, evaluation: str, micro: int) -> dict[str, Any]:
-    """What a run is made of, as plain JSON values.
-
-    Args:
-        evaluation: hash of the held-out blocks.
-        micro: sequences per forward pass.
-    """
+def manifest(run: Run, corpus: Corpus, order: Order, held: Held, micro: int) -> dict[str, Any]:
+    """What a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
     recipe = run.recipe
     block = recipe.data.block or 0
     settings = recipe.run
@@ -33,10 +28,10 @@ def manifest(run: Run, corpus: Corpus, order: Order, evaluation: str, micro: int
             "validation_tokens": sum(len(one.tokens) for one in corpus.validation),
             "validation_bytes": corpus.validation_bytes,
             "order": order.digest,
-            "evaluation": evaluation,
+            "evaluation": held.digest,
             "notes": list(corpus.notes),
         },
-        "model": _sizes(cost_of(run)),
+        "model": _sizes(account_of(recipe)),
         "machine": {
             **machine(settings.device, settings.threads),
             "processes": settings.processes,
@@ -47,12 +42,6 @@ def manifest(run: Run, corpus: Corpus, order: Order, evaluation: str, micro: int
         "micro_batch": micro,
         "match": None if run.match is None else run.match.to_json(),
     }
-
-
-def cost_of(run: Run) -> Account:
-    """Parameters and FLOPs of a run's model, by formula."""
-    found = designed(run.recipe)
-    return account(found.spec, found.shape)
 
 
 def _sizes(cost: Account) -> dict[str, Any]:

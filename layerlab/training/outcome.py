@@ -24,9 +24,10 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def finish(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write the result: from then on the run counts as finished."""
+def write_result(folder: Path, result: Mapping[str, Any]) -> None:
+    """Write the result: from then on the run counts as finished, and keeps no checkpoints."""
     write_file(folder / FILE, json.dumps(result, indent=1) + "\n")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def keep_model(folder: Path, model: Any, tokenizer: Any) -> None:

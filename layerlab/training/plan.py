@@ -121,10 +121,10 @@ def _updates(recipe: Recipe, block: int, extent: Extent) -> int:
 
 
 def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
-    """The arms with their names and variants written out.
+    """The arms with their names, variants and baselines written out; a baseline is its own.
 
     Raises:
-        UserError: two have one name, or the baseline is none of them.
+        UserError: two have one name, or a baseline is none of them.
     """
     found = []
     for one in comparison.arms:
@@ -148,17 +148,13 @@ def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
             f"an arm is called {strange!r}, which names folders too; "
             "expected letters, digits, - _ and ."
         )
-    base = comparison.baseline
-    if base is not None and base not in names:
-        near = difflib.get_close_matches(base, names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"the baseline {base!r} is no arm; {hint}arms: {', '.join(names)}")
-    return found
-
-
-def baseline(comparison: CompareSection, recipe: Recipe) -> str:
-    """The name of the arm that others are judged against."""
-    return comparison.baseline or str(arms(comparison, recipe)[0].name)
+    for rival in (comparison.baseline, *(arm.against for arm in found)):
+        if rival is not None and rival not in names:
+            near = difflib.get_close_matches(rival, names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
+    first = comparison.baseline or names[0]
+    return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 
 
 def plan(recipe: Recipe, extent: Extent) -> list[Run]:
@@ -195,19 +191,17 @@ def _sides(
     comparison: CompareSection, single: Recipe, extent: Extent
 ) -> Iterator[tuple[str, tuple[Recipe, Match | None]]]:
     """Each arm's recipe, matched to the baseline's size."""
-    found = arms(comparison, single)
-    first = baseline(comparison, single)
-    base = next(arm for arm in found if arm.name == first)
-    target = _account(resolved(_side(base, single), extent))
-    for arm in found:
+    found = {str(arm.name): arm for arm in arms(comparison, single)}
+    for name, arm in found.items():
         side = resolved(_side(arm, single), extent)
-        if comparison.match not in {"parameters", "flops"} or arm.name == first:
-            yield str(arm.name), (side, None)
+        if comparison.match not in {"parameters", "flops"} or arm.against == name:
+            yield name, (side, None)
             continue
+        rival = resolved(_side(found[str(arm.against)], single), extent)
         own = designed(side)
-        near = match(own.spec, own.shape, target, by=comparison.by, on=comparison.match)
-        sizes = {f"model.{name}": getattr(near.shape, name) for name in SIZES}
-        yield str(arm.name), (side.changed(sizes), near)
+        near = match(own.spec, own.shape, account_of(rival), by=comparison.by, on=comparison.match)
+        sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
+        yield name, (side.changed(sizes), near)
 
 
 def _side(arm: Arm, single: Recipe) -> Recipe:
@@ -215,7 +209,8 @@ def _side(arm: Arm, single: Recipe) -> Recipe:
     return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
 
 
-def _account(recipe: Recipe) -> Account:
+def account_of(recipe: Recipe) -> Account:
+    """Parameters and FLOPs of a resolved recipe's model, by formula."""
     found = designed(recipe)
     return account(found.spec, found.shape)
 

@@ -8,8 +8,8 @@ from layerlab.training.section import TrainSection
 def rate_at(update: int, updates: int, train: TrainSection) -> float:
     """The learning rate of an update, the first being 0.
 
-    It rises in a straight line over the warm-up. Then, with s the share of the rest that is done and
-    f the final share of the rate,
+    It rises in a straight line over the warm-up. Then, with s the share of the rest that is done
+    and f the final share of the rate,
 
         cosine      f + (1 - f) (1 + cos(pi s)) / 2
         linear      1 - (1 - f) s

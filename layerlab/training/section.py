@@ -149,6 +149,8 @@ class Arm(Section):
     Attributes:
         name: in tables and pictures; the variant's where it is left out.
         variant: the model section's where it is left out.
+        against: the arm that it is judged against; the baseline where it is left out. Arms of
+            several sizes have one each.
         options: of the variant.
         set: other settings of the recipe by their paths, as `{"train.batch" = 8}`; a comparison
             refuses those that `compare.differ` does not name.
@@ -156,6 +158,7 @@ class Arm(Section):
 
     name: str | None = None
     variant: str | None = None
+    against: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     set: dict[str, Any] = Field(default_factory=dict)
 
@@ -265,7 +268,9 @@ class RunSection(Section):
         processes: of one run; more than 1 trains one model on several devices.
         sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
         checkpoint: updates between two checkpoints; a tenth of the run where it is left out.
-        keep: checkpoints; the newest and those before it, at least 2.
+        keep: checkpoints; the newest and those before it, at least 2. A finished run keeps none.
+        model: whether a finished run keeps its model.
+        points: lines of training loss in a journal, at most about as many.
         track: trackers that accelerate knows: tensorboard, wandb, mlflow, trackio.
         timeout: minutes after which a run that says nothing counts as crashed.
         attempts: at a run that crashes.
@@ -279,6 +284,8 @@ class RunSection(Section):
     sharding: Literal["none", "fsdp"] = "none"
     checkpoint: Count | None = None
     keep: Annotated[int, Field(ge=2)] = 2
+    model: bool = True
+    points: Count = 1000
     track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     timeout: Positive = 60.0
     attempts: Count = 2

@@ -1,0 +1,52 @@
+"""All arms of a seed see each batch in turn, in one process: curves that share even their weather.
+
+Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from layerlab.training.corpus import Corpus
+from layerlab.training.halt import Halt
+from layerlab.training.loop import Diverged, Training
+from layerlab.training.outcome import result_of
+from layerlab.training.plan import Run
+from layerlab.training.watch import Watch
+
+
+def in_lockstep(
+    runs: Sequence[Run], corpus: Corpus, folders: Mapping[str, Path], watch: Watch
+) -> None:
+    """Carry out the runs that are not finished, one seed after the other.
+
+    Args:
+        folders: of each run by its name.
+
+    Raises:
+        Halted: a signal asked to stop; every run left a checkpoint.
+    """
+    for _, group in groupby(runs, key=lambda run: run.seed):
+        waiting = [run for run in group if result_of(folders[run.name]) is None]
+        _together([Training(run, corpus, folders[run.name], watch) for run in waiting])
+
+
+def _together(trainings: list[Training]) -> None:
+    """Advance whoever is behind, until all are done; a run that diverges leaves the others."""
+    for training in trainings:
+        training.start()
+    with Halt() as halt:
+        while trainings:
+            behind = min(training.update for training in trainings)
+            for training in [one for one in trainings if one.update == behind]:
+                try:
+                    training.advance()
+                except Diverged:
+                    trainings.remove(training)
+            for training in [one for one in trainings if one.done]:
+                training.finish()
+                trainings.remove(training)
+            if halt.wanted and trainings:
+                for training in trainings:
+                    training.checkpoint()
+                halt.leave()
