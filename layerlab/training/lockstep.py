@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from layerlab import UserError
 from layerlab.training.corpus import Corpus
 from layerlab.training.halt import Halt
 from layerlab.training.loop import Diverged, Training
@@ -24,8 +25,15 @@ def in_lockstep(
         folders: of each run by its name.
 
     Raises:
+        UserError: runs differ in their precision, of which a process has one.
         Halted: a signal asked to stop; every run left a checkpoint.
     """
+    precisions = sorted({run.recipe.train.precision for run in runs})
+    if len(precisions) > 1:
+        raise UserError(
+            f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
+            "expected one train.precision: write lockstep = false"
+        )
     for _, group in groupby(runs, key=lambda run: run.seed):
         waiting = [run for run in group if result_of(folders[run.name]) is None]
         _together([Training(run, corpus, folders[run.name], watch) for run in waiting])

@@ -15,9 +15,10 @@ from layerlab.model.build import assemble
 from layerlab.model.loss import causal_loss
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.batch import Batch, Held, Order
-from layerlab.training.checkpoint import State, load, random_state, restore_random, save
+from layerlab.training.chance import random_state, restore_random
+from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
-from layerlab.training.corpus import Corpus
+from layerlab.training.corpus import Corpus, prepare
 from layerlab.training.dropout import keyed
 from layerlab.training.evaluation import Score, evaluate
 from layerlab.training.fault import Split, is_out_of_memory, origin
@@ -33,17 +34,17 @@ from layerlab.training.plan import Run, account_of, designed
 from layerlab.training.rounding import emulation
 from layerlab.training.sample import continuations
 from layerlab.training.schedule import rate_at
-from layerlab.training.watch import Watch
+from layerlab.training.watch import Silent, Watch
 
 
-def carry_out(run: Run, corpus: Corpus, folder: Path, watch: Watch) -> dict[str, Any]:
+def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Train from wherever the folder's run stands to its end, and give the result.
 
     Raises:
         UserError: the loss is not finite, or not even one sequence fits into memory.
         Halted: a signal asked to stop; a checkpoint was left.
     """
-    training = Training(run, corpus, folder, watch)
+    training = Training(run, corpus_of(run), folder, watch or Silent())
     training.start()
     with Halt() as halt:
         while not training.done:
@@ -52,6 +53,21 @@ def carry_out(run: Run, corpus: Corpus, folder: Path, watch: Watch) -> dict[str,
                 training.checkpoint()
                 halt.leave()
     return training.finish()
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The corpus that a run was planned on.
+
+    Raises:
+        UserError: the text has changed since.
+    """
+    corpus = prepare(run.recipe.data)
+    if corpus.digest != run.digest:
+        raise UserError(
+            f"the text of {run.name} is no longer what it was planned on; "
+            "put the text back, or type the command that planned it again"
+        )
+    return corpus
 
 
 class Diverged(UserError):
@@ -101,6 +117,7 @@ class Training:
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.score: Score | None = None
         self.step0: float | None = None
+        self.keeper = Keeper(folder / "checkpoints", run.recipe.run.keep)
         remarks = self._resumed()
         self.journal = Journal(folder, self.update, silent=not self.place.first)
         for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
@@ -281,14 +298,16 @@ class Training:
                 counters=counters,
                 random=random_state(),
             )
-            save(self.folder / "checkpoints", state, self.recipe.run.keep)
+            said = self.keeper.save(state)
+            if said is not None:
+                self.note(said)
 
     def _resumed(self) -> list[str]:
         """Take over the newest checkpoint, and say what was found wrong with newer ones."""
-        found = load(self.folder / "checkpoints")
-        if found is None:
-            return []
-        state, remarks = found
+        state, remarks = load(self.keeper.folder)
+        if state is None:
+            return remarks
+        check_weights(dict(self.model.state_dict()), state)
         self.model.load_state_dict(state.weights)
         self.optimizer.load_state_dict(state.optimizer)
         restore_random(state.random)

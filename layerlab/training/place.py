@@ -30,7 +30,8 @@ class Place:
                 'write precision = "bf16" or run.device = "cuda"'
             )
         # Accelerate keeps its choices for a whole process; an earlier run may have made others.
-        AcceleratorState._reset_state()
+        if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
+            AcceleratorState._reset_state()
         if PartialState._shared_state and PartialState().device.type != device.partition(":")[0]:
             PartialState._reset_state()
         self.accelerator = Accelerator(
