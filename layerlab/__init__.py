@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from layerlab.advice import precision
     from layerlab.api import inspect, retrofit
     from layerlab.doctor import diagnose
+    from layerlab.experiment import compare, train
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
     from layerlab.model.match import matched
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "apply_precision",
     "build",
+    "compare",
     "diagnose",
     "emulate",
     "inspect",
@@ -42,6 +44,7 @@ __all__ = [
     "precision",
     "retrofit",
     "study",
+    "train",
 ]
 
 _HOMES = {
@@ -49,6 +52,8 @@ _HOMES = {
     "inspect": "layerlab.api",
     "retrofit": "layerlab.api",
     "diagnose": "layerlab.doctor",
+    "compare": "layerlab.experiment",
+    "train": "layerlab.experiment",
     "build": "layerlab.model.build",
     "list_variants": "layerlab.model.card",
     "matched": "layerlab.model.match",

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
-from layerlab.studies.command import Paused, study
+from layerlab.pause import Paused
+from layerlab.studies.command import study
+from layerlab.training.command import compare, train
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
@@ -361,13 +363,12 @@ def precision(
         raise typer.Exit(1)
 
 
-app.command()(study)
+for command in (train, compare, study):
+    app.command()(command)
 
 
 @app.command()
-def doctor(
-    as_json: Json = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Say what layerlab runs on: versions, devices, threads, and the rounding kernel in use."""
     from layerlab.doctor import diagnose
 

@@ -9,12 +9,9 @@ import typer
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.pause import Paused
 
 OUT = Path("layerlab-studies")
-
-
-class Paused(Exception):
-    """An interruption that loses nothing: what to type to go on."""
 
 
 def study(

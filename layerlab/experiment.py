@@ -1,0 +1,221 @@
+"""Training as Python functions: one run, or a comparison; where training meets its report."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerlab import UserError, registry
+from layerlab.domain import shown
+from layerlab.report.comparison import save_comparison, save_run
+from layerlab.training.compare import Comparison, compared
+from layerlab.training.corpus import Corpus, extent, prepare
+from layerlab.training.cost import Estimate, equal_time, estimate
+from layerlab.training.display import Display
+from layerlab.training.journal import read
+from layerlab.training.lockstep import in_lockstep
+from layerlab.training.outcome import MODEL
+from layerlab.training.plan import Run, arms, designed, plan
+from layerlab.training.recipe import Recipe, load_recipe, recipe_of
+from layerlab.training.runner import alone, carry_out
+from layerlab.training.watch import Silent, Watch
+
+OUT = Path("layerlab-runs")
+Given = str | PathLike[str] | Mapping[str, Any] | Recipe
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its folder, and what came out.
+
+    Attributes:
+        folder: with recipe, manifest, events and the model.
+        result: loss, speed, memory: the content of result.json.
+        page: of the report.
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    page: Path
+
+    def model(self) -> Any:
+        """The trained model, as transformers loads it."""
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.folder / MODEL)
+
+    def told(self) -> str:
+        """What a terminal shows of it."""
+        found = self.result
+        return (
+            f"{found['run']}: {found['nats']:.4f} nats per token, "
+            f"{found['bits_per_byte']:.4f} bits per byte, "
+            f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
+            f"The model: {self.folder / MODEL}\nThe page: {self.page}"
+        )
+
+    def frame(self, kind: str = "train") -> pd.DataFrame:
+        """Events of one kind: train, evaluation, sample, note, monitor, alarm."""
+        return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A recipe made ready: its text as tokens, its runs, their folders."""
+
+    recipe: Recipe
+    corpus: Corpus
+    runs: tuple[Run, ...]
+    out: Path
+
+    def folder(self, run: Run) -> Path:
+        """Of a run."""
+        return self.out / "runs" / run.name
+
+
+def train(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> Trained:
+    """Train one model as a recipe says; what an earlier call has finished is kept.
+
+    Args:
+        recipe: a TOML file, the name of a recipe of the package, or its content as a dict.
+        out: folder under which the recipe has one of its own.
+        progress: show a live display on standard error.
+        settings: changes of the recipe by path, as `{"train.updates": 100}`.
+
+    Raises:
+        UserError: a setting is wrong, the text cannot be read, or the loss is not finite.
+
+    Example:
+        >>> import tempfile
+        >>> sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16}
+        >>> small = {"train": {"updates": 2, "batch": 2}, "model": sizes, "evaluate": {"blocks": 4}}
+        >>> run = train(small, out=tempfile.mkdtemp(), progress=False)
+        >>> run.result["updates"], run.model().config.hidden_size
+        (2, 16)
+    """
+    return trained(prepared(recipe, Path(out), settings, progress=progress), progress=progress)
+
+
+def trained(task: Task, *, progress: bool = True) -> Trained:
+    """Carry out the one run of a task.
+
+    Raises:
+        UserError: the recipe compares several, or the run fails.
+    """
+    if task.recipe.compare is not None:
+        raise UserError(
+            f"the recipe {shown(task.recipe.name)} compares several arms; "
+            f"type: layerlab compare {task.recipe.name}"
+        )
+    (run,) = task.runs
+    with _display(task, progress) as watch:
+        result = alone(run, task.folder(run), watch)
+    return Trained(task.folder(run), result, save_run(task.folder(run)))
+
+
+def compare(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Train every arm of a recipe with every seed, and judge each against its baseline.
+
+    What an earlier call has finished is kept, what it left half-way is resumed.
+
+    Args:
+        recipe: a TOML file, the name of a recipe of the package, or its content as a dict; with a
+            compare section.
+        out: folder under which the recipe has one of its own, with all runs and the report.
+        progress: show a live display on standard error.
+        settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
+
+    Raises:
+        UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
+            recipe does not declare.
+    """
+    return contested(prepared(recipe, Path(out), settings, progress=progress), progress=progress)
+
+
+def contested(task: Task, *, progress: bool = True) -> Comparison:
+    """Carry out all runs of a task, and judge them.
+
+    Raises:
+        UserError: the recipe compares nothing, or runs differ in what it does not declare.
+    """
+    if task.recipe.compare is None:
+        raise UserError(
+            f"the recipe {shown(task.recipe.name)} has no compare section; "
+            f"type: layerlab train {task.recipe.name}"
+        )
+    with _display(task, progress) as watch:
+        if task.recipe.compare.lockstep:
+            in_lockstep(task.runs, {run.name: task.folder(run) for run in task.runs}, watch)
+        else:
+            carry_out(task.runs, task.out / "runs", task.recipe.run, watch)
+    return judged(task)
+
+
+def judged(task: Task) -> Comparison:
+    """The comparison of what is finished, with its report written.
+
+    Raises:
+        UserError: runs differ in what the recipe does not declare, or none is finished.
+    """
+    comparison = compared(task.recipe, task.runs, task.out / "runs")
+    save_comparison(comparison.content, task.out)
+    return comparison
+
+
+def estimated(task: Task) -> Estimate:
+    """What the runs of a recipe cost, before any of them runs."""
+    return estimate(task.runs, task.recipe.run)
+
+
+def prepared(
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    progress: bool = True,
+) -> Task:
+    """A recipe with its text read and its runs planned.
+
+    Raises:
+        UserError: a setting is wrong, or the text cannot be read.
+    """
+    read = _recipe(recipe).changed(settings or {})
+    for path in read.model.load:
+        registry.load(path)
+    corpus = prepare(read.data)
+    block = read.data.block or designed(read).shape.context
+    runs = plan(read, extent(corpus, block))
+    if read.compare is not None and read.compare.match == "time":
+        runs = equal_time(runs, arms(read.compare, read))
+    return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name)
+
+
+def _recipe(given: Given) -> Recipe:
+    if isinstance(given, Recipe):
+        return given
+    return recipe_of(given) if isinstance(given, Mapping) else load_recipe(given)
+
+
+@contextmanager
+def _display(task: Task, wanted: bool) -> Iterator[Watch]:
+    if not wanted:
+        yield Silent()
+        return
+    with Display(task.runs) as display:
+        yield display

@@ -1,0 +1,179 @@
+"""`layerlab train` and `layerlab compare`; heavy imports only inside."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab import UserError
+from layerlab.domain import shown
+from layerlab.pause import Paused
+
+OUT = Path("layerlab-runs")
+
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change a setting: train.updates=100; may be repeated."
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' runs.")]
+Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+
+
+class Block(StrEnum):
+    """A metric block in another program's words."""
+
+    run_clm = "run-clm"
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+    ] = None,
+    setting: Setting = None,
+    out: Out = OUT,
+    planned: Planned = False,
+    metrics: Annotated[
+        Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one model as a recipe says; type the same again to resume it."""
+    if recipe is None:
+        _catalogue(single=True)
+        return
+    from layerlab import experiment
+
+    task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
+    if planned:
+        _show(experiment.estimated(task), as_json)
+        return
+    with _paused():
+        trained = experiment.trained(task, progress=not quiet)
+    if metrics is not None:
+        from layerlab.training.runclm import block
+
+        typer.echo(block(trained.folder))
+    elif as_json:
+        _print(trained.result)
+    else:
+        typer.echo(trained.told())
+
+
+def compare(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+    ] = None,
+    setting: Setting = None,
+    out: Out = OUT,
+    planned: Planned = False,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Run nothing; judge what is finished.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train variants on equal terms and judge them; type the same again to resume."""
+    if recipe is None:
+        _catalogue(single=False)
+        return
+    from layerlab import experiment
+
+    task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
+    if planned:
+        _show(experiment.estimated(task), as_json)
+        return
+    with _paused():
+        comparison = (
+            experiment.judged(task) if judge else experiment.contested(task, progress=not quiet)
+        )
+    _show(comparison, as_json)
+    if not as_json:
+        typer.echo(f"The page: {task.out / 'report.html'}")
+
+
+@contextmanager
+def _paused() -> Iterator[None]:
+    """An interruption in words; whatever runs are under way leave a checkpoint."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        raise Paused(
+            "interrupted; what is finished and every checkpoint is kept: type the same command to "
+            "go on"
+        ) from stop
+
+
+def settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings as typed: a TOML value where it is one, else text.
+
+    Raises:
+        UserError: a word without a path or a value.
+    """
+    import tomllib
+
+    found: dict[str, Any] = {}
+    for word in words:
+        path, sign, value = word.partition("=")
+        if not sign or not path.strip() or not value.strip():
+            raise UserError(
+                f"cannot read the setting {shown(word)}; expected PATH=VALUE: "
+                "type for example --set train.updates=100"
+            )
+        try:
+            found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[path.strip()] = value
+    return found
+
+
+def _show(found: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        _print(found.to_json())
+    else:
+        console = Console(markup=False, highlight=False)
+        console.print(found.table(console.width))
+
+
+def _print(content: Mapping[str, Any]) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(content, indent=1) + "\n")
+    sys.stdout.flush()
+
+
+def _catalogue(*, single: bool) -> None:
+    """Name, purpose and size of the package's recipes."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerlab.training.recipe import load_recipe, packaged
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("recipe", "for", "arms x seeds"):
+        table.add_column(heading)
+    for name in packaged():
+        found = load_recipe(name)
+        if (found.compare is None) is not single:
+            continue
+        size = "1" if found.compare is None else _size(found.compare)
+        table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
+    Console(markup=False, highlight=False).print(table)
+
+
+def _size(comparison: Any) -> str:
+    rates = f" x {len(comparison.rates)} rates" if comparison.rates else ""
+    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}"
