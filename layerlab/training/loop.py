@@ -2,7 +2,9 @@
 
 import json
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from layerlab.training.chance import random_state, restore_random
 from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
 from layerlab.training.corpus import Corpus, prepare
+from layerlab.training.divergence import Origin, explained, origin
 from layerlab.training.dropout import keyed
 from layerlab.training.evaluation import Score, evaluate
-from layerlab.training.fault import Split, is_out_of_memory, origin
+from layerlab.training.fault import Split, is_out_of_memory
 from layerlab.training.halt import Halt
 from layerlab.training.journal import Journal
 from layerlab.training.machine import peak_memory
@@ -176,8 +179,7 @@ class Training:
 
     def _gradient(self) -> Tensor:
         """Mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
-        batch = self.order.batch(self.update, self.train.batch)
-        rows = batch.part(self.place.rank, self.place.processes).to(self.place.device)
+        rows = self._rows()
         while True:
             try:
                 return self.place.summed(self._accumulated(rows))
@@ -187,30 +189,41 @@ class Training:
             self.optimizer.zero_grad()
             self.note(self.split.halved())
 
+    def _rows(self) -> Batch:
+        """Of the batch, those of this process."""
+        batch = self.order.batch(self.update, self.train.batch)
+        return batch.part(self.place.rank, self.place.processes).to(self.place.device)
+
     def _accumulated(self, rows: Batch) -> Tensor:
         """Gradients of all pieces, added up; each token counts the same in all of them."""
         self.optimizer.zero_grad()
         total = torch.zeros((), device=self.place.device)
-        pieces = list(self.split.pieces(rows))
-        for number, (first, piece) in enumerate(pieces):
-            last = number + 1 == len(pieces)
-            with (
-                self._joined(last),
-                self._emulated(),
-                keyed(self.model, self.train.seed, self.update, first),
-            ):
-                loss = self._loss(piece)
-                extra = self.control.loss() if last else None
-                objective = loss if extra is None else loss + extra
+        for first, piece in self.split.pieces(rows):
+            last = first + len(piece) == len(rows)
+            with self._joined(last), self._drawn(first):
+                loss = self._loss(piece, self.wrapped)
+                objective = self._objective(loss, last)
                 # Several processes average their gradients; here they are to be added.
                 self.place.accelerator.backward(objective * self.place.processes)
             total += loss.detach()
         return total
 
-    def _loss(self, rows: Batch) -> Tensor:
+    @contextmanager
+    def _drawn(self, first: int) -> Iterator[None]:
+        """What a piece is run under: its own dropout, and emulated rounding."""
+        first += self.train.batch * self.place.rank // self.place.processes
+        with self._emulated(), keyed(self.model, self.train.seed, self.update, first):
+            yield
+
+    def _objective(self, loss: Tensor, last: bool) -> Tensor:
+        """With the penalties, which belong to an update and not to each of its pieces."""
+        extra = self.control.loss() if last else None
+        return loss if extra is None else loss + extra
+
+    def _loss(self, rows: Batch, model: Any) -> Tensor:
         """What a piece adds to the mean loss of its batch."""
         with self.place.precision():
-            logits = self.wrapped(
+            logits = model(
                 input_ids=rows.inputs, position_ids=rows.positions, use_cache=False
             ).logits
         return causal_loss(
@@ -239,12 +252,22 @@ class Training:
 
     def _diverged(self, loss: Tensor) -> UserError:
         """Which layer made the first number that is not finite, on the batch that showed it."""
-        rows = self.order.batch(self.update, self.train.batch).to(self.place.device)
-        said = origin(self.model, next(iter(self.split.pieces(rows)))[1], self._loss)
-        text = f"the loss is {float(loss):g} at update {self.update}: {said}"
+        text = explained(self._origin(), float(loss), self.update, self.train)
         self.journal.write("note", self.update, text=text)
         self.finish(diverged=text)
         return Diverged(text)
+
+    def _origin(self) -> Origin | None:
+        """Found in the model itself: what joins several processes would wait for the others."""
+        rows = self._rows()
+
+        def again(first: int, piece: Batch) -> Tensor:
+            with self._drawn(first):
+                loss = self._loss(piece, self.model)
+                return self._objective(loss, first + len(piece) == len(rows))
+
+        tried = (origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
+        return next(filter(None, tried), None)
 
     def _heard(self) -> None:
         """What the monitor has read since it was asked last."""
