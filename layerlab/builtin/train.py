@@ -36,30 +36,7 @@ from layerlab import UserError
 from layerlab.builtin import NAMES
 from layerlab.builtin.arm import Arm, Recipe, build, optimizer_of
 from layerlab.builtin.card import Result, card
-
-END = "<|endoftext|>"
-
-
-def train_tokenizer(text: str, recipe: Recipe) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE: every string can be encoded, and decoding gives it back."""
-    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
-    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=recipe.vocab,
-        special_tokens=[END],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator([text], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        bos_token=END,
-        eos_token=END,
-        pad_token=END,
-        model_max_length=recipe.context,
-        clean_up_tokenization_spaces=False,
-    )
+from layerlab.builtin.tokenizer import byte_pairs
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Tensor:
@@ -148,7 +125,7 @@ def train(
         The arms, their tokenizer, the validation tokens and the validation text.
     """
     cut = round(len(text) * (1 - recipe.validation))
-    tokenizer = train_tokenizer(text[:cut], recipe)
+    tokenizer = byte_pairs([text[:cut]], vocab=recipe.vocab, context=recipe.context)
     training, held_out = encode(tokenizer, text[:cut]), encode(tokenizer, text[cut:])
     if len(training) <= recipe.context:
         raise UserError(

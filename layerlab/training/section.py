@@ -51,6 +51,7 @@ class Source(Section):
         field: of a row that holds the text.
         split: of a data set of the Hub.
         subset: of a data set of the Hub, as `wikitext-103-raw-v1`.
+        limit: bytes that are taken, from the beginning; all where it is left out.
     """
 
     text: Name = "python-docs"
@@ -58,6 +59,7 @@ class Source(Section):
     field: Name = "text"
     split: Name = "train"
     subset: str | None = None
+    limit: Count | None = None
 
 
 class DataSection(Section):

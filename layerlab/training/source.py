@@ -1,0 +1,304 @@
+"""Texts to train on: their documents, streamed, whatever they are kept in."""
+
+import codecs
+import difflib
+import gzip
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerlab import UserError
+from layerlab.domain import shown
+from layerlab.training.section import Source
+
+HUB = "hf:"
+DOCUMENTATION = "python-docs"
+BROWN = "brown"
+PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
+TABLES = (".jsonl", ".jsonl.gz", ".parquet")
+ENDINGS = (*PLAIN, *TABLES)
+EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
+READ = 1 << 20
+
+
+class Piece(NamedTuple):
+    """A part of a document, so that long ones need not fit into memory.
+
+    Attributes:
+        first: whether a document begins here.
+    """
+
+    text: str
+    first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """What a source turned out to be.
+
+    Attributes:
+        name: of what is really read.
+        identity: differs where the text does, as far as can be told before it is read.
+        pieces: reads it from its beginning.
+        notes: what the reader of a result has to know.
+    """
+
+    name: str
+    identity: str
+    pieces: Callable[[], Iterator[Piece]]
+    notes: tuple[str, ...] = ()
+
+
+def opened(source: Source) -> Text:
+    """Find a source; its documents are read when they are asked for.
+
+    Raises:
+        UserError: there is no such text, or its file is of a kind that is not known.
+    """
+    given = source.text
+    if given == DOCUMENTATION:
+        return _documentation()
+    if given == BROWN:
+        return _brown()
+    if given.startswith(HUB):
+        what = [source.subset, source.split, source.field]
+        return Text(name=given, identity=f"{given} {what}", pieces=partial(_of_hub, source))
+    files = _files(given)
+    content = hashlib.blake2b(digest_size=16)
+    for path in files:
+        content.update(f"{_kind(path)}:{fingerprint(path)}\n".encode())
+    return Text(
+        name=given,
+        identity=f"{content.hexdigest()} {source.field}",
+        pieces=partial(_of_files, files, source.field),
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of what is in a file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _documentation() -> Text:
+    """The topics that `help()` shows: reStructuredText, one document each, by their names."""
+    from pydoc_data.topics import topics
+
+    documents = [topics[name] for name in sorted(topics)]
+    content = hashlib.blake2b("\0".join(documents).encode(), digest_size=16).hexdigest()
+    return Text(
+        name=DOCUMENTATION,
+        identity=content,
+        pieces=lambda: (Piece(text, True) for text in documents),
+    )
+
+
+def _brown() -> Text:
+    """The Brown corpus, whose documents end in a blank line; without it, Python's documentation."""
+    path = data_folder() / "brown" / "brown.txt.gz"
+    if not path.is_file():
+        note = (
+            f"{BROWN} is not here (LAYERLAB_DATA names no folder with brown/brown.txt.gz): "
+            f"{DOCUMENTATION} is read in its place"
+        )
+        found = _documentation()
+        return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
+    return Text(name=BROWN, identity=fingerprint(path), pieces=partial(_parted, path))
+
+
+def data_folder() -> Path:
+    """Where larger data lies: LAYERLAB_DATA, or beside the project."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return Path(os.environ.get("LAYERLAB_DATA") or beside)
+
+
+def _parted(path: Path) -> Iterator[Piece]:
+    """Documents between blank lines."""
+    lines: list[str] = []
+    for line in _lines(path):
+        if line.strip():
+            lines.append(line)
+        elif lines:
+            yield Piece("".join(lines), True)
+            lines = []
+    if lines:
+        yield Piece("".join(lines), True)
+
+
+def _files(given: str) -> list[Path]:
+    """The files of a path, in an order that does not depend on the machine."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        found = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one))
+        if not found:
+            raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
+        return found
+    if not path.exists():
+        near = difflib.get_close_matches(given, (DOCUMENTATION, BROWN), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(
+            f"there is no text {shown(given)}; {hint}expected {DOCUMENTATION}, {BROWN}, "
+            "a file, a folder or hf:NAME"
+        )
+    if not _kind(path):
+        raise UserError(f"{given} is no text that can be read here; expected {EXPECTED}")
+    return [path]
+
+
+def _kind(path: Path) -> str:
+    """The ending of a file, or nothing where it is not one of ours."""
+    name = path.name.lower()
+    return next((ending for ending in ENDINGS if name.endswith(ending)), "")
+
+
+def _of_files(files: Iterable[Path], field: str) -> Iterator[Piece]:
+    for path in files:
+        kind = _kind(path)
+        if kind in PLAIN:
+            yield from _plain(path)
+        elif kind == ".parquet":
+            yield from _texts(_parquet(path, field), field)
+        else:
+            yield from _texts(_json(path), field)
+
+
+def _plain(path: Path) -> Iterator[Piece]:
+    """A file as one document; lines end in a line feed, whatever they ended in."""
+    first = True
+    for text in _decoded(path):
+        yield Piece(text, first)
+        first = False
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
+    done = 0
+    for block in _bytes(path):
+        kept = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            place = done - kept + error.start
+            raise UserError(
+                f"{path}: byte {place} is not UTF-8 text; type: iconv -f latin1 -t utf-8 {path}"
+            ) from None
+        text = newlines.decode(text, final=not block)
+        if text:
+            yield text.removeprefix("\ufeff") if done == 0 else text
+        done += len(block)
+
+
+def _bytes(path: Path) -> Iterator[bytes]:
+    """A file in blocks, the last of which is empty."""
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as stream:
+            while block := stream.read(READ):
+                yield block
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{path} is not a whole gzip file; copy it anew") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    yield b""
+
+
+def _lines(path: Path) -> Iterator[str]:
+    rest = ""
+    for text in _decoded(path):
+        *whole, rest = (rest + text).split("\n")
+        yield from (f"{line}\n" for line in whole)
+    if rest:
+        yield rest
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"cannot read {path}: {error.strerror or error}; name another file")
+
+
+def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Rows of a file with an object on every line, and where they stand."""
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
+        yield place, row
+
+
+def _parquet(path: Path, field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            known = file.schema_arrow.names
+            if field not in known:
+                raise _fieldless(str(path), field, known)
+            number = 0
+            for batch in file.iter_batches(batch_size=1024, columns=[field]):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except pyarrow.ArrowException as error:
+        said = str(error).splitlines()[0]
+        raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[Piece]:
+    """One document from each row."""
+    for place, row in rows:
+        if field not in row:
+            raise _fieldless(place, field, list(row))
+        text = row[field]
+        if not isinstance(text, str):
+            raise UserError(
+                f"{place}: the field {field!r} is {shown(text)}; expected a text: "
+                "name another field, or leave that row out"
+            )
+        yield Piece(text, True)
+
+
+def _fieldless(place: str, field: str, known: list[str]) -> UserError:
+    hint = f'; write field = "{known[0]}"' if known else ""
+    return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")
+
+
+def _of_hub(source: Source) -> Iterator[Piece]:
+    """A data set of the Hub, row by row; nothing of it is kept but its tokens."""
+    import datasets
+
+    name = source.text.removeprefix(HUB)
+    try:
+        rows = datasets.load_dataset(name, source.subset, split=source.split, streaming=True)
+        numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
+        yield from _texts(numbered, source.field)
+    except UserError:
+        raise
+    except Exception as error:  # of many kinds: no such name, subset or split, no network
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(
+            f"cannot read {source.text} from the Hub: {said}; "
+            "check the name, subset and split, or give a local file"
+        ) from None
