@@ -10,6 +10,7 @@ from torch import nn
 from layerlab import UserError
 from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.cost import Cost
+from layerlab.blocks.dropout import Dropout
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Part, Slot
 from layerlab.blocks.shape import Role, Site
@@ -61,6 +62,10 @@ class Layer(nn.Module):
         if "attention" in self.roles:
             attention: Any = self.attention
             attention.dropout = dropout
+        for role in self.roles if dropout else ():
+            self.add_module(f"{role}_dropout", Dropout(dropout, f"layers.{site.layer}.{role}"))
+        if dropout and "attention" in self.roles:
+            attention.weights_dropout = Dropout(dropout, f"layers.{site.layer}.attention.weights")
         found = [one for one in self.modules() if isinstance(one, CausalConvolution)]
         for state, convolution in enumerate(found):
             convolution.state = state
@@ -102,7 +107,7 @@ class Layer(nn.Module):
         out = parts[role](entered, flow)
         y: Stream = out[0] if isinstance(out, tuple) else out
         if self.dropout:
-            y = torch.dropout(y, self.dropout, self.training)
+            y = parts[f"{role}_dropout"](y)
         if self.placement == "both":
             y = parts[f"{role}_norm_out"](y)
         elif self.placement == "after":

@@ -49,5 +49,9 @@ def eager_attention(
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = functional.dropout(weights, p=dropout, training=module.training)
+    own = getattr(module, "weights_dropout", None)
+    if own is None:
+        weights = functional.dropout(weights, p=dropout, training=module.training)
+    else:
+        weights = own(weights)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights

@@ -16,6 +16,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from layerlab.blocks.attention import Attention
+from layerlab.blocks.dropout import Dropout
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.layer import Layer, made
 from layerlab.blocks.part import Part
@@ -106,6 +107,8 @@ class LabModel(LabPreTrainedModel):
         if stack.position == "learned":
             self.embed_positions = nn.Embedding(shape.context, shape.width)
         self.embedding_norm = made(part, "norm", stack.embedding_norm, shape.width, site)
+        if stack.dropout:
+            self.embedding_dropout = Dropout(stack.dropout, "embedding")
         self.residual = made(part, "residual", spec.block.residual, shape.width, site)
         layers = [
             LabDecoderLayer(
@@ -200,7 +203,7 @@ class LabModel(LabPreTrainedModel):
             embeddings = embeddings + self.embed_positions(positions)
         hidden = self.embedding_norm(embeddings)
         if stack.dropout:
-            hidden = torch.dropout(hidden, stack.dropout, self.training)
+            hidden = self.embedding_dropout(hidden)
         opened: Tensor = self.residual.open(hidden, flow)
         return opened
 
