@@ -62,8 +62,9 @@ class Layer(nn.Module):
         if "attention" in self.roles:
             attention: Any = self.attention
             attention.dropout = dropout
-        for role in self.roles if dropout else ():
-            self.add_module(f"{role}_dropout", Dropout(dropout, f"layers.{site.layer}.{role}"))
+        for filled in self.roles if dropout else ():
+            site_name = f"layers.{site.layer}.{filled}"
+            self.add_module(f"{filled}_dropout", Dropout(dropout, site_name))
         if dropout and "attention" in self.roles:
             attention.weights_dropout = Dropout(dropout, f"layers.{site.layer}.attention.weights")
         found = [one for one in self.modules() if isinstance(one, CausalConvolution)]
