@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class State:
         weights: parameters and buffers by name; names that share one tensor are tied.
         optimizer: its state_dict.
         counters: whatever JSON holds; `update` is how many are finished.
-        random: every random state, from `layerlab.training.chance`.
+        random: every random state, as `layerlab.training.chance` takes it.
         extra: further tensors and plain values, as those of a gradient scaler.
     """
 
@@ -299,11 +300,11 @@ def _hash(path: Path) -> str:
 
 
 def _forced(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk itself."""
-    if os.name == "nt" and path.is_dir():
-        return
-    held = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
+    """Wait until a file, or the names in a folder, are on the disk itself."""
+    # Windows, and some disks of clusters, cannot be asked for a folder.
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        held = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)
