@@ -1,4 +1,4 @@
-"""Which blocks of the text an update sees: a function of the seed and a number, and nothing else."""
+"""Which blocks of the text an update sees: a function of the seed and a number, nothing else."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -179,11 +179,6 @@ class Held:
         for source, first in self.chosen:
             stream = self.corpus.validation[source]
             yield stream, first, min(first + self.block, len(stream.tokens) - 1)
-
-
-def evaluation_blocks(corpus: Corpus, block: int, limit: int | None = None) -> list[Batch]:
-    """The rows that `Held` chooses, one by one."""
-    return list(Held(corpus, block, limit).batches(1))
 
 
 def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:

@@ -1,7 +1,7 @@
 """A corpus: texts as tokens on disk, training and held-out, made once and found again."""
 
 import json
-import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +18,7 @@ from layerlab import UserError
 from layerlab.disk import write_folder
 from layerlab.lock import locked
 from layerlab.training.encoding import Layout, encoded
+from layerlab.training.machine import cache_folder
 from layerlab.training.plan import Extent
 from layerlab.training.section import DataSection
 from layerlab.training.source import Text, opened
@@ -122,7 +123,7 @@ def prepare(
     """
     texts = [opened(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else loaded_words(data.tokenizer)
-    folder = (cache or _cache()) / "corpora" / _key(data, texts, words)
+    folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
     maker = Maker(data, texts, words, progress or (lambda what, share: None))
     if not _sound(folder):
         with _alone(folder):
@@ -156,12 +157,6 @@ def blocks_of(stream: Stream, block: int) -> int:
     return whole
 
 
-def _cache() -> Path:
-    given = os.environ.get("LAYERLAB_CACHE")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else home / "layerlab"
-
-
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
     """Differs where the corpus would, as far as can be told without reading the texts."""
     made = [data.vocab] if words is None else [_hash(words), separator(words, data.tokenizer)]
@@ -187,8 +182,13 @@ def _alone(folder: Path) -> Iterator[None]:
                 break
             except UserError as error:
                 if not isinstance(error.__context__, BlockingIOError):
-                    raise
+                    raise UserError(
+                        f"the cache {folder.parent} cannot be written to; "
+                        "set LAYERLAB_CACHE to a folder that can"
+                    ) from None
             time.sleep(0.1)
+        for left in folder.parent.glob(f".{folder.name}.*.partial"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         yield
 
 
@@ -215,14 +215,17 @@ class Maker:
         for spool in folder.glob("text-*"):
             spool.unlink()
         words.save_pretrained(folder / "tokenizer")
+        mark = separator(words, self.data.tokenizer)
+        # Where a text lies, and what it is called there, is no part of what it is.
+        parts = [[one["train"], one["validation"]] for one in sources]
         content = {
             "schema": SCHEMA,
+            "digest": _digest([SCHEMA, _hash(words), mark, parts]),
             "vocab": entries(words),
-            "separator": separator(words, self.data.tokenizer),
+            "separator": mark,
             "sources": sources,
             "notes": self._notes(words),
         }
-        content["digest"] = _digest([_hash(words), content])
         (folder / CONTENTS).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def _spooled(self, file: Path, number: int) -> Any:

@@ -15,8 +15,8 @@ from layerlab.training.source import Piece
 from layerlab.training.spool import Spool
 from layerlab.training.words import engine
 
-# Of text that is encoded at once.
-CHUNK = 1 << 22
+# Characters, and documents, that are encoded at once.
+CHUNK = 1 << 20
 MOST = 4096
 
 

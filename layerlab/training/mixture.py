@@ -22,6 +22,7 @@ class Mixture:
         """Write the pattern down."""
         self.parts = parts_of(weights)
         self.pattern = np.array(_pattern(self.parts), np.int64)
+        self._each = np.array(self.parts, np.int64)
         # The how-manieth turn of its source each place of the pattern is.
         self.turns = np.empty_like(self.pattern)
         for source in range(len(self.parts)):
@@ -32,7 +33,7 @@ class Mixture:
         """The source of each place, and how many turns that source has had before."""
         rounds, rest = np.divmod(places, len(self.pattern))
         sources = self.pattern[rest]
-        return sources, rounds * np.array(self.parts)[sources] + self.turns[rest]
+        return sources, rounds * self._each[sources] + self.turns[rest]
 
 
 def parts_of(weights: Sequence[float]) -> list[int]:

@@ -122,8 +122,8 @@ def spooled(pieces: Iterable[Piece], file: Path, name: str, limit: int | None) -
         if starts[-1] != done:
             starts.append(done)
         stream.flush()
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield Spool(data, starts)
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            yield Spool(whole, starts)
 
 
 def _encoded(text: str, name: str) -> bytes:
