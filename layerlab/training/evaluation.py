@@ -1,6 +1,5 @@
 """Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab.training.batch import Held
-
-IGNORED = -100
+from layerlab.training.batch import IGNORED, Held, bits_per_byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ def evaluate(
     nats, right, count = reduce(sums).tolist()
     return Score(
         nats=nats / count,
-        bits_per_byte=nats / (math.log(2) * held.bytes),
+        bits_per_byte=bits_per_byte(nats, held.bytes),
         accuracy=right / count,
     )
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from layerlab.disk import write_file
+
 FILE = "events.jsonl"
 
 
@@ -21,9 +23,7 @@ class Journal:
         self.silent = silent
         if not silent:
             kept = [one for one in read(folder) if one["update"] <= update]
-            fresh = self.file.with_name(f".{FILE}.partial")
-            fresh.write_text("".join(map(_line, kept)), encoding="utf-8")
-            fresh.replace(self.file)
+            write_file(self.file, "".join(map(_line, kept)))
 
     def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
         """Append an event, and give it."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlab.disk import write_file, write_folder
+from layerlab.measures.checkpoint import quiet
 
 FILE, MODEL = "result.json", "model"
 
@@ -37,8 +38,8 @@ def keep_model(folder: Path, model: Any, tokenizer: Any) -> None:
         model.save_pretrained(empty)
         tokenizer.save_pretrained(empty)
 
-    shutil.rmtree(folder / MODEL, ignore_errors=True)
-    write_folder(folder / MODEL, fill, "model")
+    with quiet():
+        write_folder(folder / MODEL, fill, "model", like=lambda _: True)
 
 
 @torch.no_grad()
