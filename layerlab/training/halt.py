@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
 # What terminals, schedulers and Slurm before the end of a job's time send; Windows lacks the last.
 _HEARD = ("SIGINT", "SIGTERM", "SIGUSR1")
@@ -50,7 +50,7 @@ class Halt:
         """
         raise Halted(128 + (self.signal or 0))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Halt":
         if threading.current_thread() is threading.main_thread():
             for name in _HEARD:
                 heard = getattr(signal, name, None)

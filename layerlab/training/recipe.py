@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -56,7 +56,7 @@ class Recipe(Section):
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
-    def _lengths(self) -> Self:
+    def _lengths(self) -> "Recipe":
         given = [name for name in _LENGTHS if getattr(self.train, name) is not None]
         if len(given) != 1:
             raise ValueError(
