@@ -1,0 +1,279 @@
+"""From the folders of runs to a comparison: equal terms checked, differences judged, all kept."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError
+from layerlab.training.comparison import SCHEMA, Comparison, plain
+from layerlab.training.curve import curves, paired_curve
+from layerlab.training.equality import Varied, notes, refuse
+from layerlab.training.plan import arms
+from layerlab.training.recipe import Recipe
+from layerlab.training.record import Record, read_record
+from layerlab.training.remark import loose, remarks
+from layerlab.training.section import CompareSection
+from layerlab.training.side import Side, side_of
+from layerlab.training.statistics import Difference, Level, against, holm
+from layerlab.training.verdict import Case, judge, number
+
+# Where these differ, tokens are not the same tokens, and only bytes can be compared.
+_WORDS = ("data.tokenizer", "data.vocab")
+_COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
+UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
+
+
+def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
+    """Compare the runs of a recipe, those that are not finished named as such.
+
+    Args:
+        found: folders of runs, or what was read from them.
+
+    Raises:
+        UserError: the recipe compares nothing, runs differ in what was not declared, or two runs
+            claim one arm, seed and rate.
+    """
+    section = recipe.compare
+    if section is None:
+        raise UserError(
+            f"the recipe {recipe.name} has no compare section; write [compare] with "
+            'arms = ["llama", "gpt2"]'
+        )
+    rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
+    names = list(rivals)
+    records, left = _planned(section, names, _read(found))
+    contrasts = refuse([one.manifest for one in records], Varied.of(section))
+    _refuse_twice(records)
+    metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
+    sides = {
+        name: side_of(name, [one for one in records if one.arm == name], metric) for name in names
+    }
+    rows = _rows(section, sides, rivals, [one.path for one in contrasts])
+    content = {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "about": recipe.about,
+        "inferred": recipe.inferred,
+        "baseline": section.baseline or names[0],
+        "arms": names,
+        "metric": metric,
+        "confidence": section.confidence,
+        "power": section.power,
+        "seeds": list(section.seeds),
+        "match": section.match,
+        "rows": rows,
+        "runs": [_run(one, sides) for one in records],
+        "curves": [curves(one, _is_chosen(one, sides)) for one in records],
+        "paired": _paired(section, sides, rivals),
+        "remarks": [
+            *remarks(section, sides, contrasts),
+            *notes([one.manifest for one in records]),
+            *_loose(section, rows),
+            *left,
+        ],
+    }
+    return Comparison(plain(content))
+
+
+def _read(found: Sequence[Path | Record]) -> list[Record]:
+    read = [one if isinstance(one, Record) else read_record(one) for one in found]
+    return [one for one in read if one is not None]
+
+
+def _planned(
+    section: CompareSection, names: Sequence[str], records: Sequence[Record]
+) -> tuple[list[Record], list[str]]:
+    """The runs that the plan knows, and a remark for each that it does not."""
+    kept, left = [], []
+    for record in records:
+        if record.arm not in names:
+            left.append(f"{record.name} is left out: the recipe has no arm {record.arm!r}")
+        elif record.seed not in section.seeds:
+            left.append(
+                f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
+            )
+        elif section.search == "grid" and section.rates and record.rate not in section.rates:
+            left.append(
+                f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
+            )
+        else:
+            kept.append(record)
+    return kept, left
+
+
+def _refuse_twice(records: Sequence[Record]) -> None:
+    seen: dict[tuple[str, int, float], str] = {}
+    for record in records:
+        key = record.arm, record.seed, record.rate
+        if key in seen:
+            raise UserError(
+                f"{seen[key]} and {record.name} are both {record.arm} with seed {record.seed} at "
+                f"rate {record.rate:g}; delete one of them"
+            )
+        seen[key] = record.name
+
+
+def _rows(
+    section: CompareSection,
+    sides: Mapping[str, Side],
+    rivals: Mapping[str, str],
+    differ: Sequence[str],
+) -> list[dict[str, Any]]:
+    others = {name: sides[rival] for name, rival in rivals.items() if rival != name}
+    level = _level(section, max(1, len(others)))
+    found = {name: against(sides[name].values, base.values, level) for name, base in others.items()}
+    # Where a run diverged, the seeds that are left are no fair sample of either side.
+    raw = {
+        name: None if sides[name].diverged or base.diverged else found[name].p
+        for name, base in others.items()
+    }
+    # All planned arms count in the correction, also those that have no p yet.
+    corrected = holm([1.0 if one is None else one for one in raw.values()])
+    after = dict(zip(raw, corrected, strict=True))
+    rows = []
+    for name, rival in rivals.items():
+        side, base = sides[name], sides[rival]
+        row = _figures(section, side, base)
+        if name == rival:
+            none = Difference(kind="paired", n=len(side.values))
+            rows.append({**row, **_tested(none, None, None), **_baseline(side)})
+            continue
+        case = Case(
+            arm=name,
+            baseline=rival,
+            difference=found[name],
+            holm=None if raw[name] is None else after[name],
+            level=level,
+            planned=len(section.seeds),
+            diverged=side.diverged,
+            base_diverged=base.diverged,
+            missing=sorted({*_missing(section, side), *_missing(section, base)}),
+            differ=differ,
+            unit=UNITS[side.metric],
+        )
+        verdict = judge(case)
+        tested = _tested(found[name], raw[name], case.holm)
+        rows.append({**row, **tested, "verdict": verdict.word, "said": verdict.said})
+    return rows
+
+
+def _level(section: CompareSection, comparisons: int = 1) -> Level:
+    return Level(confidence=section.confidence, power=section.power, comparisons=comparisons)
+
+
+def _missing(section: CompareSection, side: Side) -> list[int]:
+    return side.missing(section.seeds, section.rates if section.search == "grid" else ())
+
+
+def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
+    return [one for one in told if one is not None]
+
+
+def _figures(section: CompareSection, side: Side, base: Side) -> dict[str, Any]:
+    return {
+        "arm": side.name,
+        "against": base.name,
+        "nats": side.mean("nats"),
+        "bits_per_byte": side.mean("bits_per_byte"),
+        "accuracy": side.mean("accuracy"),
+        "sd": side.sd(),
+        "rate": side.chosen.rate if side.chosen else None,
+        "rates": [{"rate": rate, side.metric: one} for rate, one in sorted(side.tried.items())],
+        "edge": side.chosen.edge if side.chosen else None,
+        "tokens_per_second": side.mean("tokens_per_second"),
+        "peak_memory_bytes": side.most("peak_memory_bytes"),
+        "parameters": side.most("parameters"),
+        "flops": side.mean("flops"),
+        "seconds": side.mean("seconds"),
+        "start": _start(side, base),
+        "mismatch": _mismatch(section, side, base),
+        "diverged": sorted(side.diverged),
+        "missing": _missing(section, side),
+    }
+
+
+def _tested(found: Difference, p: float | None, corrected: float | None) -> dict[str, Any]:
+    return {
+        "n": found.n,
+        "difference": found.mean,
+        "difference_sd": found.sd,
+        "low": found.low,
+        "high": found.high,
+        "p": p,
+        "holm": corrected,
+        "detectable": found.detectable,
+        "seeds_needed": found.needed,
+        "paired": found.kind == "paired",
+    }
+
+
+def _start(side: Side, base: Side) -> float | None:
+    """The largest difference to the baseline before the first update, over shared seeds."""
+    pairs = [
+        (run.value("step0_nats"), base.runs[seed].value("step0_nats"))
+        for seed, run in side.runs.items()
+        if seed in base.runs
+    ]
+    gaps = [one - other for one, other in pairs if one is not None and other is not None]
+    return max(gaps, key=abs, default=None)
+
+
+def _mismatch(section: CompareSection, side: Side, base: Side) -> float | None:
+    """What matching left, in percent of the baseline's."""
+    if section.match == "none":
+        return None
+    if section.match == "time":
+        found = side.mean("seconds"), base.mean("seconds")
+    else:
+        name = _COUNTS[section.match]
+        found = _count(side, name), _count(base, name)
+    own, wanted = found
+    return 100 * (own - wanted) / wanted if own is not None and wanted else None
+
+
+def _count(side: Side, name: str) -> float | None:
+    return next((run.count(name) for run in side.runs.values()), None)
+
+
+def _baseline(side: Side) -> dict[str, str]:
+    mean, sd = side.mean(side.metric), side.sd()
+    said = f"{side.name} is the baseline"
+    if mean is None:
+        said += ", and no seed of it has finished with a number"
+    else:
+        spread = f", from seed to seed {number(sd)}" if sd is not None else ""
+        said += f": {mean:.4f} {UNITS[side.metric]} (mean of {len(side.values)}{spread})"
+    return {"verdict": "baseline", "said": f"{said}."}
+
+
+def _is_chosen(record: Record, sides: Mapping[str, Side]) -> bool:
+    return sides[record.arm].runs.get(record.seed) is record
+
+
+def _run(record: Record, sides: Mapping[str, Side]) -> dict[str, Any]:
+    result = {name: one for name, one in (record.result or {}).items() if name != "schema"}
+    return {
+        **result,
+        "run": record.name,
+        "arm": record.arm,
+        "seed": record.seed,
+        "rate": record.rate,
+        "finished": record.finished,
+        "diverged": record.diverged,
+        "chosen": _is_chosen(record, sides),
+    }
+
+
+def _paired(
+    section: CompareSection, sides: Mapping[str, Side], rivals: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Curves of differences; runs matched by time meet at the k-th evaluation of each."""
+    by = "rank" if section.match == "time" else "tokens"
+    curves = []
+    for name, rival in rivals.items():
+        side, base = sides[name], sides[rival]
+        if name != rival:
+            points = paired_curve(side.runs, base.runs, by, base.metric, _level(section))
+            curves.append({"arm": name, "against": rival, "by": by, "points": points})
+    return curves

@@ -1,0 +1,124 @@
+"""A comparison as a value: plain numbers and sentences, to print, to draw and to keep."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from layerlab import UserError
+from layerlab.disk import write_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+SCHEMA = 1
+FILE = "comparison.json"
+Part = Literal["rows", "runs", "curves", "paired"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing.
+
+    Attributes:
+        content: plain JSON values: who was compared on what terms, a row for each arm with its
+            verdict, every run, every curve, and what has to be known beside.
+    """
+
+    content: Mapping[str, Any]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each arm, in the order of the recipe."""
+        return list(self.content["rows"])
+
+    def row(self, arm: str) -> dict[str, Any]:
+        """The row of an arm.
+
+        Raises:
+            UserError: there is no such arm.
+        """
+        for row in self.rows:
+            if row["arm"] == arm:
+                return dict(row)
+        raise UserError(
+            f"the comparison has no arm {arm!r}; expected one of {', '.join(self.content['arms'])}"
+        )
+
+    def frame(self, part: Part = "rows") -> "pd.DataFrame":
+        """A part of it as a table; of curves a row is a point of a run."""
+        import pandas as pd
+
+        if part in ("rows", "runs"):
+            return pd.DataFrame(self.content[part])
+        return pd.DataFrame(_points(self.content[part], part))
+
+    def table(self, width: int = 100) -> "RenderableType":
+        """For a terminal of this width."""
+        from layerlab.training.table import table
+
+        return table(self.content, width)
+
+    def write(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write it as JSON, and its rows, curves and paired curves as CSV beside.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        target = Path(folder)
+        text = json.dumps(self.content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        written = [write_file(target / FILE, text)]
+        for part in ("rows", "curves", "paired"):
+            table = self.frame(part).to_csv(index=False)
+            written.append(write_file(target / f"{part}.csv", table))
+        return written
+
+
+def load_comparison(folder: str | PathLike[str]) -> Comparison:
+    """A comparison that was written.
+
+    Raises:
+        UserError: there is none, or it is of another schema.
+    """
+    file = Path(folder) / FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read the comparison {file}: {' '.join(str(error).split())}; type "
+            "layerlab compare RECIPE.toml to make it"
+        ) from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise UserError(
+            f"{file} is no comparison of schema {SCHEMA}; type layerlab compare RECIPE.toml to "
+            "make it anew"
+        )
+    return Comparison(content)
+
+
+def plain(value: Any) -> Any:
+    """The same in what JSON has: no infinity, and nothing that is not a number."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:
+    if part == "paired":
+        return [{"arm": one["arm"], **point} for one in curves for point in one["points"]]
+    return [
+        {
+            **{name: one[name] for name in ("run", "arm", "seed", "rate", "chosen")},
+            "kind": kind,
+            **dict(zip(one[kind], point, strict=True)),
+        }
+        for one in curves
+        for kind in ("train", "evaluation")
+        for point in zip(*one[kind].values(), strict=True)
+    ]

@@ -1,0 +1,106 @@
+"""What a run left in its folder, read back: finished or not."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError
+from layerlab.training.journal import read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A run as its files tell it.
+
+    Attributes:
+        manifest: all that must be equal between the runs of a comparison.
+        events: in the order of updates.
+        result: None while the run is not finished.
+    """
+
+    manifest: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...] = ()
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of its folder."""
+        return str(self.manifest["run"])
+
+    @property
+    def arm(self) -> str:
+        """The side of the comparison that it belongs to."""
+        return str(self.manifest["arm"])
+
+    @property
+    def seed(self) -> int:
+        """Of weights and order."""
+        return int(self.manifest["recipe"]["train"]["seed"])
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate."""
+        return float(self.manifest["recipe"]["train"]["rate"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a result, be it that it diverged."""
+        return self.result is not None
+
+    @property
+    def diverged(self) -> str | None:
+        """Why it counts as diverged: what it says, or a loss that is no number."""
+        if self.result is None:
+            return None
+        said = self.result.get("diverged")
+        return str(said) if said else (None if self.value("nats") is not None else "no finite loss")
+
+    def value(self, name: str) -> float | None:
+        """A number of the result; None where there is none or it is not finite."""
+        found = (self.result or {}).get(name)
+        number = isinstance(found, int | float) and math.isfinite(found)
+        return float(found) if number and found is not None else None
+
+    def count(self, name: str) -> float | None:
+        """A number of the model's account in the manifest."""
+        found = self.manifest.get("model", {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+
+def read_record(folder: Path) -> Record | None:
+    """The run of a folder; None where it has not begun.
+
+    Raises:
+        UserError: there is no such folder, or one of its files is damaged.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no folder of a run at {folder}; expected one that layerlab train wrote")
+    manifest = _content(folder / "manifest.json")
+    if manifest is None:
+        return None
+    lacking = [key for key in ("run", "arm", "recipe") if key not in manifest]
+    if lacking:
+        raise UserError(
+            f"{folder / 'manifest.json'} has no {lacking[0]!r}; delete {folder} and run it again"
+        )
+    return Record(
+        manifest=manifest, events=tuple(read(folder)), result=_content(folder / "result.json")
+    )
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {file}: {' '.join(str(error).split())}; delete {file.parent} and run it "
+            "again"
+        ) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no table; delete {file.parent} and run it again")
+    return found

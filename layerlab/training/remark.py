@@ -1,0 +1,81 @@
+"""What a reader of a comparison has to know beside its numbers, each in a sentence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from layerlab.training.equality import Contrast
+from layerlab.training.search import wider
+from layerlab.training.section import CompareSection
+from layerlab.training.side import Side
+
+# Sides that were to be equal and lie further apart than this, in percent, are named.
+LOOSE = 0.5
+
+
+def remarks(
+    section: CompareSection, sides: Mapping[str, Side], contrasts: Sequence[Contrast]
+) -> list[str]:
+    """On rates, seeds, divergence and declared differences."""
+    return [
+        *(f"declared to differ: {contrast}" for contrast in contrasts),
+        *_rates(section, sides),
+        *_unfinished(section, sides),
+        *_diverged(sides),
+    ]
+
+
+def loose(name: str, baseline: str, match: str, percent: float | None) -> str | None:
+    """A sentence where matching left something between two sides."""
+    if percent is None or abs(percent) <= LOOSE:
+        return None
+    return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"
+
+
+def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+    if not section.rates:
+        rates = sorted({rate for side in sides.values() for rate in side.sweep})
+        if len(rates) == 1:
+            yield (
+                f"compared at one learning rate {rates[0]:g} for all: an arm that would rather "
+                "have another is judged too harshly"
+            )
+        elif rates:
+            yield "each arm is compared at one declared learning rate of its own"
+        return
+    counts = {name: len(side.tried) for name, side in sides.items()}
+    if max(counts.values(), default=0) > 1:
+        yield (
+            "each arm is judged at the best of its learning rates, chosen by the mean over the "
+            "same seeds that judge it: a little optimistic for every arm, and equally where they "
+            "tried equally many"
+        )
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        yield (
+            f"the arms tried unequally many learning rates ({told}): more tries find a better best"
+        )
+    for side in sides.values():
+        if side.chosen and side.chosen.edge:
+            yield (
+                f"the best learning rate of {side.name}, {side.chosen.rate:g}, is the "
+                f"{side.chosen.edge} of the sweep: widen it by "
+                f"{wider(side.tried, side.chosen.edge):g}"
+            )
+
+
+def _unfinished(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+    rates = section.rates if section.search == "grid" else ()
+    missing = {name: side.missing(section.seeds, rates) for name, side in sides.items()}
+    told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
+    if told:
+        yield (
+            f"seeds that have not finished: {'; '.join(told)}: no verdict is final before they "
+            "have, and stopping when it looks good makes it false"
+        )
+
+
+def _diverged(sides: Mapping[str, Side]) -> Iterator[str]:
+    for side in sides.values():
+        for runs in side.sweep.values():
+            for run in runs.values():
+                if run.diverged is not None:
+                    yield f"{run.name} diverged and counts as worse: {run.diverged}"
