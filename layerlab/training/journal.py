@@ -11,19 +11,27 @@ FILE = "events.jsonl"
 
 
 class Journal:
-    """Appends events to a file; nothing is lost that was written before an update was saved."""
+    """Appends events to a file; nothing is lost that was written before a checkpoint.
 
-    def __init__(self, folder: Path, update: int, *, silent: bool = False) -> None:
-        """Go on after an update: what was written of later ones is forgotten.
+    Attributes:
+        count: events so far, which a checkpoint remembers.
+    """
+
+    def __init__(self, folder: Path, count: int, *, silent: bool = False) -> None:
+        """Go on from a checkpoint: what was written after it is forgotten, and happens again.
 
         Args:
+            count: events before it. Their updates do not tell: the next update's own first events,
+                and those before the first checkpoint, have the checkpoint's number too.
             silent: writes nothing, as all processes of a run but the first.
         """
         self.file = folder / FILE
         self.silent = silent
         if not silent:
-            kept = [one for one in read(folder) if one["update"] <= update]
+            kept = list(read(folder))[:count]
             write_file(self.file, "".join(map(_line, kept)))
+            count = len(kept)
+        self.count = count
 
     def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
         """Append an event, and give it."""
@@ -31,6 +39,7 @@ class Journal:
         if not self.silent:
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.write(_line(event))
+            self.count += 1
         return event
 
 

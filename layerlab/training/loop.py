@@ -121,8 +121,8 @@ class Training:
         self.score: Score | None = None
         self.step0: float | None = None
         self.keeper = Keeper(folder / "checkpoints", run.recipe.run.keep)
-        remarks = self._resumed()
-        self.journal = Journal(folder, self.update, silent=not self.place.first)
+        remarks, events = self._resumed()
+        self.journal = Journal(folder, events, silent=not self.place.first)
         for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
             self.note(text)
 
@@ -311,6 +311,7 @@ class Training:
             counters = {
                 "update": self.update,
                 "seconds": self.seconds,
+                "events": self.journal.count,
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
                 "step0_nats": self.step0,
@@ -325,11 +326,11 @@ class Training:
             if said is not None:
                 self.note(said)
 
-    def _resumed(self) -> list[str]:
-        """Take over the newest checkpoint, and say what was found wrong with newer ones."""
+    def _resumed(self) -> tuple[list[str], int]:
+        """Take over the newest checkpoint; what was wrong with newer ones, and events before it."""
         state, remarks = load(self.keeper.folder)
         if state is None:
-            return remarks
+            return remarks, 0
         check_weights(dict(self.model.state_dict()), state)
         self.model.load_state_dict(state.weights)
         self.optimizer.load_state_dict(state.optimizer)
@@ -338,7 +339,7 @@ class Training:
         self.resumes = state.counters["resumes"] + 1
         self.split.size = state.counters["micro_batch"]
         self.step0 = state.counters["step0_nats"]
-        return [*remarks, f"resumed after update {self.update}"]
+        return [*remarks, f"resumed after update {self.update}"], state.counters["events"]
 
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
         """Write the result, and the model where there is one worth keeping."""

@@ -1,9 +1,10 @@
 """Who is told of a run while it goes on."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Watch(Protocol):
     """A display of one or many runs."""
 
