@@ -1,0 +1,41 @@
+"""Large numbers and times as people read them."""
+
+import math
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+
+
+def amount(value: float | None, unit: str = "") -> str:
+    """Three digits and a prefix of thousands.
+
+    Example:
+        >>> amount(1.8e17, "FLOP"), amount(51_650_000), amount(None)
+        ('180 PFLOP', '51.6 M', '?')
+    """
+    if value is None or not math.isfinite(value):
+        return "?"
+    power = 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    digits = 0 if abs(value) >= 99.95 or (power == 0 and value == int(value)) else 1
+    digits = 2 if not digits == 0 and abs(value) < 9.995 else digits
+    return f"{value:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds, with days where there are any.
+
+    Example:
+        >>> duration(5025), duration(62.4), duration(200_000), duration(0.25)
+        ('1:23:45', '1:02', '2 days 7:33:20', '0.25 s')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    if 0 < seconds < 9.95:
+        return f"{seconds:.2g} s"
+    whole = max(0, round(seconds))
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    return f"{days} day{'s' if days > 1 else ''} {clock}" if days else clock
