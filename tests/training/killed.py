@@ -1,0 +1,123 @@
+"""Runs in processes that are killed: what a test of resuming starts, and what it compares."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerlab.training import loop
+from layerlab.training.corpus import extent, prepare
+from layerlab.training.outcome import result_of
+from layerlab.training.plan import Run, plan
+from layerlab.training.recipe import Recipe, recipe_of
+
+UPDATES = 14
+# A server that has imported everything: a process forked from it begins at once, and clean.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.training.killed"])
+
+
+def text(folder: Path) -> Path:
+    """A text to train on: sentences of few words, drawn by a seed."""
+    chance = random.Random(0)
+    words = "the a cat dog sees chases small large red house tree and or under over".split()
+    lines = [" ".join(chance.choices(words, k=9)) + ".\n" for _ in range(400)]
+    file = folder / "text.txt"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def recipe(folder: Path, **settings: Any) -> Recipe:
+    """A run of seconds, with dropout, several evaluations and a checkpoint every third update."""
+    plain = {
+        "model": {"width": 16, "layers": 2, "heads": 2, "context": 16, "options": {"dropout": 0.1}},
+        "data": {"sources": [{"text": str(text(folder))}], "vocab": 260},
+        "train": {"updates": UPDATES, "batch": 4, "rate": 0.01},
+        "evaluate": {"every": 4, "blocks": 4},
+        "run": {"checkpoint": 3, "model": False},
+    }
+    return recipe_of(plain).changed(settings)
+
+
+def run_of(recipe: Recipe) -> Run:
+    corpus = prepare(recipe.data)
+    return plan(recipe, extent(corpus, recipe.model.context or 0))[0]
+
+
+class Seen(loop.Training):
+    """Leaves what the result does not hold, for the test to compare."""
+
+    def finish(self, diverged: str | None = None) -> dict[str, Any]:
+        held = {"weights": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save(held, self.folder / "seen.pt")
+        return super().finish(diverged)
+
+
+def go(run: Run, folder: Path, prepared: Callable[[], None] | None = None) -> None:
+    """Carry out a run in this process, which is a child that a test has started."""
+    torch.set_num_threads(1)
+    loop.Training = Seen  # type: ignore[misc]
+    if prepared is not None:
+        prepared()
+    loop.carry_out(run, folder)
+
+
+class Fatal:
+    """Kills the process at a certain one of the things it asks of the operating system.
+
+    Most of those are asked while a checkpoint or a line of the journal is written.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self) -> None:
+        sys.addaudithook(self.heard)
+
+    def heard(self, event: str, _: tuple[Any, ...]) -> None:
+        if event in {"open", "os.rename", "os.mkdir", "os.listdir", "os.remove", "os.rmdir"}:
+            self.number -= 1
+            if self.number == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def started(*arguments: Any) -> Any:
+    process = PROCESSES.Process(target=go, args=arguments)
+    process.start()
+    return process
+
+
+def finished(run: Run, folder: Path) -> dict[str, Any]:
+    """Carry a run out to its end."""
+    process = started(run, folder)
+    process.join()
+    assert process.exitcode == 0
+    result = result_of(folder)
+    assert result is not None
+    return result
+
+
+def seen(folder: Path) -> dict[str, Any]:
+    return dict(torch.load(folder / "seen.pt", weights_only=True))
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """All but what tells of the interruptions themselves, and without times."""
+    found = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in event.items() if key != "seconds"}
+        for event in found
+        if not (event["kind"] == "note" and event["text"].startswith("resumed after"))
+    ]
+
+
+def notes(folder: Path) -> list[str]:
+    found = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [event["text"] for event in found if event["kind"] == "note"]

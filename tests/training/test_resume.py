@@ -1,0 +1,229 @@
+"""A run that is killed, stopped or short of memory comes to the same weights as one that is not."""
+
+import json
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from layerlab import UserError
+from layerlab.training import loop
+from layerlab.training.checkpoint import load
+from layerlab.training.halt import Halted
+from layerlab.training.outcome import result_of
+from layerlab.training.plan import Run
+from tests.training import killed
+
+TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("resume")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Run:
+    return killed.run_of(killed.recipe(place))
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path, run: Run) -> Path:
+    """The run that nothing interrupts."""
+    killed.finished(run, place / "whole")
+    return place / "whole"
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    found = result_of(folder)
+    assert found is not None
+    return {key: value for key, value in found.items() if key not in TIMES}
+
+
+def equal(folder: Path, whole: Path) -> None:
+    """To the bit: weights, moments, every loss that was written down, the result."""
+    assert same(killed.seen(folder), killed.seen(whole))
+    assert killed.events(folder) == killed.events(whole)
+    assert outcome(folder) == outcome(whole)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_while_it_asks_something_of_the_system(
+    tmp_path: Path, run: Run, whole: Path, seed: int
+) -> None:
+    chance, died = random.Random(seed), 0
+    for _ in range(3):
+        process = killed.started(run, tmp_path, killed.Fatal(chance.randrange(30, 220)))
+        process.join()
+        died += process.exitcode == -signal.SIGKILL
+    assert died > 0
+    result = killed.finished(run, tmp_path)
+    equal(tmp_path, whole)
+    assert result["resumes"] <= died
+
+
+def test_killed_at_any_moment(tmp_path: Path, run: Run, whole: Path) -> None:
+    """Each time a little after the journal has come so far, wherever the process is by then."""
+    chance, died = random.Random(0), 0
+    for goal in (2, 5, 9, 12):
+        process = killed.started(run, tmp_path)
+        wait(lambda goal=goal: reached(tmp_path) >= goal)
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+        process.join()
+        died += process.exitcode == -signal.SIGKILL
+    assert died > 0
+    result = killed.finished(run, tmp_path)
+    equal(tmp_path, whole)
+    assert result["resumes"] > 0
+    assert any(text.startswith("resumed after update ") for text in killed.notes(tmp_path))
+
+
+def reached(folder: Path) -> int:
+    """The last update of a journal, of which the last line may be half written."""
+    file = folder / "events.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return max((json.loads(line)["update"] for line in lines), default=0)
+
+
+def wait(ready: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < end, "the run does not come that far"
+        time.sleep(0.002)
+
+
+def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
+    tmp_path: Path, run: Run, whole: Path
+) -> None:
+    stopped_after(run, tmp_path, 8)
+    newest = tmp_path / "checkpoints" / "step-00000008" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-8])
+    killed.finished(run, tmp_path)
+    said = [text for text in killed.notes(tmp_path) if "damaged" in text]
+    assert said == [
+        "checkpoint step-00000008 is damaged (model.safetensors is not what was written); "
+        "the one before it is used"
+    ]
+    assert same(killed.seen(tmp_path), killed.seen(whole))
+
+
+class Asking(loop.Training):
+    """A run that receives SIGTERM during an update."""
+
+    moment = 0
+
+    def advance(self) -> None:
+        if self.update + 1 == self.moment:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().advance()
+
+
+def stopped_after(run: Run, folder: Path, update: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
+        patch.setattr(Asking, "moment", update)
+        patch.setattr(loop, "Training", Asking)
+        loop.carry_out(run, folder)
+    assert ended.value.code == 143
+
+
+def test_sigterm_leaves_a_checkpoint_of_the_very_update(
+    tmp_path: Path, run: Run, whole: Path
+) -> None:
+    stopped_after(run, tmp_path, 8)
+    state, remarks = load(tmp_path / "checkpoints")
+    assert state is not None and state.counters["update"] == 8 and remarks == []
+    assert result_of(tmp_path) is None
+    result = killed.finished(run, tmp_path)
+    assert result["resumes"] == 1
+    equal(tmp_path, whole)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
+    place: Path, tmp_path: Path
+) -> None:
+    """Nothing is broken by hand: the rate alone drives the weights out of float32."""
+    run = killed.run_of(killed.recipe(place, **{"train.rate": 1e30, "train.clip": 0.0}))
+    with pytest.raises(UserError, match=r"at update \d+; the .* is not finite|was not finite") as e:
+        loop.carry_out(run, tmp_path)
+    text = str(e.value)
+    assert text.endswith("lower train.rate (now 1e+30)") and "\n" not in text
+    assert "model." in text or "lm_head" in text
+    result = result_of(tmp_path)
+    assert result is not None and result["diverged"] == text and result["nats"] is None
+    assert killed.notes(tmp_path)[-1] == text
+
+
+class Small(nn.Module):
+    """Memory for so many sequences: a hook on a real model that fails as a full device does."""
+
+    rows = 0
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        ids = kwargs["input_ids"]
+        if module.training and len(ids) > self.rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def on_a_small_device(run: Run, folder: Path, rows: int) -> tuple[dict[str, Any], Any]:
+    hook, made = Small(), []
+    hook.rows = rows
+
+    def built(*arguments: Any) -> nn.Module:
+        model = BUILT(*arguments)
+        model.register_forward_pre_hook(hook, with_kwargs=True)
+        made.append(model)
+        return model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "built", built)
+        return loop.carry_out(run, folder), made[0]
+
+
+BUILT = loop.built
+
+
+def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
+    tmp_path: Path, place: Path
+) -> None:
+    run = killed.run_of(killed.recipe(place, **{"model.options": {}, "train.batch": 5}))
+    results, weights = {}, {}
+    for rows in (5, 4, 1):
+        results[rows], model = on_a_small_device(run, tmp_path / str(rows), rows)
+        weights[rows] = {name: one.double() for name, one in model.state_dict().items()}
+    assert [results[rows]["micro_batch"] for rows in (5, 4, 1)] == [5, 3, 1]
+    told = [text for text in killed.notes(tmp_path / "1") if text.startswith("out of memory")]
+    assert [text.split(" pieces of ")[1].split(",")[0] for text in told] == ["3", "2", "1"]
+    for rows in (4, 1):
+        assert results[rows]["tokens"] == results[5]["tokens"] == killed.UPDATES * 5 * 16
+        assert math.isclose(results[rows]["nats"], results[5]["nats"], rel_tol=1e-4)
+        assert results[rows]["weights"] != results[5]["weights"]
+        for name, one in weights[5].items():
+            assert (one - weights[rows][name]).norm() < 1e-3 * one.norm(), name
+
+
+def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: Run) -> None:
+    with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
+        on_a_small_device(run, tmp_path, 0)
+    assert result_of(tmp_path) is None
