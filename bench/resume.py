@@ -6,13 +6,18 @@ A run is carried out once undisturbed, then again while it is killed over and ov
 and all, and started anew by the same command. Weights, losses and the result are compared.
 """
 
+# ruff: noqa: E402
+import sys
+
+# Files here share names with modules of the standard library, which others must still find.
+del sys.path[0]
+
 import argparse
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
