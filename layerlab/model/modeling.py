@@ -51,7 +51,9 @@ class LabDecoderLayer(GradientCheckpointingLayer, Layer):
         **extra: Any,
     ) -> tuple[Any, ...]:
         flow = Flow(
-            layer=self.number,
+            # Its place in a cache and nothing else: unread without one, so that compiled layers
+            # are one graph for all and not one each.
+            layer=0 if past_key_values is None else self.number,
             carry=dict(zip(names, carry, strict=True)),
             mask=attention_mask,
             rotary=rotary,

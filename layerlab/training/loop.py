@@ -85,6 +85,9 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed).to(device)
     model.set_attn_implementation(run.recipe.train.attention)
     if run.recipe.train.compile:
+        # Most variants make one graph for all layers; some, one each.
+        dynamo = torch._dynamo.config
+        dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
         for layer in model.model.layers:
             layer.compile(dynamic=False)
     return model.train()
