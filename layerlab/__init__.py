@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from layerlab.registry import load
     from layerlab.report.report import Report, load_report
     from layerlab.studies.runner import study
+    from layerlab.training.monitor import Monitor
 
 __version__ = "0.1.0"
 __all__ = [
+    "Monitor",
     "Policy",
     "Report",
     "UserError",
@@ -65,6 +67,7 @@ _HOMES = {
     "Report": "layerlab.report.report",
     "load_report": "layerlab.report.report",
     "study": "layerlab.studies.runner",
+    "Monitor": "layerlab.training.monitor",
 }
 
 

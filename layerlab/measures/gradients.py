@@ -36,7 +36,7 @@ def read(whole: Whole, run: Run) -> list[Row]:
             whole.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
         for layer in range(len(stack.blocks) + 2):
-            of = [one for one in true if _layer(one, stack.name, len(stack.blocks)) == layer]
+            of = [one for one in true if layer_of(one, stack.name, len(stack.blocks)) == layer]
             if of:
                 rows.append({"format": name, "layer": layer, **_row(true, seen, of)})
         if any(not isfinite(row["error"]) for row in rows if row["format"] == name):
@@ -62,8 +62,11 @@ def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
     return run.gradients
 
 
-def _layer(name: str, stack: str, blocks: int) -> int:
-    """0 for what stands before the blocks, then the blocks from 1, then what follows them."""
+def layer_of(name: str, stack: str, blocks: int) -> int:
+    """Where a parameter stands: 0 before the blocks, then the blocks from 1, then what follows.
+
+    Source: Own.
+    """
     if name.startswith(f"{stack}."):
         return int(name.removeprefix(f"{stack}.").split(".")[0]) + 1
     return 0 if "emb" in name or "wte" in name or "wpe" in name else blocks + 1
