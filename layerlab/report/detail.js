@@ -4,13 +4,6 @@ const dialog = document.getElementById("detail");
 const body = document.getElementById("detail-body");
 let opener = null;
 
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 async function openDetail(key, button) {
   const detail = data.details[key];
   if (!detail) return;

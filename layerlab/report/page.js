@@ -1,6 +1,5 @@
 /* The page: what is shown, drawn when it comes into view, and redrawn when a choice changes. */
 
-const root = document.documentElement;
 const choice = { model: null };
 const sections = [...document.querySelectorAll("section.measure")].map((node) => {
   const measure = data.measures[Number(node.dataset.measure)];
@@ -45,19 +44,6 @@ function drawAbsent(section, column, shown) {
 }
 
 const hiddenModel = (node) => choice.model !== null && Number(node.dataset.model) !== choice.model;
-
-function figureInto(node, figure, label) {
-  node.setAttribute("role", "img");
-  node.setAttribute("aria-label", label);
-  return Plotly.react(node, figure.traces, figure.layout, CONFIG);
-}
-
-function clear(node) {
-  if (node.data) Plotly.purge(node);
-  node.replaceChildren();
-  node.removeAttribute("role");
-  node.removeAttribute("aria-label");
-}
 
 function drawLines(section, column, shown) {
   const node = section.part("lines");
@@ -160,28 +146,6 @@ function chooseModel(value) {
   showFindings();
   refresh();
 }
-
-const THEMES = ["system", "light", "dark"];
-function setTheme(theme) {
-  if (theme === "system") delete root.dataset.theme;
-  else root.dataset.theme = theme;
-  document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme === "system" ? "as the system" : theme}`);
-  document.getElementById("theme").textContent = { system: "◐", light: "○", dark: "●" }[theme];
-}
-
-function remembered() {
-  try { return THEMES.includes(localStorage.layerlabTheme) ? localStorage.layerlabTheme : "system"; } catch { return "system"; }
-}
-
-let theme = remembered();
-setTheme(theme);
-document.getElementById("theme").addEventListener("click", () => {
-  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  try { localStorage.layerlabTheme = theme; } catch { /* a page from disk may not remember */ }
-  setTheme(theme);
-  refresh();
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
 
 for (const node of document.querySelectorAll("svg[data-swatch]")) paint(node);
 document.getElementById("models")?.addEventListener("change", (event) => chooseModel(event.target.value));

@@ -1,0 +1,278 @@
+"""The page of a comparison, or of a single run: one file, no network, beside its numbers.
+
+The content is the dict that `comparison.json` holds; manifests and events are read from the folders
+of the runs. Whatever of it is missing is left out of the page; what came from outside reaches it
+escaped, as in `page.py`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from layerlab import UserError, disk
+from layerlab.report import curve, dossier, equality, forest, lapse, page, setting, text
+from layerlab.report.table import plain
+
+_HERE = Path(__file__).parent
+_SCRIPTS = (
+    *("figure.js", "element.js", "theme.js", "glance.js", "jump.js"),
+    *("curve.js", "lapse.js", "comparison.js"),
+)
+_STYLES = ("page.css", "comparison.css")
+PAGE, DATA, TABLES = "report.html", "comparison.json", "tables"
+ROWS = 200
+NAME = 60
+UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
+# How a remark on a declared difference begins.
+_DIFFER = "declared to differ"
+# Lists of rows, other lists, tables, texts: whatever is missing is empty.
+_ROWS = ("rows", "runs", "curves", "paired", "monitor", "alarms", "notes", "samples")
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "about", "inferred", "baseline", "created", "layerlab"), str),
+    **dict.fromkeys(("command", "metric", "match"), str),
+    **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
+    **dict.fromkeys(("recipe", "manifests"), dict),
+}
+_CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
+# Columns of a table without rows.
+_POINT = ("run", "arm", "seed", "rate", "chosen")
+_HEADS = {
+    "rows": ("arm", "n", "nats", "difference", "low", "high", "holm", "verdict"),
+    "runs": ("run", "arm", "seed", "rate", "nats", "finished", "diverged"),
+    "paired": ("arm", "tokens", "n", "difference", "low", "high"),
+    "monitor": ("run", "arm", "seed", "update", "layer", "head", "measure", "value"),
+    **{kind: (*_POINT, *dossier.COLUMNS[kind]) for kind in _CURVES},
+}
+
+Json = dict[str, Any]
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The whole page of a comparison.
+
+    Raises:
+        UserError: a part of the content is of another kind than a comparison's.
+    """
+    return _rendered(_checked(content), single=False)
+
+
+def render_run(content: Mapping[str, Any]) -> str:
+    """The whole page of one run: a comparison's content with one arm and without rows.
+
+    Raises:
+        UserError: a part of the content is of another kind than a comparison's.
+    """
+    return _rendered(_checked(content), single=True)
+
+
+def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
+    """Write report.html, comparison.json and tables/ into the folder that holds `runs/`.
+
+    Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the content cannot be read, or the folder cannot be written.
+    """
+    whole = _checked(dossier.gathered(content, folder))
+    written = _rendered(whole, single=False)
+    _write_tables(whole, folder, _HEADS)
+    data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    disk.write_file(folder / DATA, data + "\n")
+    return disk.write_file(folder / PAGE, written)
+
+
+def save_run(folder: Path) -> Path:
+    """Write report.html and tables/ into the folder of a run, read from its files.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: no run has begun there, or the folder cannot be written.
+    """
+    whole = _checked(dossier.single(folder))
+    _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
+    return disk.write_file(folder / PAGE, _rendered(whole, single=True))
+
+
+def view(content: Mapping[str, Any]) -> Json:
+    """What the page draws of a checked content: curves, differences, rates, the monitor."""
+    names = _arms(content)
+    metric = content["metric"]
+    chosen = {str(run.get("arm")) for run in content["runs"] if run.get("chosen")}
+    runs = [_run(run, names, metric, chosen) for run in content["runs"]]
+    judged = [run["run"] for run, own in zip(content["runs"], runs, strict=True) if own["judged"]]
+    counts = [sum(run["arm"] == index for run in runs) for index in range(len(names))]
+    by_name = {str(one.get("run")): one for one in content["curves"]}
+    curves = [by_name.get(run["run"], {}) for run in content["runs"]]
+    return {
+        "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
+        "aligned": False,
+        "baseline": names.index(content["baseline"]) if content["baseline"] in names else None,
+        "metric": metric,
+        "unit": UNITS.get(metric, text.prose(metric, NAME)),
+        "runs": runs,
+        "several": any(not run["judged"] for run in runs),
+        "curves": {kind: curve.drawn(curves, kind, values) for kind, values in _CURVES.items()},
+        "widths": curve.shares(_confidence(content), counts),
+        "paired": _paired(content["paired"], names),
+        "monitor": lapse.lapse(content["monitor"], judged, names),
+    }
+
+
+def _rendered(whole: Mapping[str, Any], *, single: bool) -> str:
+    shown = view(whole)
+    scripts = [_script(), page.plotly()]
+    section = _of(whole["recipe"], "compare")
+    declared = [str(one) for one in section.get("differ") or ()]
+    return (
+        page.environment()
+        .get_template("comparison.html")
+        .render(
+            content=whole,
+            single=single,
+            names=_arms(whole),
+            confidence=f"{100 * _confidence(whole):g} %",
+            forest=forest.forest(whole["rows"], whole["baseline"], _arms(whole)),
+            equality=equality.equality(whole["manifests"], declared),
+            declared=declared,
+            differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
+            section=section,
+            recipe=setting.toml(whole["recipe"]),
+            rates=len({run["rate"] for run in shown["runs"]}) > 1,
+            view=shown,
+            most=ROWS,
+            signed=forest.signed,
+            quantity=quantity,
+            policy=page.policy(scripts),
+            style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
+            data=Markup(page.embedded(shown)),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
+
+
+def quantity(value: Any, unit: str = "") -> str:
+    """A large number with its prefix, a dash where there is none.
+
+    Example:
+        >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
+        ('7.3 M', '612 MB', '–')
+    """
+    number = curve.short(value, 3)
+    if number is None:
+        return "–"
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}".rstrip()
+
+
+def _checked(content: Mapping[str, Any]) -> Json:
+    """The content as plain JSON values with every part present.
+
+    Raises:
+        UserError: a part is of another kind.
+    """
+    whole: Json = dict(plain(content))
+    for name, kind in _KINDS.items():
+        found = kind() if whole.get(name) is None else whole[name]
+        if not isinstance(found, kind) or (name in _ROWS and not _mappings(found)):
+            raise UserError(
+                f"this is no content of a comparison: {name!r} is damaged; "
+                "type layerlab compare RECIPE.toml to make it anew"
+            )
+        whole[name] = found
+    whole["metric"] = whole["metric"] or "nats"
+    whole["arms"] = [str(name) for name in whole["arms"]]
+    for part, key in (("rows", "arm"), ("runs", "run")):
+        for row in whole[part]:
+            row[key] = str(row.get(key, ""))
+    return whole
+
+
+def _mappings(rows: Any) -> bool:
+    return all(isinstance(row, Mapping) for row in rows)
+
+
+def _arms(content: Mapping[str, Any]) -> list[str]:
+    """Names of the arms, in the order of the recipe, and of whatever else ran."""
+    ran = [str(run.get("arm", "")) for run in content["runs"]]
+    return list(dict.fromkeys([*content["arms"], *(row["arm"] for row in content["rows"]), *ran]))
+
+
+def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[str]) -> Json:
+    arm, seed = str(run.get("arm", "")), run.get("seed")
+    return {
+        "arm": names.index(arm),
+        "seed": seed if isinstance(seed, int) else None,
+        "rate": curve.short(run.get("rate"), 6),
+        "value": curve.short(run.get(metric)),
+        # While nothing of an arm has finished, all of it is shown.
+        "judged": bool(run.get("chosen")) or arm not in chosen,
+        "lost": bool(run.get("diverged")),
+        "finished": bool(run.get("finished")),
+    }
+
+
+def _paired(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
+    """The differences of each arm to the baseline along the run, thinned."""
+    found = []
+    for one in curves:
+        points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
+        step = -(-len(points) // curve.MOST) or 1
+        # Counted from the end, so that the last point stays.
+        kept = points[::-1][::step][::-1]
+        if kept and str(one.get("arm")) in names:
+            by = str(one.get("by", "tokens"))
+            series = {
+                key: [curve.short(point.get(key)) for point in kept]
+                for key in ("difference", "low", "high")
+            }
+            place = [curve.short(point.get(by)) for point in kept]
+            found.append({"arm": names.index(str(one["arm"])), "by": by, "place": place, **series})
+    return found
+
+
+def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:
+    for name in names:
+        rows = _rows(content, name)
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
+        disk.write_file(folder / TABLES / f"{name}.csv", table.to_csv(index=False))
+
+
+def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
+    """The rows of a table; of curves, a row is a point."""
+    if name == "paired":
+        points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
+        return [{"arm": arm, **point} for arm, point in points]
+    if name not in _CURVES:
+        return list(content[name])
+    return [
+        {**{key: one.get(key) for key in _POINT}, **dict(zip(columns, point, strict=True))}
+        for one in content["curves"]
+        if (columns := _of(one, name))
+        for point in zip(*columns.values(), strict=False)
+    ]
+
+
+def _confidence(content: Mapping[str, Any]) -> float:
+    given = content.get("confidence")
+    return given if isinstance(given, float) and 0 < given < 1 else 0.95
+
+
+def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = content.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _script() -> str:
+    parts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();"])
