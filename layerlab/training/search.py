@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from layerlab import UserError
 from layerlab.training.section import CompareSection
@@ -15,13 +15,6 @@ Edge = Literal["smallest", "largest"]
 # A rate this near to the end of the range, as a share of its logarithm, counts as at the end.
 NEAR = 0.05
 _INSTALL = "pip install 'layerlab[tune]'"
-
-
-class Search(Protocol):
-    """Proposes rates one by one; what it proposes depends on what was tried alone."""
-
-    def propose(self, results: Tried) -> float | None:
-        """The next rate; None when there is nothing left to try."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +75,10 @@ class Optuna:
                 )
             )
         return float(study.ask({"rate": span}).params["rate"])
+
+
+# What either proposes depends on what was tried alone.
+Search = Grid | Optuna
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from layerlab import UserError
 # Beyond this many seeds nobody trains; the search for a number of them ends here.
 MOST_SEEDS = 1_000_000
 Kind = Literal["paired", "welch"]
+Number = int | float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Difference:
     kind: Kind
     n: int
     mean: float | None = None
-    sd: float | None = None
+    sd: Number | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
@@ -110,7 +111,7 @@ def paired(
         return Difference(kind="paired", n=1, mean=mean)
     sd = deviation(differences)
     # What is left of equal differences after rounding is no spread.
-    if sd <= 8 * math.ulp(max(map(abs, [*arm, *baseline]))):
+    if sd <= _rounding(arm, baseline):
         same = mean if any(differences) else 0.0
         p = None if same else 1.0
         return Difference(kind="paired", n=n, mean=same, sd=0.0, p=p, flat=True)
@@ -134,11 +135,11 @@ def welch(
     if min(sizes) < 2:
         return Difference(kind="welch", n=1, mean=mean)
     spreads = deviation(arm) ** 2, deviation(baseline) ** 2
-    if sum(spreads) == 0:
+    if math.sqrt(sum(spreads)) <= _rounding(arm, baseline):
         return Difference(kind="welch", n=min(sizes), mean=mean, sd=0.0, flat=True)
     error, freedom = _satterthwaite(spreads, sizes)
 
-    def at(n: int) -> tuple[float, float]:
+    def at(n: int) -> tuple[Number, Number]:
         return math.sqrt(sum(spreads)), _satterthwaite(spreads, (n, n))[1]
 
     return _tested("welch", min(sizes), mean, _Error(error, freedom, at), level)
@@ -167,7 +168,7 @@ def holm(raw: Sequence[float]) -> list[float]:
     return corrected
 
 
-def power(shift: float, freedom: float, alpha: float) -> float:
+def power(shift: Number, freedom: Number, alpha: Number) -> float:
     """Probability that a two-sided t-test rejects, where the truth is `shift` standard errors."""
     from scipy.stats import nct, t
 
@@ -177,7 +178,7 @@ def power(shift: float, freedom: float, alpha: float) -> float:
     return float(nct.sf(edge, freedom, abs(shift))) + (0.0 if math.isnan(below) else below)
 
 
-def detectable(error: float, freedom: float, level: Level) -> float:
+def detectable(error: Number, freedom: Number, level: Level) -> float:
     """Smallest true effect that is found at the power: the noncentral t, solved.
 
     Args:
@@ -186,7 +187,7 @@ def detectable(error: float, freedom: float, level: Level) -> float:
     """
     from scipy.optimize import brentq
 
-    def missing(shift: float) -> float:
+    def missing(shift: Number) -> float:
         return power(shift, freedom, level.strictest) - level.power
 
     most = 1.0
@@ -195,7 +196,7 @@ def detectable(error: float, freedom: float, level: Level) -> float:
     return error * float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
-def needed(effect: float, sd: float, level: Level, start: int = 2) -> int | None:
+def needed(effect: Number, sd: Number, level: Level, start: int = 2) -> int | None:
     """Pairs at which a paired test finds this effect at the power; None beyond a million.
 
     Raises:
@@ -210,9 +211,9 @@ def needed(effect: float, sd: float, level: Level, start: int = 2) -> int | None
 class _Error:
     """A standard error, its degrees of freedom, and sd and degrees at another number of seeds."""
 
-    size: float
-    freedom: float
-    at: Callable[[int], tuple[float, float]]
+    size: Number
+    freedom: Number
+    at: Callable[[int], tuple[Number, Number]]
 
 
 def _tested(kind: Kind, n: int, mean: float, error: _Error, level: Level) -> Difference:
@@ -232,8 +233,12 @@ def _tested(kind: Kind, n: int, mean: float, error: _Error, level: Level) -> Dif
     )
 
 
+def _rounding(arm: Sequence[float], baseline: Sequence[float]) -> float:
+    return 8 * math.ulp(max(map(abs, [*arm, *baseline])))
+
+
 def _needed(
-    effect: float, at: Callable[[int], tuple[float, float]], level: Level, start: int
+    effect: Number, at: Callable[[int], tuple[Number, Number]], level: Level, start: int
 ) -> int | None:
     def enough(n: int) -> bool:
         sd, freedom = at(n)
@@ -251,7 +256,7 @@ def _needed(
     return high
 
 
-def _satterthwaite(spreads: tuple[float, float], sizes: tuple[int, int]) -> tuple[float, float]:
+def _satterthwaite(spreads: tuple[float, float], sizes: tuple[int, int]) -> tuple[Number, Number]:
     """Standard error and degrees of freedom of a difference of two means."""
     parts = [spread / size for spread, size in zip(spreads, sizes, strict=True)]
     total = sum(parts)

@@ -69,7 +69,7 @@ def judge(case: Case) -> Verdict:
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
 
 
-def number(value: float, sign: bool = False) -> str:
+def number(value: int | float, sign: bool = False) -> str:
     """Four decimals, or two digits of what is smaller than they show.
 
     Example:

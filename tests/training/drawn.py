@@ -1,0 +1,106 @@
+"""Runs whose numbers are given or drawn instead of trained: everything else of them is real."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.training.plan import Extent, Run, plan
+from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.training.record import Record
+
+EXTENT = Extent(vocab=300, tokens=4096, digest="d1")
+MODEL = {"width": 16, "layers": 2, "heads": 2, "kv_heads": 2, "inner": 32, "context": 16}
+
+
+def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -> Recipe:
+    """A comparison of tiny arms."""
+    return recipe_of(
+        {
+            "name": "drawn",
+            "model": MODEL,
+            "train": {"updates": 20, "batch": 4, **(train or {})},
+            "compare": {"arms": list(arms) or ["llama", "gpt2"], **compare},
+        }
+    )
+
+
+def manifest(run: Run) -> dict[str, Any]:
+    """The manifest that a run on this machine would have, apart from what is on the disk."""
+    single = run.recipe
+    block = single.data.block or 0
+    return {
+        "schema": 1,
+        "run": run.name,
+        "arm": run.arm,
+        "recipe": single.decisive(),
+        "data": {
+            "digest": run.digest,
+            "train_tokens": 4096,
+            "validation_tokens": 512,
+            "validation_bytes": 2000,
+            "order": f"order-{run.seed}-{block}",
+            "evaluation": f"blocks-of-{block}",
+        },
+        "model": {"parameters": 1000, "forward_flops": 2000},
+        "machine": {"processor": "one", "device": "cpu", "threads": 1},
+        "versions": {"torch": "2.13.0"},
+        "batch_tokens": single.train.batch * block,
+        "micro_batch": single.train.batch,
+    }
+
+
+def record(run: Run, nats: float | None, **result: Any) -> Record:
+    """A run that ended at a loss; with None one that has not ended."""
+    if nats is None:
+        return Record(manifest=manifest(run))
+    ended = {
+        "nats": nats,
+        "bits_per_byte": nats / 2,
+        "accuracy": 0.5,
+        "step0_nats": 5.7,
+        "seconds": 10.0,
+        "tokens_per_second": 100.0,
+        "peak_memory_bytes": 2**20,
+        "parameters": 1000,
+        "flops": 1e6,
+        "diverged": None,
+    }
+    return Record(manifest=manifest(run), events=tuple(events(nats)), result={**ended, **result})
+
+
+def events(nats: float) -> list[dict[str, Any]]:
+    """Three evaluations that come down to the last loss, and a line of training before each."""
+    found: list[dict[str, Any]] = []
+    for step in (1, 2, 3):
+        axes = {"update": 10 * step, "tokens": 640 * step, "flops": 1e5 * step, "seconds": step}
+        loss = nats + 3 - step
+        found.append({"kind": "train", **axes, "loss": loss, "rate": 0.001, "norm": 1.0})
+        found.append({"kind": "evaluation", **axes, "nats": loss, "bits_per_byte": loss / 2})
+    return found
+
+
+def runs(given: Recipe) -> list[Run]:
+    """The plan of a recipe."""
+    return plan(given, EXTENT)
+
+
+def records(given: Recipe, losses: Mapping[str, Mapping[int, float | None]]) -> list[Record]:
+    """Every run of a plan, with its loss by arm and seed; those without a loss are left out."""
+    return [
+        record(run, losses[run.arm][run.seed])
+        for run in runs(given)
+        if run.seed in losses.get(run.arm, {})
+    ]
+
+
+def write(folder: Path, one: Record) -> Path:
+    """The folder that a run leaves."""
+    place = folder / one.name
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text(json.dumps(one.manifest), encoding="utf-8")
+    lines = "".join(json.dumps(event) + "\n" for event in one.events)
+    (place / "events.jsonl").write_text(lines, encoding="utf-8")
+    if one.result is not None:
+        (place / "result.json").write_text(json.dumps(one.result), encoding="utf-8")
+    return place
