@@ -1,0 +1,282 @@
+"""The training loop beside a bare one and beside transformers' Trainer: `python bench/training.py`.
+
+One thread, one process, one model, one text, all contestants in turns; times are processor seconds
+of an update, and a ratio is that of the best of all rounds: what disturbs a round can only make it
+longer. The optimizer, the clipping, the schedule and the batches are the same everywhere.
+
+    --section NAME   loop, precision or data; all of them if left out
+    --rounds N       rounds of each comparison (default 6)
+    --updates N      updates per round, after two that do not count (default 6)
+    --small          a model of 1.4 million parameters instead of 6.8 million
+    --device NAME    cpu (default) or cuda
+"""
+
+# ruff: noqa: E402
+import sys
+
+# Files here share names with modules of the standard library, which others must still find.
+del sys.path[0]
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("JAXTYPING_DISABLE", "1")
+
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments, logging
+
+from layerlab.model.loss import causal_loss
+from layerlab.training.batch import Order
+from layerlab.training.corpus import Corpus, extent, prepare
+from layerlab.training.loop import Training, built
+from layerlab.training.optimizer import optimizer_of
+from layerlab.training.plan import Run, plan
+from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.training.schedule import rate_at
+from layerlab.training.watch import Silent
+
+LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
+SMALL = {"width": 128, "layers": 6, "heads": 4, "inner": 256, "context": 128}
+UPDATES = 1_000_000  # of which a few are made: no evaluation and no checkpoint falls among them
+FIRST = 2  # updates of a round that do not count
+
+Round = Callable[[int], float]
+
+
+def line(name: str, value: str, target: str = "", met: bool | None = None) -> None:
+    verdict = "" if met is None else ("met" if met else "MISSED")
+    print(f"  {name:<34} {value:<40} {target:<22} {verdict}", flush=True)
+
+
+def recipe(small: bool, device: str, **train: Any) -> Recipe:
+    model = {**(SMALL if small else LARGE), "variant": "llama", "options": {"head": "tied"}}
+    settings = {"updates": UPDATES, "batch": 16 if small else 8, "rate": 1e-3, **train}
+    return recipe_of(
+        {
+            "model": model,
+            "data": {"sources": [{"text": "brown"}], "vocab": 2048 if small else 8192},
+            "train": settings,
+            "run": {"device": device},
+        }
+    )
+
+
+def clock(device: str) -> float:
+    """Processor seconds; on a GPU wall seconds, when it has done its work."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def prepared(found: Recipe) -> tuple[Run, Corpus]:
+    corpus = prepare(found.data)
+    return plan(found, extent(corpus, found.model.context or 0))[0], corpus
+
+
+def ours(found: Recipe, folder: Path) -> Round:
+    """Layerlab's loop."""
+    run, corpus = prepared(found)
+    training = Training(run, corpus, folder / run.name, Silent())
+    device = found.run.device
+
+    def one(updates: int) -> float:
+        for _ in range(FIRST):
+            training.advance()
+        start = clock(device)
+        for _ in range(updates):
+            training.advance()
+        return (clock(device) - start) / updates
+
+    return one
+
+
+def bare(found: Recipe, folder: Path) -> Round:
+    """What anybody would write: a batch, a loss, a gradient, a step."""
+    run, corpus = prepared(found)
+    device, train = found.run.device, run.recipe.train
+    model = built(run, torch.device(device))
+    optimizer = optimizer_of(model, train)
+    block = run.recipe.data.block or 0
+    order = Order(corpus, block, train.seed)
+    update = 0
+
+    def step() -> None:
+        nonlocal update
+        rows = order.batch(update, train.batch).to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(update, UPDATES, train)
+        optimizer.zero_grad()
+        logits = model(input_ids=rows.inputs, use_cache=False).logits
+        loss = causal_loss(logits, rows.targets, logits.shape[-1], shift_labels=rows.targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+        optimizer.step()
+        loss.item()
+        update += 1
+
+    def one(updates: int) -> float:
+        for _ in range(FIRST):
+            step()
+        start = clock(device)
+        for _ in range(updates):
+            step()
+        return (clock(device) - start) / updates
+
+    return one
+
+
+class Blocks(Dataset[dict[str, torch.Tensor]]):
+    """The same blocks, as the Trainer wants them."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def __len__(self) -> int:
+        return self.order.blocks[0]
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = torch.from_numpy(self.order.rows(index, 1)[0])
+        return {"input_ids": row[:-1], "labels": row[:-1]}
+
+
+class Watch(TrainerCallback):
+    """Notes the time after each update."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.times: list[float] = []
+
+    def on_step_end(self, *given: Any, **more: Any) -> None:
+        self.times.append(clock(self.device))
+
+
+def trainer(found: Recipe, folder: Path) -> Round:
+    """Transformers' Trainer with the same optimizer, clipping and schedule."""
+    run, corpus = prepared(found)
+    device, train = found.run.device, run.recipe.train
+    order = Order(corpus, run.recipe.data.block or 0, train.seed)
+
+    def one(updates: int) -> float:
+        arguments = TrainingArguments(
+            output_dir=str(folder / "trainer"),
+            per_device_train_batch_size=train.batch,
+            max_steps=updates + FIRST,
+            learning_rate=train.rate,
+            lr_scheduler_type="cosine",
+            weight_decay=train.decay,
+            adam_beta2=train.beta2,
+            max_grad_norm=train.clip,
+            optim="adamw_torch_fused",
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=device == "cpu",
+        )
+        watch = Watch(device)
+        model = built(run, torch.device(device))
+        teacher = Trainer(
+            model=model, args=arguments, train_dataset=Blocks(order), callbacks=[watch]
+        )
+        teacher.train()
+        return (watch.times[-1] - watch.times[FIRST - 1]) / updates
+
+    return one
+
+
+def in_turns(rounds: Mapping[str, Round], number: int, updates: int) -> dict[str, float]:
+    """The best of each; the order turns with the rounds."""
+    best = dict.fromkeys(rounds, float("inf"))
+    names = list(rounds)
+    for turn in range(number):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            best[name] = min(best[name], rounds[name](updates))
+    return best
+
+
+def told(best: Mapping[str, float], tokens: int) -> None:
+    for name, seconds in best.items():
+        line(name, f"{1e3 * seconds:8.1f} ms an update, {tokens / seconds:9,.0f} tokens/s")
+
+
+def loop(given: argparse.Namespace, folder: Path) -> None:
+    print("the loop, float32, eager")
+    found = recipe(given.small, given.device)
+    contestants = {"layerlab": ours, "bare PyTorch": bare, "transformers' Trainer": trainer}
+    rounds = {name: make(found, folder) for name, make in contestants.items()}
+    best = in_turns(rounds, given.rounds, given.updates)
+    told(best, found.train.batch * (found.model.context or 0))
+    for peer, wanted in (("bare PyTorch", 0.98), ("transformers' Trainer", 1.04)):
+        ratio = best[peer] / best["layerlab"]
+        line(f"tokens/s of {peer}", f"{ratio:8.3f} times", f"at least {wanted}", ratio >= wanted)
+
+
+def precision(given: argparse.Namespace, folder: Path) -> None:
+    print("precision and compilation, layerlab's loop")
+    ways = {
+        "eager float32": {},
+        "eager bf16": {"precision": "bf16"},
+        "compiled float32": {"compile": True},
+        "compiled bf16": {"compile": True, "precision": "bf16"},
+    }
+    best = {}
+    for name, settings in ways.items():  # an accelerator has one precision in a process
+        found = recipe(given.small, given.device, **settings)
+        best |= in_turns({name: ours(found, folder)}, given.rounds, given.updates)
+    told(best, found.train.batch * (found.model.context or 0))
+    ratio = best["eager float32"] / best["compiled bf16"]
+    line("compiled bf16 over eager float32", f"{ratio:8.3f} times", "at least 2.3", ratio >= 2.3)
+
+
+def data(given: argparse.Namespace, folder: Path) -> None:
+    print("data loading, share of an update")
+    found = recipe(given.small, given.device)
+    run, corpus = prepared(found)
+    order = Order(corpus, run.recipe.data.block or 0, 0)
+    order.batch(0, found.train.batch)
+    start = time.process_time()
+    for update in range(200):
+        order.batch(update, found.train.batch)
+    loading = (time.process_time() - start) / 200
+    update = in_turns({"layerlab": ours(found, folder)}, 2, given.updates)["layerlab"]
+    share = 100 * loading / update
+    line("a batch", f"{1e3 * loading:8.3f} ms, {share:.2f} %", "less than 1 %", share < 1)
+
+
+SECTIONS = {"loop": loop, "precision": precision, "data": data}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--section", choices=SECTIONS)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--updates", type=int, default=6)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    folder = Path(tempfile.mkdtemp())
+    try:
+        for name, section in SECTIONS.items():
+            if given.section in {None, name}:
+                section(given, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What decays and what does not, in every variant."""
+
+import pytest
+import torch
+from torch import nn
+
+from layerlab import build, list_variants
+from layerlab.training.optimizer import optimizer_of
+from layerlab.training.section import TrainSection
+
+TRAIN = TrainSection(updates=1, decay=0.25)
+
+
+def split(model):
+    names = {id(one): name for name, one in model.named_parameters()}
+    groups = optimizer_of(model, TRAIN).param_groups
+    return {group["weight_decay"]: {names[id(one)] for one in group["params"]} for group in groups}
+
+
+@pytest.mark.parametrize("name", list(list_variants()))
+def test_every_parameter_is_in_one_group_and_vectors_do_not_decay(name):
+    model = build(name, width=16, layers=2, heads=2, vocab=32, context=8, device="meta")
+    found = split(model)
+    assert found[0.25] | found[0.0] == {name for name, _ in model.named_parameters()}
+    assert not found[0.25] & found[0.0]
+    for one, parameter in model.named_parameters():
+        assert one in found[0.0] or parameter.dim() >= 2
+
+
+def test_scales_and_shifts_of_a_series_do_not_decay_and_its_matrices_do():
+    found = split(build("pangu-pi", width=16, layers=1, heads=2, vocab=32, context=8))
+    series = {name for name in found[0.0] if ".ffn." in name}
+    assert series and all("weight" in name for name in found[0.25])
+    assert any("shortcut" in name for name in found[0.25])
+
+
+def test_it_is_adamw():
+    model = nn.Linear(3, 3)
+    twin = nn.Linear(3, 3)
+    twin.load_state_dict(model.state_dict())
+    train = TRAIN.model_copy(update={"decay": 0.0, "rate": 0.1})
+    pair = [
+        optimizer_of(model, train),
+        torch.optim.AdamW(twin.parameters(), lr=0.1, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    x = torch.randn(4, 3)
+    for one, optimizer in zip((model, twin), pair, strict=True):
+        one(x).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(model.weight, twin.weight, rtol=1e-5, atol=1e-6)

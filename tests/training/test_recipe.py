@@ -1,0 +1,122 @@
+"""Recipes: what is wrong in one is named, and what decides a run decides its hash."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.training.recipe import load_recipe, packaged, recipe_of
+
+LENGTH = {"train": {"updates": 3}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"train": {"updates": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
+        ({"trian": {}, **LENGTH}, r"a recipe has no 'trian'; did you mean 'train'\?"),
+        ({"train": {"updates": "a"}}, r"train\.updates is 'a'; input should be a valid integer"),
+        (
+            {"train": {"updates": 3, "rate": -1}},
+            r"train\.rate is -1; input should be greater than 0",
+        ),
+        ({"train": {"updates": 1, "tokens": 3}}, "train gives updates and tokens; expected one of"),
+        ({}, "train gives no length; expected one of updates, tokens, epochs: write updates = 400"),
+        ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
+        ({**LENGTH, "compare": {"arms": []}}, r"compare\.arms is \[\]"),
+        ({**LENGTH, "data": {"sources": [{"txt": "x"}]}}, "has no 'txt'; did you mean 'text'"),
+        ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
+        ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
+        ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
+    ],
+)
+def test_what_is_wrong_is_named(content, said):
+    with pytest.raises(UserError, match=said) as raised:
+        recipe_of(content, "my.toml")
+    assert str(raised.value).startswith("my.toml: ") and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_recipes_of_the_package_are_recipes(name):
+    found = load_recipe(name)
+    assert found.name == name and found.about.endswith(".")
+
+
+def test_a_name_that_is_no_recipe_is_told_its_nearest():
+    with pytest.raises(UserError, match=r"did you mean eight-residuals"):
+        load_recipe("eight-residual")
+
+
+def test_a_file_that_is_no_toml_is_told_so(tmp_path):
+    file = tmp_path / "mine.toml"
+    with pytest.raises(UserError, match="cannot read the recipe"):
+        load_recipe(file)
+    file.write_text("[train\n")
+    with pytest.raises(UserError, match="is not TOML"):
+        load_recipe(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="it is not UTF-8"):
+        load_recipe(file)
+    file.write_text("[train]\nupdates = 3\n")
+    assert load_recipe(file).name == "mine"
+
+
+def test_how_a_run_is_carried_out_does_not_decide_it():
+    plain = recipe_of(LENGTH)
+    other = recipe_of({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
+    assert plain.hash() == other.hash()
+
+
+@given(st.sampled_from([("train.rate", 0.5), ("model.width", 64), ("data.vocab", 300)]))
+def test_every_other_setting_decides_it(setting):
+    plain = recipe_of(LENGTH)
+    assert plain.changed(dict([setting])).hash() != plain.hash()
+
+
+def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("a = 1\n")
+    first = recipe_of({**LENGTH, "model": {"load": [str(file)]}})
+    before = first.hash()
+    file.write_text("a = 2\n")
+    assert first.hash() != before
+
+
+def test_a_hash_is_the_same_in_every_process():
+    code = (
+        "from layerlab.training.recipe import load_recipe;"
+        "print(load_recipe('eight-residuals-twin').hash())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    }
+    assert found == {load_recipe("eight-residuals-twin").hash()}
+    assert re.fullmatch(r"[0-9a-f]{12}", found.pop())
+
+
+def test_settings_are_changed_by_their_paths():
+    found = recipe_of(LENGTH).changed(
+        {"train.tokens": 1000, "model.options.r": 3, "model.options.shortcut.form": "full"}
+    )
+    assert found.train.updates is None and found.train.tokens == 1000
+    assert found.model.options == {"r": 3, "shortcut.form": "full"}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("train.bach", r"no setting 'train\.bach'; did you mean 'train\.batch'"),
+        ("nothing.x", r"no setting 'nothing\.x'"),
+        ("train.batch.x", r"no setting 'train\.batch\.x'"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
+    with pytest.raises(UserError, match=said):
+        recipe_of(LENGTH).changed({path: 1})
