@@ -1,5 +1,6 @@
 """The order of blocks: a function of the seed and a number; and what held-out text costs."""
 
+import itertools
 import math
 import time
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_attention_really_stops_at_documents(variant: str, attention: str) -> No
         packed = model(rows, position_ids=positions, use_cache=False).logits
         mixed = model(rows, use_cache=False).logits
         for row, cuts in ((0, (0, 9, 10, 24)), (1, (0, 15, 24))):
-            for first, last in zip(cuts, cuts[1:], strict=False):
+            for first, last in itertools.pairwise(cuts):
                 alone = model(rows[row : row + 1, first:last], use_cache=False).logits[0]
                 torch.testing.assert_close(packed[row, first:last], alone, atol=2e-5, rtol=1e-4)
     assert (packed[1, 15:] - mixed[1, 15:]).abs().max() > 1e-3

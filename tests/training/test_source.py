@@ -148,7 +148,7 @@ def test_damaged_files_are_named(tmp_path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path) -> None:
-    with pytest.raises(UserError, match="cannot read .*; name another file"):
+    with pytest.raises(UserError, match=r"cannot read .*; name another file"):
         fingerprint(tmp_path)
 
 

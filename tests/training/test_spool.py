@@ -38,7 +38,7 @@ def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> No
 
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="it.txt holds no text; give one with words"):
+    with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
         with spooled([Piece("", True)], tmp_path / "a", "it.txt", None):
             pass
     with pytest.raises(UserError, match=r"holds half of a surrogate pair \('\\ud800'\)"):

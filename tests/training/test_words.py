@@ -65,12 +65,12 @@ def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
 
 
 def test_what_cannot_be_used_is_named(tmp_path) -> None:
-    with pytest.raises(UserError, match="there is no tokenizer 'nobody/nothing'.*a name of the"):
+    with pytest.raises(UserError, match=r"there is no tokenizer 'nobody/nothing'.*a name of the"):
         loaded_words("nobody/nothing")
-    with pytest.raises(UserError, match="holds no tokenizer that can be loaded.*tokenizer.json"):
+    with pytest.raises(UserError, match=r"holds no tokenizer that can be loaded.*tokenizer.json"):
         loaded_words(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match="cannot read the tokenizer .*; expected a tokenizer.json"):
+    with pytest.raises(UserError, match=r"cannot read the tokenizer .*; expected a tokenizer.json"):
         loaded_words(str(tmp_path / "tokenizer.json"))
     bare = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     bare.pre_tokenizer = pre_tokenizers.Whitespace()
