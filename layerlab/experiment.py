@@ -12,7 +12,9 @@ import pandas as pd
 from layerlab import UserError, registry
 from layerlab.domain import shown
 from layerlab.report.comparison import save_comparison, save_run
-from layerlab.training.compare import Comparison, compared
+from layerlab.training.batch import Held
+from layerlab.training.compare import compared
+from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import Corpus, extent, prepare
 from layerlab.training.cost import Estimate, equal_time, estimate
 from layerlab.training.display import Display
@@ -173,14 +175,15 @@ def judged(task: Task) -> Comparison:
     Raises:
         UserError: runs differ in what the recipe does not declare, or none is finished.
     """
-    comparison = compared(task.recipe, task.runs, task.out / "runs")
+    comparison = compared(task.recipe, [task.folder(run) for run in task.runs])
     save_comparison(comparison.content, task.out)
     return comparison
 
 
 def estimated(task: Task) -> Estimate:
     """What the runs of a recipe cost, before any of them runs."""
-    return estimate(task.runs, task.recipe.run)
+    held = Held(task.corpus, task.runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
+    return estimate(task.runs, task.recipe.run, validation_tokens=held.tokens)
 
 
 def prepared(
@@ -202,7 +205,7 @@ def prepared(
     block = read.data.block or designed(read).shape.context
     runs = plan(read, extent(corpus, block))
     if read.compare is not None and read.compare.match == "time":
-        runs = equal_time(runs, arms(read.compare, read))
+        runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
     return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name)
 
 

@@ -55,7 +55,7 @@ def train(
 
     task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
     if planned:
-        _show(experiment.estimated(task), as_json)
+        _planned(experiment.estimated(task), as_json)
         return
     with _paused():
         trained = experiment.trained(task, progress=not quiet)
@@ -91,14 +91,16 @@ def compare(
 
     task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
     if planned:
-        _show(experiment.estimated(task), as_json)
+        _planned(experiment.estimated(task), as_json)
         return
     with _paused():
         comparison = (
             experiment.judged(task) if judge else experiment.contested(task, progress=not quiet)
         )
-    _show(comparison, as_json)
-    if not as_json:
+    if as_json:
+        _print(comparison.content)
+    else:
+        _draw(comparison)
         typer.echo(f"The page: {task.out / 'report.html'}")
 
 
@@ -137,14 +139,18 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _show(found: Any, as_json: bool) -> None:
+def _draw(found: Any) -> None:
     from rich.console import Console
 
+    console = Console(markup=False, highlight=False)
+    console.print(found.table(console.width))
+
+
+def _planned(found: Any, as_json: bool) -> None:
     if as_json:
         _print(found.to_json())
     else:
-        console = Console(markup=False, highlight=False)
-        console.print(found.table(console.width))
+        _draw(found)
 
 
 def _print(content: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from layerlab.training.alarm import Alarm, Alarmed, Limits
 from layerlab.training.reading import Reading
 from layerlab.training.recording import Recording, Sample
 from layerlab.training.rule import Rules
-from layerlab.training.table import Table
+from layerlab.training.ledger import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,7 +201,9 @@ class Monitor:
             return
         for face in self._faces:
             begin = face.register_forward_pre_hook(self._begin, with_kwargs=True)
-            self._handles += [begin, face.register_forward_hook(self._end, always_call=True)]
+            # Of two monitors the one that began to listen last is the first to end.
+            end = face.register_forward_hook(self._end, always_call=True, prepend=True)
+            self._handles += [begin, end]
         if self._early:
             self._session.enter_context(_uncompiled())
 
