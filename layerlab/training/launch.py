@@ -58,10 +58,10 @@ class Processes:
         """Whether it goes on: here nothing waits."""
         return self.code() is None
 
-    def stop(self) -> None:
+    def stop(self, sign: int = signal.SIGTERM) -> None:
         """Ask for a checkpoint and an end."""
         for one in self._all:
-            one.terminate()
+            one.send_signal(sign)
 
     def kill(self) -> None:
         """End it at once, and what it has started."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from layerlab import UserError
 from layerlab.lock import locked
@@ -37,6 +37,7 @@ class Outcome:
         ending: `skipped` was finished already; `stopped` left a checkpoint and can go on.
         result: of a run that is finished.
         said: the last lines of its log, where it failed.
+        why: it failed, in a few words, where its log may not say it.
         attempts: that were made now.
     """
 
@@ -45,6 +46,7 @@ class Outcome:
     ending: Ending
     result: dict[str, Any] | None = None
     said: tuple[str, ...] = ()
+    why: str = ""
     attempts: int = 0
 
     @property
@@ -52,7 +54,10 @@ class Outcome:
         """In words: finished, diverged, or why it failed."""
         if self.result is not None:
             return "diverged" if self.result.get("diverged") else "finished"
-        return f"failed: {self.said[-1]}" if self.said else self.ending
+        if self.ending != "failed":
+            return self.ending
+        why = f" ({self.why})" if self.why else ""
+        return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
 
 
 def alone(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
@@ -147,6 +152,7 @@ def finished(run: Run, folder: Path) -> dict[str, Any] | None:
     return result if result and result.get("run") == run.name else None
 
 
+@runtime_checkable
 class Work(Protocol):
     """A run that was handed out, to processes here or to a cluster."""
 
@@ -248,15 +254,14 @@ class _Pool:
         return []
 
     def _end(self, one: _Active, ending: Ending, result: dict[str, Any] | None) -> None:
-        said = [*one.work.words(), _why(one)] if ending == "failed" else []
-        if ending == "failed" and one.work.code() == WRONG:
-            said = one.work.words(1)
+        failed = ending == "failed"
         outcome = Outcome(
             run=one.run,
             folder=one.folder,
             ending=ending,
             result=result,
-            said=tuple(said),
+            said=tuple(one.work.words()) if failed else (),
+            why=_why(one) if failed and one.work.code() != WRONG else "",
             attempts=one.attempt,
         )
         self.ended[one.run.name] = outcome

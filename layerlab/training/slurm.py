@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,19 +40,19 @@ class Task:
         self, folder: Path, place: tuple[Slot, ...], command: Sequence[str] = WORKER
     ) -> None:
         self.folder, self.place, self.command = folder, place, tuple(command)
-        self._running: Processes | None = None
+        self._started: Processes | None = None
+        self._told = False
 
     def __call__(self) -> int:
         """Carry out the run, and give its exit code."""
-        self._running = Processes(self.folder, self.place, self.command)
-        here = os.environ.get("SUBMITIT_EXECUTOR") == "local"
-        if here:
-            # Slurm tells every process of a job; submitit's own executor only this one.
-            signal.signal(signal.SIGTERM, lambda *_: self._stop())
-        code = self._code()
-        if code == 128 + signal.SIGTERM and not here:
-            # Slurm has told the run to stop, and is about to put the job back into the queue;
-            # a job that ended by itself would not be.
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        with _deaf():
+            self._started = Processes(self.folder, self.place, self.command)
+        while (code := self._started.code()) is None:
+            time.sleep(_POLL)
+        if code == 128 + signal.SIGUSR1 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+            # Slurm is about to end the job and to put it back into its queue; a job that came to
+            # its own end before that would not be.
             time.sleep(DELAY)
         return code
 
@@ -61,19 +62,28 @@ class Task:
 
         self._stop()
         until = time.monotonic() + DELAY - 10
-        while self._running and self._running.code() is None and time.monotonic() < until:
+        while self._started and self._started.code() is None and time.monotonic() < until:
             time.sleep(_POLL)
         return DelayedSubmission(Task(self.folder, self.place, self.command))
 
-    def _code(self) -> int:
-        assert self._running is not None, "started just before"
-        while (code := self._running.code()) is None:
-            time.sleep(_POLL)
-        return code
-
     def _stop(self) -> None:
-        if self._running is not None:
-            self._running.stop()
+        if self._started is not None and not self._told:
+            self._started.stop(signal.SIGUSR1)
+        self._told = True
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What is started now hears only SIGUSR1.
+
+    Slurm sends its signals to every process of a job; a worker that hears two of them, one of Slurm
+    and one of the task, would take them for impatience and end without a checkpoint.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Cluster:

@@ -113,9 +113,6 @@ def _carried(folder: Path) -> None:
     # Before torch is imported: later it is too late for them.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.get("threads", 1)))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if hasattr(signal, "SIGUSR2"):
-        # Submitit's word to the process that started this one, heard by all of a Slurm job.
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     _follow(os.environ.get(PARENT))
     # Of several processes the first holds the folder for all.
     with locked(folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
@@ -148,7 +145,8 @@ def _outlive(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
     print("the process that started this run is gone; it stops too", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # Under Slurm, SIGTERM is not heard here.
+    os.kill(os.getpid(), getattr(signal, "SIGUSR1", signal.SIGTERM))
     time.sleep(_GRACE)
     os._exit(128 + signal.SIGTERM)
 
