@@ -140,7 +140,7 @@ def work(recipe: Recipe) -> Work:
     return Work(full=3 * full, causal=round(3 * (full - square * (block - 1) / (2 * block))))
 
 
-def utilisation(flops: float, seconds: float, peak: float) -> float:
+def utilisation(flops: int | float, seconds: float, peak: float) -> float:
     """Model FLOPs utilisation (MFU): what was achieved over the measured peak.
 
     Example:
@@ -148,6 +148,16 @@ def utilisation(flops: float, seconds: float, peak: float) -> float:
         0.15
     """
     return flops / seconds / peak
+
+
+def peak_of(recipe: Recipe) -> float | None:
+    """The measured peak that a recipe's runs are held against; None where there is no such device.
+
+    Unit: FLOPs per second.
+    """
+    if not here(recipe.run.device):
+        return None
+    return matmul_peak(recipe.run.device, recipe.train.precision, recipe.run.threads)
 
 
 def updates_for_time(seconds: Mapping[str, float], baseline: str, updates: int) -> dict[str, int]:
@@ -187,7 +197,12 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
     first = baseline or next(iter(named))
     of = {run.arm: run for run in reversed(runs)}
     free = [arm for arm in of if arm == first or "train.updates" not in named[arm].set]
-    peak = _needed_peak(of[first].recipe)
+    device, peak = of[first].recipe.run.device, peak_of(of[first].recipe)
+    if peak is None:
+        raise UserError(
+            f"arms are matched by time, and there is no {device!r} here to measure on; "
+            'plan where the runs will be, or write match = "flops"'
+        )
     measured = {arm: of[arm] for arm in free}
     flops = {arm: work(run.recipe).full for arm, run in measured.items()}
     seconds = settled(measured, flops, peak)
@@ -198,15 +213,6 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
         else run
         for run in runs
     ]
-
-
-def _needed_peak(recipe: Recipe) -> float:
-    if not here(recipe.run.device):
-        raise UserError(
-            f"arms are matched by time, and there is no {recipe.run.device!r} here to measure on; "
-            'plan where the runs will be, or write match = "flops"'
-        )
-    return matmul_peak(recipe.run.device, recipe.train.precision, recipe.run.threads)
 
 
 def _lasting(run: Run, updates: int) -> dict[str, Any]:
@@ -232,9 +238,7 @@ def estimate(
         validation_tokens: that each evaluation reads.
     """
     first = runs[0].recipe
-    peak = None
-    if here(first.run.device):
-        peak = matmul_peak(first.run.device, first.train.precision, first.run.threads)
+    peak = peak_of(first)
     arms: dict[str, list[Run]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)

@@ -5,7 +5,7 @@ import math
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
 
-def amount(value: float | None, unit: str = "") -> str:
+def amount(value: int | float | None, unit: str = "") -> str:
     """Three digits and a prefix of thousands.
 
     Example:
@@ -22,7 +22,7 @@ def amount(value: float | None, unit: str = "") -> str:
     return f"{value:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: int | float | None) -> str:
     """Hours, minutes and seconds, with days where there are any.
 
     Example:

@@ -1,0 +1,217 @@
+"""Live progress of one run or of many, on standard error; plain lines where none can be drawn."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.training.cost import peak_of
+from layerlab.training.pulse import Pulse
+from layerlab.training.quantity import amount, duration
+
+ROWS = 16  # of running runs that are shown at once
+WELL = {"finished", "skipped"}
+
+
+class Display:
+    """A `Watch` that a person reads.
+
+    Example:
+        >>> with Display({"llama-s1": 400}, quiet=True) as watch:
+        ...     watch.update("llama-s1", {"kind": "train", "update": 40, "loss": 5.0})
+        ...     watch.ended("llama-s1", "finished")
+        >>> watch.summary()
+        '1 of 1 run finished'
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, int] | Sequence[Any],
+        *,
+        peak: int | float | None = None,
+        quiet: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            runs: updates by name, or the runs of a plan.
+            peak: FLOPs per second that MFU is a share of; that of the first run's device, where it
+                is left out.
+            quiet: show nothing at all.
+            console: on standard error, where it is left out.
+        """
+        named = runs if isinstance(runs, Mapping) else _lengths(runs)
+        self.pulses = {name: Pulse(updates, clock) for name, updates in named.items()}
+        self.outcomes: dict[str, str] = {}
+        self.quiet = quiet
+        self.peak = peak
+        if peak is None and not quiet and not isinstance(runs, Mapping) and runs:
+            self.peak = peak_of(runs[0].recipe)
+        self.console = console or Console(stderr=True, highlight=False)
+        self._lock = threading.RLock()
+        self._told: dict[str, int] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Display":
+        if not self.quiet and self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """A line of a run's journal."""
+        with self._lock:
+            pulse = self.pulses.get(name)
+            if pulse is None:
+                return
+            pulse.take(event)
+            tenth = 10 * pulse.update // pulse.updates
+            if tenth > self._told.get(name, 0) and self._live is None and not self.quiet:
+                self._told[name] = tenth
+                self.console.print(Text(self._line(name, pulse)), soft_wrap=True)
+
+    def ended(self, name: str, outcome: str) -> None:
+        """A run has come to its end: "finished", "skipped", or what went wrong."""
+        with self._lock:
+            self.outcomes[name] = outcome
+            if outcome == "skipped" or self.quiet:
+                return
+            if outcome not in WELL:
+                self._print(f"{_plain(name)}: {_plain(outcome)}")
+            elif len(self.pulses) > 1 and self._live is None:
+                self._print(f"{_plain(name)}: {_plain(outcome)}; {self.summary()}")
+
+    def note(self, text: str) -> None:
+        """Something a user should know, above what is drawn."""
+        if not self.quiet:
+            self._print(_plain(text))
+
+    def drawn(self) -> RenderableType:
+        """What a terminal shows now."""
+        with self._lock:
+            if len(self.pulses) == 1:
+                ((name, pulse),) = self.pulses.items()
+                return self._single(name, pulse)
+            return self._many()
+
+    def summary(self) -> str:
+        """How many runs have ended, and how."""
+        well = sum(outcome in WELL for outcome in self.outcomes.values())
+        ill = len(self.outcomes) - well
+        total = len(self.pulses)
+        said = f"{well} of {total} run{'s' if total > 1 else ''} finished"
+        return f"{said}, {ill} diverged or failed" if ill else said
+
+    def left(self) -> float | None:
+        """Seconds until all runs have ended, at the rate of those that go on now."""
+        going = [pulse for name, pulse in self.pulses.items() if name not in self.outcomes]
+        rate = sum(pulse.rate() or 0.0 for pulse in going)
+        work = sum(pulse.updates - pulse.update for pulse in going)
+        return work / rate if rate else None if work else 0.0
+
+    def _print(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+    def _line(self, name: str, pulse: Pulse) -> str:
+        share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
+        facts = [*self._facts(pulse), f"{duration(pulse.left())} left"]
+        return f"{_plain(name)}: {share}, {', '.join(facts)}"
+
+    def _facts(self, pulse: Pulse) -> list[str]:
+        """What is known of a run, in words."""
+        facts = []
+        if pulse.loss is not None:
+            facts.append(f"loss {pulse.loss:.4g}")
+        if pulse.bits is not None:
+            facts.append(f"{pulse.bits:.4f} bits per byte")
+        tokens, flops = pulse.speed("tokens"), pulse.speed("flops")
+        if tokens is not None:
+            facts.append(f"{tokens:,.0f} tokens/s")
+        if flops is not None:
+            facts.append(amount(flops, "FLOP/s"))
+        if flops is not None and self.peak:
+            facts.append(f"MFU {flops / self.peak:.0%}")
+        return facts
+
+    def _single(self, name: str, pulse: Pulse) -> RenderableType:
+        head = Table.grid(padding=(0, 1))
+        left = pulse.left()
+        head.add_row(
+            Text(_plain(name)),
+            _bar(pulse, 24),
+            Text(f"update {pulse.update:,} of {pulse.updates:,}"),
+            Text(f"{duration(left)} left{_until(left)}"),
+        )
+        return Group(head, Text(", ".join(self._facts(pulse)), style="dim"))
+
+    def _many(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for title in ("run", "", "update", "loss", "bits/byte", "tokens/s", "left"):
+            table.add_column(title, justify="left" if title in {"run", ""} else "right")
+        running = {
+            name: pulse
+            for name, pulse in self.pulses.items()
+            if pulse.begun and name not in self.outcomes
+        }
+        for name, pulse in list(running.items())[:ROWS]:
+            table.add_row(*self._row(name, pulse))
+        left = self.left()
+        waiting = len(self.pulses) - len(running) - len(self.outcomes)
+        foot = f"{self.summary()}, {len(running)} running, {waiting} waiting; "
+        foot += f"{duration(left)} left{_until(left)}"
+        return Group(table, Text(foot)) if running else Text(foot)
+
+    def _row(self, name: str, pulse: Pulse) -> list[RenderableType]:
+        tokens = pulse.speed("tokens")
+        return [
+            Text(_plain(name), overflow="ellipsis", no_wrap=True),
+            _bar(pulse, 12),
+            Text(f"{pulse.update:,}/{pulse.updates:,}"),
+            Text("" if pulse.loss is None else f"{pulse.loss:.4g}"),
+            Text("" if pulse.bits is None else f"{pulse.bits:.4f}"),
+            Text("" if tokens is None else f"{tokens:,.0f}"),
+            Text(duration(pulse.left())),
+        ]
+
+
+def _lengths(runs: Sequence[Any]) -> dict[str, int]:
+    return {run.name: run.recipe.train.updates or 1 for run in runs}
+
+
+def _bar(pulse: Pulse, width: int) -> ProgressBar:
+    return ProgressBar(total=pulse.updates, completed=pulse.update, width=width)
+
+
+def _until(left: float | None) -> str:
+    """The time of day at which it ends; with the date where that is another day."""
+    if left is None or not math.isfinite(left) or left > 1e8:
+        return ""
+    now = datetime.now().astimezone()
+    end = now + timedelta(seconds=left)
+    return f", until {end:%H:%M}" if end.date() == now.date() else f", until {end:%d %b %H:%M}"
+
+
+def _plain(text: str) -> str:
+    """A text on one line, without what steers a terminal."""
+    return "".join(one if one.isprintable() else " " for one in text[:2000])

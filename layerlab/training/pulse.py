@@ -1,0 +1,60 @@
+"""How fast a run goes, from its latest events."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+WINDOW = 20  # events that a speed is taken over
+
+
+class Pulse:
+    """A run as its events tell it.
+
+    Attributes:
+        update: that was finished last.
+        updates: of the whole run.
+        loss: of that update, in nats per token.
+        bits: per byte, at the last evaluation.
+        begun: whether anything was heard.
+    """
+
+    def __init__(self, updates: int, clock: Callable[[], float]) -> None:
+        self.update, self.updates = 0, max(1, updates)
+        self.loss: float | None = None
+        self.bits: float | None = None
+        self.begun = False
+        self._clock = clock
+        self._events: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=WINDOW)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Hear of an event."""
+        if event["update"] < self.update:  # begun anew, after a checkpoint
+            self._events.clear()
+        self.begun, self.update = True, min(event["update"], self.updates)
+        self.loss = event.get("loss", self.loss)
+        self.bits = event.get("bits_per_byte", self.bits)
+        if event["kind"] in {"train", "evaluation"}:
+            self._events.append((self._clock(), event))
+
+    def speed(self, what: str) -> float | None:
+        """Of tokens or FLOPs, per second of training; None until two events tell."""
+        told = [event for _, event in self._events if what in event and "seconds" in event]
+        if len(told) < 2:
+            return None
+        seconds = told[-1]["seconds"] - told[0]["seconds"]
+        return (told[-1][what] - told[0][what]) / seconds if seconds > 0 else None
+
+    def rate(self) -> float | None:
+        """Updates per second on the clock, with evaluations and checkpoints."""
+        if len(self._events) < 2:
+            return None
+        (start, first), (end, last) = self._events[0], self._events[-1]
+        done = last["update"] - first["update"]
+        return done / (end - start) if end > start and done else None
+
+    def left(self) -> float | None:
+        """Seconds on the clock until the run has ended."""
+        rate = self.rate()
+        if self.update >= self.updates:
+            return 0.0
+        return (self.updates - self.update) / rate if rate else None
