@@ -72,9 +72,10 @@ class Recipe(Section):
     def hash(self) -> str:
         """Twelve hexadecimal digits of all that decides: the same in every process.
 
-        Files of one's own count by what is in them.
+        Files of one's own count by what is in them. Defaults are left out, so that a setting which
+        a later version adds leaves the runs of an earlier one what they are.
         """
-        content = self.decisive()
+        content = self.model_dump(mode="json", exclude=set(_BESIDE), exclude_defaults=True)
         loaded = [hashlib.blake2b(Path(one).read_bytes()).hexdigest() for one in self.model.load]
         text = json.dumps([content, loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
