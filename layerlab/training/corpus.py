@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
@@ -282,10 +282,13 @@ def _sound(folder: Path) -> bool:
 
 
 def _whole(file: Path, size: int, content: str) -> bool:
-    found = file.stat().st_size
-    return found == size and (
-        size > CHECKED or blake2b(file.read_bytes(), digest_size=16).hexdigest() == content
-    )
+    if file.stat().st_size != size:
+        return False
+    if size > CHECKED:
+        return True
+    with file.open("rb") as stream:
+        found = file_digest(stream, lambda: blake2b(digest_size=16))
+    return found.hexdigest() == content
 
 
 def _read(folder: Path, data: DataSection, notes: tuple[str, ...]) -> Corpus:

@@ -8,7 +8,7 @@ from pathlib import Path
 from layerlab import UserError
 from layerlab.training.source import Piece
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 # A share of held-out text that a boundary between documents may miss before one is cut.
 TOLERANCE = 0.25
 
@@ -49,7 +49,7 @@ class Spool:
         return Spool(self.data, [*head, near]), Spool(self.data, [near, *tail])
 
     def documents(self) -> Iterator[Iterator[str]]:
-        """Each document in pieces of at most a MiB that end with a line where there is one."""
+        """Each document in pieces of at most 256 KiB that end with a line where there is one."""
         for first, last in zip(self.starts, self.starts[1:], strict=False):
             yield self._pieces(first, last)
 
