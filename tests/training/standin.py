@@ -28,7 +28,8 @@ def main(how: str, folder: Path) -> None:
         sys.exit(2)
     _follow(os.environ.get(PARENT))
     with Halt() as halt:
-        for update in range(start + 1, 60 if how == "slow" else start + 4):
+        long = how == "slow" or (how == "preempted" and attempt == 0 and "first" in name)
+        for update in range(start + 1, 300 if long else start + 4):
             with (folder / "events.jsonl").open("a") as stream:
                 stream.write(json.dumps({"kind": "train", "update": update, "loss": 1.0}) + "\n")
             if attempt == 0 and how in {"crash", "killed", "hangs"} and "first" in name:
@@ -37,7 +38,7 @@ def main(how: str, folder: Path) -> None:
             if halt.wanted:
                 kept.write_text(str(update))
                 halt.leave()
-            time.sleep(0.2 if how == "slow" else 0.02)
+            time.sleep(0.2 if long else 0.02)
     seen = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
     cores = sorted(os.sched_getaffinity(0))
     result = {"run": name, "cores": cores, "start": start, "environment": seen}
