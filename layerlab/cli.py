@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
+from layerlab.command import compare, train
 from layerlab.pause import Paused
 from layerlab.studies.command import study
-from layerlab.training.command import compare, train
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
