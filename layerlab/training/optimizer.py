@@ -1,6 +1,7 @@
 """AdamW with its weight decay on matrices alone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,4 +37,5 @@ def optimizer_of(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
 def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
     for module in model.modules():
         if isinstance(module, DECAYED):
-            yield module.weight
+            forms: Any = getattr(module, "parametrizations", {})
+            yield forms.weight.original if "weight" in forms else module.weight

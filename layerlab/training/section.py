@@ -218,12 +218,15 @@ class ControlSection(Section):
         clip: QK-clip: the largest score that a head may reach; its weights are scaled down after an
             update that passes it. 0 clips nothing.
         reparametrise: sigma-reparametrisation of the query and key matrices.
+        gamma: where their learnable size then starts: at their own `norm`, so that the model is at
+            first the same, or at `one`.
     """
 
     spectral: Annotated[float, Field(ge=0)] = 0.0
     condition: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(ge=0)] = 0.0
     reparametrise: bool = False
+    gamma: Literal["norm", "one"] = "norm"
 
 
 class EmulateSection(Section):
