@@ -163,7 +163,7 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
         )
     with _display(task, progress) as watch:
         if task.recipe.compare.lockstep:
-            in_lockstep(task.runs, {run.name: task.folder(run) for run in task.runs}, watch)
+            in_lockstep(task.runs, task.corpus, task.out / "runs", watch)
         else:
             carry_out(task.runs, task.out / "runs", task.recipe.run, watch)
     return judged(task)

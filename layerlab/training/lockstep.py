@@ -3,29 +3,31 @@
 Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 
 from layerlab import UserError
+from layerlab.lock import locked
 from layerlab.training.corpus import Corpus
 from layerlab.training.halt import Halt
 from layerlab.training.loop import Diverged, Training
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
+from layerlab.training.runner import finished
 from layerlab.training.watch import Watch
+from layerlab.training.worker import write_run
 
 
-def in_lockstep(
-    runs: Sequence[Run], corpus: Corpus, folders: Mapping[str, Path], watch: Watch
-) -> None:
+def in_lockstep(runs: Sequence[Run], corpus: Corpus, out: Path, watch: Watch) -> None:
     """Carry out the runs that are not finished, one seed after the other.
 
     Args:
-        folders: of each run by its name.
+        out: in which each run has a folder of its name.
 
     Raises:
-        UserError: runs differ in their precision, of which a process has one.
+        UserError: runs differ in their precision, of which a process has one, or another process
+            holds one of them.
         Halted: a signal asked to stop; every run left a checkpoint.
     """
     precisions = sorted({run.recipe.train.precision for run in runs})
@@ -35,8 +37,12 @@ def in_lockstep(
             "expected one train.precision: write lockstep = false"
         )
     for _, group in groupby(runs, key=lambda run: run.seed):
-        waiting = [run for run in group if result_of(folders[run.name]) is None]
-        _together([Training(run, corpus, folders[run.name], watch) for run in waiting])
+        with ExitStack() as stack:
+            waiting = [run for run in group if finished(run, out / run.name) is None]
+            for run in waiting:
+                stack.enter_context(locked(out / run.name))
+                write_run(run, out / run.name)
+            _together([Training(run, corpus, out / run.name, watch) for run in waiting])
 
 
 def _together(trainings: list[Training]) -> None:

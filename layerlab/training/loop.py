@@ -82,7 +82,8 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
     for path in run.recipe.model.load:
         registry.load(path)
     found = designed(run.recipe)
-    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed).to(device)
+    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+    torch.nn.Module.to(model, device)
     model.set_attn_implementation(run.recipe.train.attention)
     if run.recipe.train.compile:
         # Most variants make one graph for all layers; some, one each.

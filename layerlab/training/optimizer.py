@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from layerlab.training.section import TrainSection
 
@@ -34,7 +34,7 @@ def optimizer_of(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     )
 
 
-def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+def _matrices(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         if isinstance(module, DECAYED):
             forms: Any = getattr(module, "parametrizations", {})

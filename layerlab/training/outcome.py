@@ -48,5 +48,6 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         digest.update(name.encode())
-        digest.update(weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        flat = weights[name].detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
