@@ -63,9 +63,9 @@ def paired_curve(
     return points
 
 
-def _by_point(runs: Mapping[int, Record], by: str, metric: str) -> dict[float, dict[int, float]]:
+def _by_point(runs: Mapping[int, Record], by: str, metric: str) -> dict[int | float, dict[int, float]]:
     """Values by point, then by seed."""
-    found: dict[float, dict[int, float]] = {}
+    found: dict[int | float, dict[int, float]] = {}
     for seed, record in runs.items():
         events = [event for event in record.events if event.get("kind") == "evaluation"]
         for rank, event in enumerate(events):

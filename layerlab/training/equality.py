@@ -11,6 +11,7 @@ from layerlab.training.plan import flattened
 from layerlab.training.section import CompareSection
 
 Manifest = Mapping[str, Any]
+Flat = Mapping[str, Any]
 Pair = tuple[str, str]
 
 # What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
@@ -99,7 +100,8 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
     Raises:
         UserError: they differ in more; it names where, why that matters, and what to type.
     """
-    found = [*_contrasts(manifests), *_orders(manifests)]
+    flat = [_flat(one) for one in manifests]
+    found = [*_contrasts(manifests, flat), *_orders(manifests, flat)]
     differ = [one for one in found if not _allowed(one, varied)]
     equal_tokens = _equal_tokens(manifests)
     roots = [
@@ -125,12 +127,11 @@ def notes(manifests: Sequence[Manifest]) -> list[str]:
     ]
 
 
-def _contrasts(manifests: Sequence[Manifest]) -> Iterator[Contrast]:
+def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
     """Each arm's first run against the first of all, and the arm's other runs against its own.
 
     What may differ inside of an arm may differ between arms too, so that nothing is missed.
     """
-    flat = [_flat(one) for one in manifests]
     leads: dict[str, int] = {}
     for index, manifest in enumerate(manifests):
         lead = leads.setdefault(str(manifest.get("arm")), index)
@@ -140,7 +141,7 @@ def _contrasts(manifests: Sequence[Manifest]) -> Iterator[Contrast]:
 
 def _between(
     manifests: Sequence[Manifest],
-    flat: Sequence[Mapping[str, Any]],
+    flat: Sequence[Flat],
     pair: tuple[int, int],
     within: bool,
 ) -> Iterator[Contrast]:
@@ -152,13 +153,12 @@ def _between(
             yield Contrast(path=path, runs=runs, values=values, within=within)
 
 
-def _orders(manifests: Sequence[Manifest]) -> Iterator[Contrast]:
+def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
     """The order of the text depends on the seed, and must not depend on anything else."""
     leads: dict[Any, tuple[str, Any]] = {}
-    for manifest in manifests:
-        flat = _flat(manifest)
-        run, order = str(manifest.get("run")), flat.get("data.order")
-        name, expected = leads.setdefault(flat.get("train.seed"), (run, order))
+    for manifest, settings in zip(manifests, flat, strict=True):
+        run, order = str(manifest.get("run")), settings.get("data.order")
+        name, expected = leads.setdefault(settings.get("train.seed"), (run, order))
         if order != expected:
             yield Contrast(
                 path="data.order", runs=(name, run), values=(expected, order), within=False

@@ -1,0 +1,96 @@
+"""A comparison for a terminal; what came from outside is never read as markup."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.training.verdict import number
+
+Row = Mapping[str, Any]
+Value = int | float | None
+STYLES = {
+    "better": "green",
+    "worse": "red",
+    "identical": "cyan",
+    "baseline": "bold",
+    "too few seeds": "yellow",
+    "no verdict": "yellow",
+}
+# From these widths on a column is shown; what decides comes first.
+_COLUMNS: tuple[tuple[str, int, Callable[[Row, str], str]], ...] = (
+    ("arm", 0, lambda row, _: str(row["arm"])),
+    ("n", 60, lambda row, _: f"{row['n']}"),
+    ("mean", 0, lambda row, metric: _short(row[metric], ".4f")),
+    ("sd", 90, lambda row, _: "-" if row["sd"] is None else number(row["sd"])),
+    ("difference", 0, lambda row, _: _signed(row["difference"])),
+    ("interval", 80, lambda row, _: _interval(row)),
+    ("p (Holm)", 70, lambda row, _: _short(row["holm"], ".2g")),
+    ("detectable", 110, lambda row, _: _short(row["detectable"], ".4f")),
+    ("rate", 120, lambda row, _: _short(row["rate"], "g")),
+    ("tokens/s", 130, lambda row, _: _short(row["tokens_per_second"], ",.0f")),
+    ("memory", 140, lambda row, _: _memory(row["peak_memory_bytes"])),
+    ("parameters", 150, lambda row, _: _short(row["parameters"], ",.0f")),
+    ("match %", 160, lambda row, _: _short(row["mismatch"], "+.2f")),
+    ("verdict", 0, lambda row, _: str(row["verdict"])),
+)
+
+
+def table(content: Mapping[str, Any], width: int) -> Group:
+    """The rows, then each verdict in words, then what has to be known beside."""
+    metric = str(content["metric"])
+    shown = [column for column in _COLUMNS if width >= column[1]]
+    found = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    for name, _, _ in shown:
+        left = name in ("arm", "verdict")
+        found.add_column(
+            _text(name), justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
+    for row in content["rows"]:
+        style = STYLES.get(str(row["verdict"]), "")
+        found.add_row(*(_text(cell(row, metric), style) for _, _, cell in shown))
+    return Group(*_above(content), found, Text(), *_below(content))
+
+
+def _above(content: Mapping[str, Any]) -> Iterator[Text]:
+    unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
+    rivals = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
+    head = f"{content['name']}: {unit} on held-out text, lower is better; differences to {rivals}"
+    yield _text(head, "bold")
+    if content["about"]:
+        yield _text(content["about"], "dim")
+    if content["inferred"]:
+        yield _text(f"Inferred: {content['inferred']}", "dim")
+
+
+def _below(content: Mapping[str, Any]) -> Iterator[Text]:
+    for row in content["rows"]:
+        yield _text(row["said"], STYLES.get(str(row["verdict"]), ""))
+    for remark in content["remarks"]:
+        yield _text(f"- {remark}", "dim")
+
+
+def _text(given: str, style: str = "") -> Text:
+    """Text as it stands: no markup, no escape sequences, one line."""
+    kept = "".join(one if one.isprintable() else " " for one in given)
+    return Text(" ".join(kept.split()), style=style)
+
+
+def _signed(value: Value) -> str:
+    return "-" if value is None else number(value, sign=True)
+
+
+def _interval(row: Row) -> str:
+    if row["low"] is None or row["high"] is None:
+        return "-"
+    return f"{number(row['low'], True)} to {number(row['high'], True)}"
+
+
+def _short(value: Value, style: str) -> str:
+    return "-" if value is None else format(value, style)
+
+
+def _memory(value: Value) -> str:
+    return "-" if value is None else f"{value / 2**20:,.0f} MiB"

@@ -1,0 +1,57 @@
+"""Folders of runs are read as they are, and damaged ones are named."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.training.record import Record, read_record
+from tests.training.drawn import recipe, record, runs, write
+
+RUN = runs(recipe())[0]
+
+
+def test_a_run_is_read_back(tmp_path: Path) -> None:
+    given = record(RUN, 3.5)
+    found = read_record(write(tmp_path, given))
+    assert found == given
+    assert (found.arm, found.seed, found.rate, found.name) == ("llama", 1, 1e-3, RUN.name)
+    assert found.finished and found.diverged is None and found.value("nats") == 3.5
+
+
+def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path: Path) -> None:
+    folder = write(tmp_path, Record(manifest=record(RUN, 3.5).manifest, events=()))
+    (folder / "events.jsonl").write_text('{"kind":"train","update":1,"loss":5.0}\n{"kind":"tr')
+    found = read_record(folder)
+    assert found is not None and not found.finished and found.value("nats") is None
+    assert [event["update"] for event in found.events] == [1]
+
+
+@pytest.mark.parametrize("nats", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_a_divergence(nats: float) -> None:
+    assert record(RUN, nats).diverged == "no finite loss"
+    assert record(RUN, nats, diverged="NaN in layer 2").diverged == "NaN in layer 2"
+    assert record(RUN, None).diverged is None
+
+
+def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    with pytest.raises(UserError, match="no folder of a run at"):
+        read_record(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("manifest.json", "{", "delete .* and run it again"),
+        ("result.json", "[]", "is no table; delete"),
+        ("manifest.json", '{"run": "a", "arm": "b"}', "has no 'recipe'; delete"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str) -> None:
+    folder = write(tmp_path, record(RUN, 3.5))
+    (folder / file).write_text(text)
+    with pytest.raises(UserError, match=said) as told:
+        read_record(folder)
+    assert file in str(told.value) and "\n" not in str(told.value)
