@@ -29,6 +29,8 @@ NAME = 60
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 # How a remark on a declared difference begins.
 _DIFFER = "declared to differ"
+# The parts that are long: only their numbers are drawn, and each is checked as it is read.
+_BULK = ("curves", "monitor")
 # Lists of rows, other lists, tables, texts: whatever is missing is empty.
 _ROWS = ("rows", "runs", "curves", "paired", "monitor", "alarms", "notes", "samples")
 _KINDS: Mapping[str, type] = {
@@ -181,7 +183,8 @@ def _checked(content: Mapping[str, Any]) -> Json:
     Raises:
         UserError: a part is of another kind.
     """
-    whole: Json = dict(plain(content))
+    whole: Json = dict(plain({k: v for k, v in content.items() if k not in _BULK}))
+    whole |= {name: content[name] for name in _BULK if name in content}
     for name, kind in _KINDS.items():
         found = kind() if whole.get(name) is None else whole[name]
         if not isinstance(found, kind) or (name in _ROWS and not _mappings(found)):
@@ -245,7 +248,8 @@ def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str]
     for name in names:
         rows = _rows(content, name)
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
-        disk.write_file(folder / TABLES / f"{name}.csv", table.to_csv(index=False))
+        written = table.to_csv(index=False).encode("utf-8", "backslashreplace").decode()
+        disk.write_file(folder / TABLES / f"{name}.csv", written)
 
 
 def _rows(content: Mapping[str, Any], name: str) -> list[Any]:

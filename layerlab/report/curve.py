@@ -102,7 +102,7 @@ def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
 
 
 def _columns(points: pd.DataFrame, ends: np.ndarray, values: Sequence[str]) -> Json:
-    groups = points.groupby(ends, sort=True)
+    groups = points.assign(bin=ends).groupby("bin", sort=True)
     found: Json = {"update": [short(float(n), 12) for n in groups["update"].last()]}
     for name in PLACES:
         found[name] = _place(groups[name].last(), found["update"])

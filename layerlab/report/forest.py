@@ -44,7 +44,7 @@ def signed(value: Any, width: Any = None) -> str:
         >>> signed(0.01234), signed(-0.5), signed(0.0), signed(None), signed(-0.0304, 0.01)
         ('+0.01234', '−0.5', '0', '–', '−0.0304')
     """
-    number, about = short(value, 4), short(width)
+    number, about = short(value, 12), short(width)
     if number is None:
         return "–"
     if about:
@@ -94,7 +94,7 @@ def _line(row: Mapping[str, Any], base: bool, reach: float, order: Sequence[str]
     }
 
 
-def _percent(value: float | None, reach: float) -> float | None:
+def _percent(value: float | int | None, reach: float) -> float | None:
     if value is None:
         return None
     return round(min(100.0, max(0.0, 50 + 50 * value / reach)), 2)

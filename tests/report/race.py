@@ -1,8 +1,10 @@
 """A simulated comparison, shaped like a real one: the page can be tested without training."""
 
+import json
 import math
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,6 +183,10 @@ def _row(name: str, base: str, runs: Rows, seeds: Sequence[int], index: int) -> 
     p = stats.ttest_1samp(difference, 0).pvalue if n > 1 and name != base else math.nan
     holm = min(1.0, p * (len(ARMS) - 1))
     verdict = _verdict(name == base, n, mean, holm)
+    tested = {"low": mean - half, "high": mean + half, "p": p, "holm": holm}
+    tested |= {"detectable": 1.4 * half, "sd": nats.std(ddof=1) if n > 1 else math.nan}
+    if name == base:
+        tested = dict.fromkeys(tested, math.nan)
     sums = ("tokens_per_second", "peak_memory_bytes", "parameters", "flops", "rate")
     return {
         "arm": name,
@@ -188,13 +194,8 @@ def _row(name: str, base: str, runs: Rows, seeds: Sequence[int], index: int) -> 
         "nats": float(nats.mean()),
         "bits_per_byte": float(nats.mean() / 2.6),
         "accuracy": float(0.9 - nats.mean() / 6),
-        "sd": float(nats.std(ddof=1)) if n > 1 else math.nan,
         "difference": mean,
-        "low": mean - half,
-        "high": mean + half,
-        "p": float(p),
-        "holm": float(holm),
-        "detectable": 1.4 * half,
+        **{key: float(v) if math.isfinite(v) else None for key, v in tested.items()},
         "paired": True,
         "seeds_needed": 7 if verdict == "not distinguishable" else None,
         **{key: first[key] for key in sums},
@@ -280,3 +281,33 @@ def _manifest(run: dict[str, Any]) -> dict[str, Any]:
         "batch_tokens": BATCH,
         "micro_batch": 16,
     }
+
+
+def write_runs(content: dict[str, Any], folder: Path) -> list[Path]:
+    """The folders of the runs, as training leaves them."""
+    return [_write_run(content, run, folder / "runs" / run["run"]) for run in content["runs"]]
+
+
+def _write_run(content: dict[str, Any], run: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    own = next(one for one in content["curves"] if one["run"] == run["run"])
+    events = [
+        {"kind": kind, **dict(zip(own[kind], point, strict=True))}
+        for kind in COLUMNS
+        for point in zip(*own[kind].values(), strict=True)
+    ]
+    readings = [row for row in content["monitor"] if row["run"] == run["run"]]
+    for update in sorted({row["update"] for row in readings}):
+        keys = ("layer", "head", "measure", "value")
+        rows = [{key: r[key] for key in keys} for r in readings if r["update"] == update]
+        events.append({"kind": "monitor", "update": update, "rows": rows})
+    events.append({"kind": "note", "update": 3, "text": "resumed at update 3"})
+    events.append({"kind": "alarm", "update": 9, "text": "scores grow", "layer": 1})
+    events.append({"kind": "sample", "update": 9, "prompt": "The jury", "text": " said"})
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    # The last line was cut off when the process was killed.
+    (folder / "events.jsonl").write_text(text + '{"kind":"train","upd')
+    parts = {"manifest": content["manifests"][run["run"]], "recipe": content["recipe"]}
+    for name, part in {**parts, "result": run}.items():
+        (folder / f"{name}.json").write_text(json.dumps(part))
+    return folder

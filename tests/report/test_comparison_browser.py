@@ -1,0 +1,172 @@
+"""The page of a comparison in a real browser: its switches work, and it asks nobody for anything."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.report.comparison import render, render_run
+from tests.report.race import race, single
+from tests.report.sample import HOSTILE
+from tests.report.test_browser import LOCAL, PHONE, browser
+
+__all__ = ["browser"]
+
+Open = Callable[..., Any]
+NAMES = ("llama", "history-1", "history-2")
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a page from disk; at the end no error was logged and nothing was asked for."""
+    contexts, problems, requests = [], [], []
+
+    def open_page(text: str, **options: Any) -> Any:
+        file = tmp_path / "report.html"
+        file.write_text(text, encoding="utf-8")
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(LOCAL)] == []
+
+
+def show(page: Any, name: str) -> Any:
+    """A section, in view and drawn."""
+    section = page.locator(f"section#{name}")
+    section.scroll_into_view_if_needed()
+    page.wait_for_selector(f"section#{name}[data-drawn] .main-svg", state="attached")
+    return section
+
+
+def places(section: Any) -> list[list[float]]:
+    """The x of every line with marks."""
+    return section.locator("[data-part=plot]").evaluate(
+        "node => node.data.filter((t) => t.mode.includes('markers')).map((t) => [...t.x])"
+    )
+
+
+def title(section: Any, axis: str) -> str:
+    return section.locator(f"[data-part=plot] .{axis}title").text_content()
+
+
+def test_the_axis_the_quantity_and_the_band_are_switched(opened: Open):
+    content = race(NAMES)
+    section = show(opened(render(content)), "curves")
+    own = content["curves"][0]["evaluation"]
+    assert places(section)[0] == own["update"]
+    for value, name in (("tokens", "training tokens"), ("flops", "training FLOPs")):
+        section.get_by_label("Against").select_option(value)
+        assert title(section, "x") == name
+        assert places(section)[0] == pytest.approx(own[value], rel=1e-4)
+    section.get_by_label("Against").select_option("seconds")
+    assert title(section, "x") == "training time, seconds"
+    assert len(places(section)) == len(NAMES)
+    assert title(section, "y") == "nats per token, held out"
+    section.get_by_label("Show").select_option("loss")
+    assert title(section, "y") == "training loss, nats per token"
+    assert len(places(section)[0]) == len(content["curves"][0]["train"]["loss"])
+    fills = section.locator(".plot .js-fill")
+    assert fills.count() == len(NAMES)
+    section.get_by_label("Band").select_option("none")
+    assert fills.count() == 0
+
+
+def test_seeds_rates_and_arms_are_shown_on_demand(opened: Open):
+    page = opened(render(race(NAMES, rates=(0.001, 0.003))))
+    section = show(page, "curves")
+    lines = section.locator(".plot .scatterlayer .js-line")
+    bands = 2 * len(NAMES)
+    assert lines.count() == len(NAMES) + bands
+    section.get_by_label("each seed").check()
+    assert lines.count() == 4 * len(NAMES) + bands
+    section.get_by_label("each seed").uncheck()
+    section.get_by_label("other learning rates").check()
+    assert lines.count() == 2 * len(NAMES) + bands
+    section.get_by_label("other learning rates").uncheck()
+    page.locator("#arms label").filter(has_text="history-1").click()
+    assert lines.count() == (len(NAMES) - 1) * 3
+    assert "history-1" not in section.locator("[data-part=key]").inner_text()
+    assert show(page, "paired").locator("figure").count() == 1
+    assert show(page, "rates").locator(".plot .scatterlayer").count() == 1
+
+
+def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(opened: Open):
+    content = race(NAMES)
+    run = content["runs"][-1]
+    run["diverged"] = "the loss is NaN"
+    for columns in (content["curves"][-1]["train"], content["curves"][-1]["evaluation"]):
+        for name in columns:
+            columns[name] = columns[name][: len(columns[name]) // 2]
+    section = show(opened(render(content)), "curves")
+    found = section.locator("[data-part=plot]").evaluate(
+        "node => node.data.map((t) => [t.marker?.symbol, t.x.length, t.hovertext?.[0] ?? ''])"
+    )
+    ((_, length, text),) = [one for one in found if one[0] == "x-thin"]
+    assert length == 5 and "seed 3, diverged" in text
+    means = [one for one in found if "2 seeds" in one[2]]
+    assert [one[1] for one in means] == [10]
+    assert "it is in no mean" in section.locator("[data-part=hint]").inner_text()
+
+
+def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(opened: Open):
+    page = opened(render(race(NAMES)))
+    section = show(page, "monitor")
+    section.locator(".heatmaplayer image").first.wait_for(state="attached")
+    assert section.locator(".heatmaplayer image").count() == len(NAMES)
+    profile = section.locator("[data-part=profile]")
+    late = profile.evaluate("node => [...node.data[0].y]")
+    section.get_by_role("slider").focus()
+    page.keyboard.press("Home")
+    assert section.locator("[data-part=moment]").inner_text() == "update 40"
+    early = profile.evaluate("node => [...node.data[0].y]")
+    assert all(a < b for a, b in zip(early, late, strict=True))
+    section.get_by_label("Quantity").select_option(label="gradient")
+    assert profile.locator(".ytitle").text_content() == "gradient"
+    section.get_by_role("button", name="Play").click()
+    page.wait_for_function(
+        "document.querySelector('[data-part=moment]').textContent !== 'update 40'"
+    )
+
+
+def test_on_a_phone_nothing_is_wider_than_the_page(opened: Open):
+    page = opened(render(race()), viewport=PHONE, has_touch=True)
+    for name in ("curves", "paired", "monitor"):
+        show(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    boxes = page.locator(".contest").evaluate_all(
+        "nodes => nodes.map((n) => n.getBoundingClientRect().right)"
+    )
+    assert max(boxes) <= PHONE["width"]
+
+
+def test_hostile_names_stay_text_where_plots_show_them(opened: Open):
+    name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
+    page = opened(render(race(("llama", name))))
+    section = show(page, "curves")
+    section.locator(".plot .scatterlayer .points .point").last.hover(force=True)
+    hover = section.locator(".plot .hoverlayer .hovertext")
+    hover.wait_for(state="attached")
+    show(page, "paired")
+    assert page.locator(".plot svg a, .plot svg img, .maps svg a").count() == 0
+    assert page.evaluate("window.__pwned") is None
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 3
+
+
+def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(opened: Open):
+    section = show(opened(render_run(single())), "curves")
+    assert len(places(section)) == 1
+    empty = opened(render_run({"name": "empty"}))
+    empty.wait_for_selector("section#curves[data-drawn]")
+    assert "No run has such a curve yet." in empty.locator("#curves").inner_text()
