@@ -195,7 +195,9 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
     """
     named = {str(arm.name): arm for arm in arms}
     first = baseline or next(iter(named))
-    of = {run.arm: run for run in reversed(runs)}
+    of: dict[str, Run] = {}
+    for run in runs:
+        of.setdefault(run.arm, run)
     free = [arm for arm in of if arm == first or "train.updates" not in named[arm].set]
     device, peak = of[first].recipe.run.device, peak_of(of[first].recipe)
     if peak is None:
