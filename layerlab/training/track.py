@@ -101,6 +101,9 @@ def trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> T
     check(names)
     place = folder / FOLDER
     if names:
+        from accelerate.state import PartialState
+
+        PartialState()  # accelerate's trackers ask it which process this is
         place.mkdir(parents=True, exist_ok=True)
     keys = _keys(place, names)
     started = {}
