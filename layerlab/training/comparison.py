@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE = "comparison.json"
+# What has to be looked into; texts and whole numbers, most of all there is, need no look.
+_DEEP = (float, Mapping, list, tuple)
 Part = Literal["rows", "runs", "curves", "paired"]
 
 
@@ -102,11 +104,17 @@ def load_comparison(folder: str | PathLike[str]) -> Comparison:
 
 def plain(value: Any) -> Any:
     """The same in what JSON has: no infinity, and nothing that is not a number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {
+            str(name): plain(one) if isinstance(one, _DEEP) else one for name, one in value.items()
+        }
+    return (
+        [plain(one) if isinstance(one, _DEEP) else one for one in value]
+        if isinstance(value, list | tuple)
+        else value
+    )
 
 
 def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:

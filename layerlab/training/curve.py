@@ -63,7 +63,9 @@ def paired_curve(
     return points
 
 
-def _by_point(runs: Mapping[int, Record], by: str, metric: str) -> dict[int | float, dict[int, float]]:
+def _by_point(
+    runs: Mapping[int, Record], by: str, metric: str
+) -> dict[int | float, dict[int, float]]:
     """Values by point, then by seed."""
     found: dict[int | float, dict[int, float]] = {}
     for seed, record in runs.items():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from layerlab.training.record import Record
 from layerlab.training.search import Best, best
@@ -34,7 +35,7 @@ class Side:
         """At the rate that the arm is judged at, by seed."""
         return self.sweep[self.chosen.rate] if self.chosen else {}
 
-    @property
+    @cached_property
     def values(self) -> dict[int, float]:
         """What is compared, by seed; diverged runs have no value."""
         return {
@@ -43,7 +44,7 @@ class Side:
             if run.diverged is None and (value := run.value(self.metric)) is not None
         }
 
-    @property
+    @cached_property
     def diverged(self) -> dict[int, str]:
         """Why, by seed."""
         return {seed: run.diverged for seed, run in self.runs.items() if run.diverged is not None}

@@ -6,6 +6,7 @@ Lower nats are better, so a negative difference speaks for the arm. One pair has
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from layerlab import UserError
@@ -189,15 +190,21 @@ def detectable(error: Number, freedom: Number, level: Level) -> float:
         error: standard error of the difference.
         freedom: degrees of it.
     """
+    return error * _shift(freedom, level.strictest, level.power)
+
+
+@cache
+def _shift(freedom: Number, alpha: float, wanted: float) -> float:
+    """The truth, in standard errors, that is found with this probability."""
     from scipy.optimize import brentq
 
     def missing(shift: Number) -> float:
-        return power(shift, freedom, level.strictest) - level.power
+        return power(shift, freedom, alpha) - wanted
 
     most = 1.0
     while missing(most) < 0:
         most *= 2
-    return error * float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
+    return float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
 def needed(effect: Number, sd: Number, level: Level, start: int = 2) -> int | None:

@@ -74,7 +74,7 @@ def events(nats: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for step in (1, 2, 3):
         axes = {"update": 10 * step, "tokens": 640 * step, "flops": 1e5 * step, "seconds": step}
-        loss = nats + 3 - step
+        loss = nats + (3 - step)
         found.append({"kind": "train", **axes, "loss": loss, "rate": 0.001, "norm": 1.0})
         found.append({"kind": "evaluation", **axes, "nats": loss, "bits_per_byte": loss / 2})
     return found
