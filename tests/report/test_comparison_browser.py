@@ -1,4 +1,4 @@
-"""The page of a comparison in a real browser: its switches work, and it asks nobody for anything."""
+"""The page of a comparison in a browser: its switches work, and it asks nobody for anything."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,19 +66,19 @@ def test_the_axis_the_quantity_and_the_band_are_switched(opened: Open):
     own = content["curves"][0]["evaluation"]
     assert places(section)[0] == own["update"]
     for value, name in (("tokens", "training tokens"), ("flops", "training FLOPs")):
-        section.get_by_label("Against").select_option(value)
+        section.locator("[data-control=x]").select_option(value)
         assert title(section, "x") == name
         assert places(section)[0] == pytest.approx(own[value], rel=1e-4)
-    section.get_by_label("Against").select_option("seconds")
+    section.locator("[data-control=x]").select_option("seconds")
     assert title(section, "x") == "training time, seconds"
     assert len(places(section)) == len(NAMES)
     assert title(section, "y") == "nats per token, held out"
-    section.get_by_label("Show").select_option("loss")
+    section.locator("[data-control=y]").select_option("loss")
     assert title(section, "y") == "training loss, nats per token"
     assert len(places(section)[0]) == len(content["curves"][0]["train"]["loss"])
     fills = section.locator(".plot .js-fill")
     assert fills.count() == len(NAMES)
-    section.get_by_label("Band").select_option("none")
+    section.locator("[data-control=band]").select_option("none")
     assert fills.count() == 0
 
 
