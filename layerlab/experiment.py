@@ -24,6 +24,7 @@ from layerlab.training.outcome import MODEL
 from layerlab.training.plan import Run, arms, designed, plan
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
 from layerlab.training.runner import alone, carry_out
+from layerlab.training.sweep import carried_out, swept
 from layerlab.training.watch import Silent, Watch
 
 OUT = Path("layerlab-runs")
@@ -161,11 +162,19 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
             f"the recipe {shown(task.recipe.name)} has no compare section; "
             f"type: layerlab train {task.recipe.name}"
         )
+    comparison, out = task.recipe.compare, task.out / "runs"
     with _display(task, progress) as watch:
-        if task.recipe.compare.lockstep:
-            in_lockstep(task.runs, task.corpus, task.out / "runs", watch)
+        if comparison.lockstep:
+            in_lockstep(task.runs, task.corpus, out, watch)
+        elif comparison.search == "optuna":
+            swept(
+                comparison,
+                task.runs,
+                out,
+                lambda runs: carry_out(runs, out, task.recipe.run, watch),
+            )
         else:
-            carry_out(task.runs, task.out / "runs", task.recipe.run, watch)
+            carry_out(task.runs, out, task.recipe.run, watch)
     return judged(task)
 
 
@@ -175,7 +184,11 @@ def judged(task: Task) -> Comparison:
     Raises:
         UserError: runs differ in what the recipe does not declare, or none is finished.
     """
-    comparison = compared(task.recipe, [task.folder(run) for run in task.runs])
+    section = task.recipe.compare
+    runs = task.runs
+    if section is not None and section.search == "optuna":
+        runs = tuple(carried_out(runs, task.out / "runs"))
+    comparison = compared(task.recipe, [task.folder(run) for run in runs])
     save_comparison(comparison.content, task.out)
     return comparison
 
