@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn.utils import clip_grad_norm_
 
 from layerlab import UserError
 from layerlab.training.recipe import Recipe
@@ -149,11 +148,6 @@ def quiet(model: Any) -> Iterator[None]:
         yield
 
 
-def clipped(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradient down to a norm, and give the norm that it had in all processes."""
-    return _full(clip_grad_norm_(model.parameters(), limit))
-
-
 def agreed(accelerator: Accelerator, wanted: bool) -> bool:
     """Whether any process wants something: they stop after the same update, or wait for ever."""
     if accelerator.num_processes == 1:
@@ -168,17 +162,22 @@ def gathered(content: Any, *, keep: bool = True) -> Any:
     All processes have to ask at once.
 
     Args:
-        content: a tensor, or dicts and lists of them, as a state_dict.
+        content: a tensor, or dicts and lists of them, as a state_dict; of weights that are tied
+            one with `keep_vars=True`, which alone shows it.
         keep: what was put together; all processes but the first have no use for it.
     """
+    found: dict[int, Tensor] = {}
 
-    def whole(one: Tensor) -> Tensor:
+    def joint(one: Tensor) -> Tensor:
         if not isinstance(one, DTensor):
-            return one
-        full = one.full_tensor().detach()
-        return full.cpu() if keep else full.new_empty(0)
+            return one.detach()
+        # What is tied stays tied: it is put together once.
+        if id(one) not in found:
+            full = whole(one).detach()
+            found[id(one)] = full.cpu() if keep else full.new_empty(0)
+        return found[id(one)]
 
-    return _each(content, whole)
+    return _each(content, joint)
 
 
 def restored(
@@ -210,7 +209,8 @@ def _part(value: Any, like: Tensor) -> Any:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def _full(value: Tensor) -> Tensor:
+def whole(value: Tensor) -> Tensor:
+    """The number that all processes hold together, as the norm of a gradient."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 

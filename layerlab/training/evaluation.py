@@ -50,14 +50,18 @@ def evaluate(
     rank, processes = part
     sums = torch.zeros(3, dtype=torch.float64)
     try:
-        for rows in list(held.batches(batch))[rank::processes]:
+        every = list(held.batches(batch))
+        # Where weights are shared out, all processes gather them: each makes as many passes.
+        for number in range(rank, -(-len(every) // processes) * processes, processes):
+            rows = every[min(number, len(every) - 1)]
             with precision():
                 logits = model(
                     input_ids=rows.inputs.to(device),
                     position_ids=None if rows.positions is None else rows.positions.to(device),
                     use_cache=False,
                 ).logits
-            sums += _sums(logits, rows.targets.to(device)).to(sums)
+            if number < len(every):
+                sums += _sums(logits, rows.targets.to(device)).to(sums)
     finally:
         model.train(learning)
     nats, right, count = reduce(sums).tolist()

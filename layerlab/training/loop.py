@@ -21,6 +21,7 @@ from layerlab.training.chance import random_state, restore_random
 from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
 from layerlab.training.corpus import Corpus, prepare
+from layerlab.training.distribution import agreed, gathered, quiet, restored, whole
 from layerlab.training.divergence import Origin, explained, origin
 from layerlab.training.dropout import keyed
 from layerlab.training.evaluation import Score, evaluate
@@ -52,7 +53,7 @@ def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, A
     with Halt() as halt:
         while not training.done:
             training.advance()
-            if halt.wanted and not training.done:
+            if agreed(training.place.accelerator, halt.wanted) and not training.done:
                 training.checkpoint()
                 halt.leave()
     return training.finish()
@@ -222,7 +223,8 @@ class Training:
     def _objective(self, loss: Tensor, last: bool) -> Tensor:
         """With the penalties, which belong to an update and not to each of its pieces."""
         extra = self.control.loss() if last else None
-        return loss if extra is None else loss + extra
+        # Every process adds it, and what they add is summed up.
+        return loss if extra is None else loss + extra / self.place.processes
 
     def _loss(self, rows: Batch, model: Any) -> Tensor:
         """What a piece adds to the mean loss of its batch."""
@@ -242,8 +244,7 @@ class Training:
         """Processes exchange their gradients once an update."""
         if last or self.place.processes == 1:
             return nullcontext()
-        apart: AbstractContextManager[Any] = self.place.accelerator.no_sync(self.wrapped)
-        return apart
+        return quiet(self.wrapped)
 
     def _emulated(self) -> AbstractContextManager[Any]:
         return emulation(self.model, self.recipe.emulate, self.train.seed, self.update)
@@ -251,8 +252,7 @@ class Training:
     def _clipped(self) -> Tensor:
         """Norm of the gradient before it is clipped."""
         limit = self.train.clip or float("inf")
-        norm: Tensor = self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit)
-        return norm
+        return whole(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
     def _diverged(self, loss: Tensor) -> UserError:
         """Which layer made the first number that is not finite, on the batch that showed it."""
@@ -311,6 +311,8 @@ class Training:
 
     def checkpoint(self) -> None:
         """Keep all that is needed to go on."""
+        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        moments = gathered(self.optimizer.state_dict(), keep=self.place.first)
         if self.place.first:
             counters = {
                 "update": self.update,
@@ -321,8 +323,8 @@ class Training:
                 "step0_nats": self.step0,
             }
             state = State(
-                weights=dict(self.model.state_dict()),
-                optimizer=self.optimizer.state_dict(),
+                weights=weights,
+                optimizer=moments,
                 counters=counters,
                 random=random_state(),
             )
@@ -336,8 +338,7 @@ class Training:
         if state is None:
             return remarks, 0
         check_weights(dict(self.model.state_dict()), state)
-        self.model.load_state_dict(state.weights)
-        self.optimizer.load_state_dict(state.optimizer)
+        restored(self.model, self.optimizer, state.weights, state.optimizer)
         restore_random(state.random)
         self.update, self.seconds = state.counters["update"], state.counters["seconds"]
         self.resumes = state.counters["resumes"] + 1
@@ -349,6 +350,7 @@ class Training:
         """Write the result, and the model where there is one worth keeping."""
         self.control.finish()
         score = None if diverged else self.score
+        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
         tokens = self.update * self.train.batch * self.block
         result = {
             "schema": 1,
@@ -368,13 +370,13 @@ class Training:
             "parameters": self.model.num_parameters(),
             "flops": self.update * self.flops,
             "diverged": diverged,
-            "weights": fingerprint(self.model.state_dict()),
+            "weights": fingerprint(weights),
             "resumes": self.resumes,
             "micro_batch": self.split.size,
         }
         if self.place.first:
             if diverged is None and self.recipe.run.model:
-                keep_model(self.folder, self.model, self.corpus.tokenizer)
+                keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
             write_result(self.folder, result)
         self.watch.ended(self.run.name, diverged or "finished")
         return result

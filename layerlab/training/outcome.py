@@ -31,11 +31,15 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def keep_model(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Write the trained model with its tokenizer, in place of an earlier try."""
+def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
+    """Write the trained model with its tokenizer, in place of an earlier try.
+
+    Args:
+        weights: of the model, of which this process may hold a part alone.
+    """
 
     def fill(empty: Path) -> None:
-        model.save_pretrained(empty)
+        model.save_pretrained(empty, state_dict=dict(weights))
         tokenizer.save_pretrained(empty)
 
     with quiet():

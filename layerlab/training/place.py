@@ -9,6 +9,7 @@ from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 
 from layerlab import UserError
+from layerlab.training.distribution import check, joined, permit, plugin
 from layerlab.training.recipe import Recipe
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -21,8 +22,10 @@ class Place:
         """Take the device.
 
         Raises:
-            UserError: there is no such device, or it does not know the precision.
+            UserError: there is no such device, or it does not know the precision; or several
+                processes were asked for, and are not there or cannot do it.
         """
+        permit(recipe)
         device, precision = recipe.run.device, recipe.train.precision
         if precision == "fp16" and device == "cpu":
             raise UserError(
@@ -35,7 +38,10 @@ class Place:
         if PartialState._shared_state and PartialState().device.type != device.partition(":")[0]:
             PartialState._reset_state()
         self.accelerator = Accelerator(
-            cpu=device == "cpu", mixed_precision=PRECISIONS[precision], device_placement=True
+            cpu=device == "cpu",
+            mixed_precision=PRECISIONS[precision],
+            device_placement=True,
+            fsdp_plugin=plugin(recipe.run),
         )
         self.device: torch.device = self.accelerator.device
         if self.device.type != device.partition(":")[0]:
@@ -43,6 +49,8 @@ class Place:
                 f"run.device is {device!r}, and there is none here (PyTorch sees "
                 f'{self.device.type}); write device = "{self.device.type}"'
             )
+        check(self.accelerator, recipe.run)
+        self._settings = recipe.run
         self._mixed = precision != "fp32"
 
     @property
@@ -68,9 +76,9 @@ class Place:
         return autocast
 
     def wrapped(self, model: nn.Module) -> Any:
-        """The model on its device; over several processes with what keeps its copies equal."""
+        """The model on its device; over several processes with what joins them."""
         model.to(self.device)
-        return model if self.processes == 1 else self.accelerator.prepare_model(model)
+        return joined(model, self.accelerator, self._settings)
 
     def summed(self, values: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,9 @@ def _follow(parent: str | None) -> None:
 def _outlive(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
-    print("the process that started this run is gone; it stops too", flush=True)
+    # Whoever read what is said here may be gone as well.
+    with suppress(OSError):
+        print("the process that started this run is gone; it stops too", flush=True)
     # Under Slurm, SIGTERM is not heard here.
     os.kill(os.getpid(), getattr(signal, "SIGUSR1", signal.SIGTERM))
     time.sleep(_GRACE)

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -146,7 +145,7 @@ def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> No
 @pytest.mark.usefixtures("slurm")
 def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     settings = RunSection(runner="slurm", slurm=SlurmSection(partition="nowhere"))
-    with pytest.raises(UserError, match="Slurm takes no jobs: .*Invalid partition"):
+    with pytest.raises(UserError, match=r"Slurm takes no jobs: .*Invalid partition"):
         carry_out(runs("first"), tmp_path / "runs", settings, None, command("well"))
 
 

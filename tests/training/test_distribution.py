@@ -1,0 +1,226 @@
+"""Two processes, copying or sharing out the model, train like one, or say that they do not."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+
+from layerlab import UserError
+from layerlab.training.corpus import extent, prepare
+from layerlab.training.distribution import check, gathered, permit, plugin, sharded
+from layerlab.training.journal import read
+from layerlab.training.launch import Processes
+from layerlab.training.outcome import result_of
+from layerlab.training.plan import Run, plan
+from layerlab.training.recipe import recipe_of
+from layerlab.training.runner import alone, wait
+from layerlab.training.section import RunSection
+from layerlab.training.slots import Slot
+from layerlab.training.worker import read_run, write_run
+from tests.training.test_worker import SMALL, WORDS
+
+WAYS = {"copies": "none", "parts": "fsdp"}
+# Each way twice: without a stop, and with one after three updates.
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import torch
+from layerlab.training.distribution import sharded
+from layerlab.training.loop import Training, corpus_of
+from layerlab.training.watch import Silent
+from layerlab.training.worker import read_run
+
+def begun(folder):
+    run = read_run(folder)
+    return Training(run, corpus_of(run), folder, Silent())
+
+for folder in sorted(Path(sys.argv[1]).glob("*-*")):
+    training = begun(folder)
+    assert sharded(training.model) == ("parts" in folder.name)
+    training.start()
+    while not training.done:
+        training.advance()
+        if training.update == 3 and "stopped" in folder.name:
+            training.checkpoint()
+            # So far the others might not have found what the first is still writing.
+            torch.distributed.barrier()
+            training = begun(folder)
+            assert training.update == 3
+    training.finish()
+torch.distributed.destroy_process_group()
+"""
+
+
+def made(text: Path, **settings: Any) -> Run:
+    """A run with a tied head, a learned position and an odd number of held-out blocks."""
+    source = {"sources": [{"text": str(text)}], "vocab": 300}
+    content = {
+        **SMALL,
+        "data": source,
+        "model": {**SMALL["model"], "variant": "gpt2", "layers": 2},
+        "evaluate": {"blocks": 5, "batch": 1, "prompts": ["the cat"], "length": 4},
+        "run": {"checkpoint": 100},
+    }
+    recipe = recipe_of(content).changed(settings)
+    (found,) = plan(recipe, extent(prepare(recipe.data), 16))
+    return found
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("".join(f"{number} {WORDS}" for number in range(400)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes made of a run, in all ways."""
+    out = tmp_path_factory.mktemp("two")
+    for way, sharding in WAYS.items():
+        for how in ("whole", "stopped"):
+            settings = {"run.processes": 2, "run.sharding": sharding}
+            write_run(made(text, **settings), out / f"{way}-{how}")
+    (out / "program.py").write_text(PROGRAM)
+    places = [Slot(threads=1)] * 2
+    own = Processes(out, places, [sys.executable, str(out / "program.py")])
+    try:
+        assert wait(lambda: own.code() is not None, 300.0), own.words()
+        assert own.code() == 0, "\n".join(own.words(40))
+    finally:
+        own.kill()
+    return out
+
+
+@pytest.fixture(scope="module")
+def one(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run in one process."""
+    folder = tmp_path_factory.mktemp("one")
+    alone(made(text), folder)
+    return folder
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def course(folder: Path) -> list[dict[str, Any]]:
+    return [event for event in read(folder) if event["kind"] == "train"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_like_one(way: str, two: Path, one: Path) -> None:
+    ours, theirs = weights(one), weights(two / f"{way}-whole")
+    assert ours.keys() == theirs.keys()
+    # Sums in another order, six updates long. Adam divides by what may be as small as rounding, so
+    # that no single weight is bound; what a key's bias learns is nothing but rounding.
+    for name, value in ours.items():
+        gap = float((theirs[name] - value).norm())
+        assert "key.bias" in name or gap <= 1e-4 * float(value.norm()) + 1e-6, name
+    for mine, other in zip(course(one), course(two / f"{way}-whole"), strict=True):
+        assert mine["tokens"] == other["tokens"] and mine["rate"] == other["rate"]
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert mine["norm"] == pytest.approx(other["norm"], rel=1e-4)
+    mine, other = result_of(one), result_of(two / f"{way}-whole")
+    assert mine and other and mine["parameters"] == other["parameters"]
+    assert mine["nats"] == pytest.approx(other["nats"], rel=1e-5)
+    assert mine["step0_nats"] == pytest.approx(other["step0_nats"], rel=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_go_on_bit_for_bit(way: str, two: Path) -> None:
+    whole, stopped = (result_of(two / f"{way}-{how}") for how in ("whole", "stopped"))
+    assert whole and stopped
+    assert stopped["weights"] == whole["weights"] and stopped["nats"] == whole["nats"]
+    assert (whole["resumes"], stopped["resumes"]) == (0, 1)
+
+
+def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(two / "parts-whole" / "model")
+    samples = [event for event in read(two / "parts-whole") if event["kind"] == "sample"]
+    assert not sharded(model) and samples[-1]["text"]
+    manifest = json.loads((two / "parts-whole" / "manifest.json").read_text())
+    assert manifest["machine"]["processes"] == 2 and manifest["machine"]["sharding"] == "fsdp"
+    assert read_run(two / "parts-whole").recipe.run.sharding == "fsdp"
+
+
+def test_what_is_in_one_place_is_gathered_as_it_is() -> None:
+    content = {"state": {0: {"step": torch.ones(())}}, "groups": [{"lr": 0.1, "params": [0]}]}
+    assert gathered(content) == content
+
+
+def asked(**settings: Any) -> RunSection:
+    return RunSection.model_validate(settings)
+
+
+def test_a_run_that_is_not_what_was_asked_for_stops() -> None:
+    accelerator = Accelerator(cpu=True)
+    check(accelerator, asked())
+    with pytest.raises(UserError, match=r"run.processes is 2 and this run was started as 1; write"):
+        check(accelerator, asked(processes=2))
+
+
+class Told:
+    """What accelerate says of itself, as on machines that are not here."""
+
+    def __init__(self, processes: int, kind: Any) -> None:
+        self.num_processes, self.distributed_type = processes, kind
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"processes": 2, "sharding": "fsdp", "device": "cuda"}, "MULTI_GPU"),
+        ({"processes": 2, "device": "cuda"}, "FSDP"),
+        ({"processes": 2}, "NO"),
+        ({}, "FSDP"),
+    ],
+)
+def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind: str) -> None:
+    from accelerate.utils import DistributedType
+
+    told: Any = Told(settings.get("processes", 1), DistributedType[kind])
+    with pytest.raises(UserError, match="and accelerate set up"):
+        check.__wrapped__(told, asked(**settings))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"train.batch": 3, "run.processes": 2},
+            "2 processes cannot share evenly; write batch = 4",
+        ),
+        ({"run.sharding": "fsdp"}, "nothing can be shared out; write processes = 2"),
+        (
+            {"run.sharding": "fsdp", "run.processes": 2, "monitor.every": 1},
+            r"\[monitor\] reads whole weights, and run.sharding = \"fsdp\" leaves",
+        ),
+        ({"run.sharding": "fsdp", "run.processes": 2, "control.clip": 9.0}, r"\[control\] reads"),
+        ({"run.sharding": "fsdp", "run.processes": 2, "emulate.format": "bf16"}, "emulate"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:
+    recipe = recipe_of({"train": {"updates": 4, "batch": 4}})
+    permit(recipe)
+    permit(recipe.changed({"run.processes": 2, "run.sharding": "fsdp"}))
+    with pytest.raises(UserError, match=said):
+        permit(recipe.changed(changes))
+
+
+def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("FSDP", "ACCELERATE"))]:
+        monkeypatch.delenv(name)
+    assert plugin(asked(processes=2, sharding="fsdp")) is None
+    assert plugin(asked(processes=2, device="cuda")) is None
+    found = plugin(asked(processes=2, sharding="fsdp", device="cuda"))
+    assert found is not None and found.fsdp_version == 2
+    assert found.reshard_after_forward is True and found.cpu_ram_efficient_loading is False

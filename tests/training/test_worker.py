@@ -1,0 +1,157 @@
+"""A run in a process of its own: what is written for it, what it does, and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.lock import locked
+from layerlab.model.match import matched
+from layerlab.training import launch
+from layerlab.training.corpus import extent, prepare
+from layerlab.training.outcome import result_of
+from layerlab.training.plan import Run, plan
+from layerlab.training.recipe import recipe_of
+from layerlab.training.runner import alone, carry_out, wait
+from layerlab.training.section import RunSection
+from layerlab.training.worker import main, read_run, write_run
+from tests.training.test_runner import POSIX, Heard, gone, runs
+from tests.training.test_runner import command as standin
+
+WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof\n"
+SMALL = {
+    "name": "small",
+    "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
+    "train": {"updates": 6, "batch": 4},
+    "evaluate": {"blocks": 4},
+    "run": {"checkpoint": 2, "model": False},
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Run:
+    """A run of moments on a text of its own."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{number} {WORDS}" for number in range(400)))
+    source = {"sources": [{"text": str(text)}], "vocab": 300}
+    recipe = recipe_of({**SMALL, "data": source})
+    (found,) = plan(recipe, extent(prepare(recipe.data), 16))
+    return found
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    (one,) = runs("first")
+    write_run(one, tmp_path / "one")
+    assert read_run(tmp_path / "one") == one
+    both = Run(arm="a", recipe=one.recipe, digest="text", match=matched("llama", "gpt2"))
+    write_run(both, tmp_path / "two")
+    assert read_run(tmp_path / "two") == both
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file or directory; expected the folder of a run"),
+        ("[", "it is not JSON; expected the folder of a run"),
+        ("[]", "it holds no table; expected the folder of a run"),
+        ("{}", "it is of another version of layerlab"),
+    ],
+)
+def test_a_folder_of_something_else_is_told_in_one_line(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(runs("first")[0], tmp_path)
+    (tmp_path / "run.json").unlink()
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UserError, match=said) as error:
+        read_run(tmp_path)
+    assert "\n" not in str(error.value)
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "cannot read" in lines[0] and lines[1].startswith("type: python -m")
+
+
+def test_a_worker_carries_out_a_run_once(small: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / small.name
+    heard = Heard()
+    (outcome,) = carry_out([small], folder.parent, RunSection(), heard)
+    assert outcome.ending == "finished" and outcome.said == (), outcome
+    assert result_of(folder) == outcome.result and outcome.result["updates"] == 6
+    assert heard.updates[-1] == (small.name, 6) and heard.ends == {small.name: "finished"}
+    # Done again it is done at once: here, where torch sees another number of threads.
+    before = (folder / "result.json").stat().st_mtime_ns
+    assert main([str(folder)]) == 0
+    assert alone(small, folder) == outcome.result
+    assert (folder / "result.json").stat().st_mtime_ns == before
+    # And alone, in this process, it comes to the same weights.
+    other = alone(small, tmp_path / "here" / small.name, heard)
+    assert other["weights"] == outcome.result["weights"]
+
+
+def test_a_folder_that_another_worker_holds_is_left_alone(
+    small: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs" / small.name
+    write_run(small, folder)
+    with locked(folder):
+        assert main([str(folder)]) == 2
+        with pytest.raises(UserError, match="another run is writing to"):
+            alone(small, folder)
+    assert "another run is writing to" in capsys.readouterr().err
+    assert result_of(folder) is None
+
+
+def test_a_run_that_fails_alone_says_why(small: Run, tmp_path: Path) -> None:
+    """Its text has changed since it was planned; over two processes, which are not this one."""
+    changed = Run(
+        arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest="of another text"
+    )
+    with pytest.raises(UserError, match="all that it said is in") as error:
+        alone(changed, tmp_path / "runs" / changed.name)
+    assert "is no longer what it was planned on" in str(error.value)
+
+
+@POSIX
+def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: Run, tmp_path: Path) -> None:
+    settings = {"train.updates": 120, "run.checkpoint": 60, "evaluate.every": 60}
+    long = Run(arm="long", recipe=small.recipe.changed(settings), digest=small.digest)
+    folder = tmp_path / "runs" / long.name
+    write_run(long, folder)
+    events = folder / "events.jsonl"
+    with subprocess.Popen([*launch.WORKER, str(folder)]) as own:
+        assert wait(lambda: events.exists() and "train" in events.read_text(), 120.0)
+        own.send_signal(signal.SIGTERM)
+        assert own.wait(timeout=60) == 143
+    update = json.loads(events.read_text().splitlines()[-1])["update"]
+    assert list((folder / "checkpoints").glob("step-*")) and 0 < update < 120
+    resumed = alone(long, folder)
+    whole = alone(long, tmp_path / "whole" / long.name)
+    assert resumed["resumes"] == 1 and whole["resumes"] == 0
+    assert resumed["weights"] == whole["weights"]
+
+
+@POSIX
+def test_a_worker_stops_when_its_parent_is_gone(tmp_path: Path) -> None:
+    """Also where what it says goes to a pipe that nobody reads any more."""
+    (one,) = runs("first")
+    folder = tmp_path / one.name
+    folder.mkdir()
+    code = (
+        "import subprocess, sys, os, time;"
+        "own = {**os.environ, 'LAYERLAB_PARENT': str(os.getpid())};"
+        "subprocess.Popen(sys.argv[1:], env=own); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, *standin("slow"), str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert wait((folder / "events.jsonl").exists, 120.0)
+        parent.kill()
+        assert parent.stdout is not None
+        parent.stdout.close()
+    assert gone(tmp_path, [one])
+    assert (folder / "kept").exists(), "it has left a checkpoint"
