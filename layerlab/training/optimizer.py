@@ -38,4 +38,5 @@ def _matrices(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         if isinstance(module, DECAYED):
             forms: Any = getattr(module, "parametrizations", {})
-            yield forms.weight.original if "weight" in forms else module.weight
+            found: Any = forms.weight.original if "weight" in forms else module.weight
+            yield found

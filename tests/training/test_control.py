@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,21 +21,7 @@ from layerlab.training.control import Control, extreme_values, log_condition
 from layerlab.training.head import heads_of
 from layerlab.training.rounding import emulation
 from layerlab.training.section import ControlSection, EmulateSection
-
-SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
-
-
-def model(variant: str = "llama", large: float = 1.0, **options: object) -> LabForCausalLM:
-    made = build(variant, **{**SIZES, **options}).train()
-    with torch.no_grad():
-        for head in heads_of(made):
-            head.query.module.weight *= large
-            head.key.module.weight *= large
-    return made
-
-
-def words() -> Tensor:
-    return torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(0))
+from tests.training.controlled import SIZES, largest_scores, model, words
 
 
 def norms(one: PreTrainedModel) -> Tensor:
@@ -153,61 +140,6 @@ def test_penalties_under_emulated_rounding_reach_the_weights() -> None:
     assert float((query.grad - exact).norm() / exact.norm()) < 0.05
 
 
-def largest_scores(one: LabForCausalLM, limit: float = 1e-6) -> Tensor:
-    control = Control(one, ControlSection(clip=limit))
-    with torch.no_grad():
-        one(words())
-    found = torch.stack(control._scores.take())
-    control.finish()
-    return found
-
-
-def exact_scores(one: PreTrainedModel) -> Tensor:
-    """From what a probe hears, all of them formed and masked by hand."""
-    from layerlab.measures.anatomy import anatomy
-    from layerlab.measures.probe import probe
-
-    found = []
-    with probe(anatomy(one), found.append), torch.no_grad():
-        one(words())
-    layers = []
-    for heard in found:
-        key = heard.key.repeat_interleave(heard.query.shape[1] // heard.key.shape[1], 1)
-        scores = heard.query @ key.mT * heard.scaling
-        layers.append(
-            scores.masked_fill(~torch.ones(16, 16).tril().bool(), -math.inf).amax((0, 2, 3))
-        )
-    return torch.stack(layers)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_largest_score_is_heard(attention: str, tiny: Callable[..., PreTrainedModel]) -> None:
-    for one in (model(large=10.0, kv_heads=2), tiny("gpt2").train(), tiny("llama").train()):
-        one.set_attn_implementation(attention)
-        for drop in one.modules():
-            if isinstance(drop, torch.nn.Dropout):
-                drop.p = 0.0
-        exact = exact_scores(one)
-        assert torch.allclose(largest_scores(one), exact.clamp_min(-math.inf), atol=1e-6)
-        # Only heads above the limit are looked at, and those are exact.
-        limit = float(exact.median())
-        some = largest_scores(one, limit)
-        assert torch.allclose(some[exact > limit], exact[exact > limit], atol=1e-6)
-
-
-def test_masks_of_documents_hide_scores() -> None:
-    one = model(large=10.0)
-    control = Control(one, ControlSection(clip=1e-6))
-    positions = torch.arange(8).repeat(2)[None].expand(4, -1)
-    with torch.no_grad():
-        one(words(), position_ids=positions, use_cache=False)
-    whole = torch.stack(control._scores.take())
-    with torch.no_grad():
-        for half in (words()[:, :8], words()[:, 8:]):
-            one(half, use_cache=False)
-    assert torch.allclose(whole, torch.stack(control._scores.take()), atol=1e-5)
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
     one = model(large=40.0, layers=1, kv_heads=kv_heads)
@@ -250,37 +182,6 @@ def test_clipping_holds_scores_down_in_training() -> None:
     assert float(largest_scores(one).max()) < 2.2
 
 
-def test_evaluation_is_not_listened_to_and_nothing_stays_behind() -> None:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    one = model(large=10.0)
-    control = Control(one, ControlSection(clip=1e-6))
-    one.eval()(words())
-    assert torch.isinf(torch.stack(control._scores.take())).all()
-    with pytest.raises(IndexError):
-        one.train()(torch.full((1, 4), 64))  # no such word
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
-    control.finish()
-    assert not any("largest_scores" in vars(module) for module in one.modules())
-    assert not one._forward_hooks and not one._forward_pre_hooks
-
-
-def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
-    from layerlab.training.dropout import keyed
-
-    one = model(large=20.0, dropout=0.1)
-    control = Control(one, ControlSection(clip=1e-6))
-    with keyed(one, 0, 0, 0), torch.no_grad():
-        one(words())
-    exact = torch.stack(control._scores.take())
-    with emulation(one, EmulateSection(format="bf16"), 0, 0), keyed(one, 0, 0, 0):
-        one(words(), labels=words()).loss.backward()
-    rounded = torch.stack(control._scores.take())
-    assert torch.isfinite(exact).all()
-    assert torch.allclose(rounded, exact, rtol=0.1, atol=0.1)
-
-
 def test_layers_that_share_weights_are_scaled_once() -> None:
     one = model(large=40.0, sharing="blocks")
     control = Control(one, ControlSection(clip=1.0))
@@ -306,12 +207,11 @@ def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
     assert torch.equal(before, one.model.layers[1].attention.key.weight)
 
 
-def test_what_cannot_be_controlled_is_said(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_what_cannot_be_controlled_is_said() -> None:
     said = []
     for one, section in (
         (model(), ControlSection(clip=1.0, reparametrise=True)),
         (build("qk-norm", **SIZES), ControlSection(spectral=1.0)),
-        (tiny("openai-gpt"), ControlSection(clip=1.0)),
     ):
         with pytest.raises(UserError) as told:
             Control(one, section)
@@ -321,47 +221,47 @@ def test_what_cannot_be_controlled_is_said(tiny: Callable[..., PreTrainedModel])
         "choose one of them",
         "a norm stands on queries and keys (QK-norm), so the size of W_k^T W_q does not reach the "
         "scores; leave spectral, condition and clip out",
-        "control.clip listens to attention functions, and Attention computes attention by itself; "
-        "leave clip out",
     ]
-    one = model()
-    Control(one, ControlSection(clip=1.0))
-    one.config._attn_implementation = "flex_attention"
-    with pytest.raises(UserError) as told:
-        one(words())
-    assert str(told.value) == (
-        'control.clip cannot see the scores of train.attention = "flex_attention"; '
-        'write attention = "sdpa"'
-    )
 
 
-PROGRAM = """
-import json, torch
-from tests.training.test_control import Control, ControlSection, exact_scores, model, words
+PROCESS = """
+import json, sys, torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from layerlab.training.control import Control
+from layerlab.training.section import ControlSection
+from tests.training.controlled import model, words
 torch.set_num_threads(1)
-one = model(large=10.0, kv_heads=2)
-exact = exact_scores(one)
-control = Control(one, ControlSection(clip=1e-6))
-for layer in one.model.layers:
-    layer.compile(fullgraph=True, backend="aot_eager")
-gaps, graphs = [], []
-for _ in range(2):
-    one(words(), labels=words(), use_cache=False).loss.backward()
-    found = torch.stack(control._scores.take())
-    gaps.append(float((found - exact).abs().max()))
-    graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-print(json.dumps([gaps, graphs]))
+rank, store = int(sys.argv[1]), distributed.FileStore(sys.argv[2], 2)
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+found = []
+for section in (ControlSection(clip=2.0, spectral=0.1), ControlSection(reparametrise=True)):
+    one = model(large=40.0)
+    control = Control(one, section)
+    wrapped = DistributedDataParallel(one)
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
+    rows = words()[2 * rank : 2 * rank + 2]
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss, extra = wrapped(rows, labels=rows, use_cache=False).loss, control.loss()
+        (loss if extra is None else loss + extra).backward()
+        optimizer.step()
+        control.after_update()
+    found += [control.clipped, *(float(value.double().sum()) for value in one.parameters())]
+print(json.dumps(found))
 """
 
 
-def test_compiled_layers_are_heard_and_compiled_once() -> None:
-    given = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "JAXTYPING_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert given.returncode == 0, given.stderr[-2000:]
-    gaps, graphs = json.loads(given.stdout.splitlines()[-1])
-    assert max(gaps) < 1e-5
-    assert graphs[0] == graphs[1]
+def test_two_processes_stay_alike(tmp_path: Path) -> None:
+    """Each hears other scores; both scale by the larger, or their weights would part."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(rank), str(tmp_path / "store")],
+            env={**os.environ, "JAXTYPING_DISABLE": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    first, second = (json.loads(one.communicate()[0].splitlines()[-1]) for one in running)
+    assert first == second and first[0] > 0
