@@ -1,0 +1,88 @@
+"""Two pinned single-thread runs on two cores, against one such run alone.
+
+What counts are the tokens that training itself took per second of the clock, summed over the runs;
+starting a process is left out. On a machine that does anything else, too, the ratio says little.
+
+    python bench/runner.py [UPDATES]
+"""
+
+# ruff: noqa: E402
+import sys
+
+# Files here share names with modules of the standard library, which others must still find.
+del sys.path[0]
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from layerlab.training.corpus import extent, prepare
+from layerlab.training.plan import Run, plan
+from layerlab.training.recipe import recipe_of
+from layerlab.training.runner import carry_out
+from layerlab.training.section import RunSection
+
+AT_LEAST = 1.8
+UPDATES = 60
+RECIPE: dict[str, Any] = {
+    "name": "runner",
+    "model": {"variant": "llama", "width": 128, "layers": 4, "heads": 4, "context": 128},
+    "data": {"vocab": 1024},
+    "train": {"batch": 8},
+    "evaluate": {"blocks": 4},
+    "run": {"model": False, "checkpoint": 1_000_000},
+}
+
+Line = Callable[..., None]
+
+
+def speeds(slots: int, updates: int) -> list[float]:
+    """Tokens per second of runs side by side, one for each slot."""
+    recipe = recipe_of({**RECIPE, "train": {**RECIPE["train"], "updates": updates}})
+    corpus = prepare(recipe.data)
+    runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
+    with tempfile.TemporaryDirectory() as out:
+        outcomes = carry_out(runs, Path(out), RunSection(slots=slots, threads=1))
+    failed = [one for one in outcomes if one.result is None]
+    if failed:
+        raise SystemExit(failed[0].text)
+    return [one.result["tokens_per_second"] for one in outcomes if one.result]
+
+
+def _seeded(recipe: Any, seed: int, known: Any) -> Run:
+    (found,) = plan(recipe.changed({"train.seed": seed}), known)
+    return found
+
+
+def ratio(updates: int = UPDATES) -> tuple[float, list[float], list[float]]:
+    """Both runs together over one alone, which is measured before and after them."""
+    before = speeds(1, updates)
+    both = speeds(2, updates)
+    alone = [*before, *speeds(1, updates)]
+    return sum(both) / (sum(alone) / len(alone)), alone, both
+
+
+def runner(line: Line, updates: int = UPDATES) -> None:
+    found, alone, both = ratio(updates)
+    line("two runs on two cores over one run", found, AT_LEAST)
+    print(f"  alone {_told(alone)}, together {_told(both)} tokens per second each")
+
+
+def _told(speeds: list[float]) -> str:
+    return " and ".join(f"{one:,.0f}" for one in speeds)
+
+
+def main() -> None:
+    updates = int(sys.argv[1]) if len(sys.argv) > 1 else UPDATES
+
+    def line(name: str, found: float, least: float) -> None:
+        print(f"{name}: {found:.2f} (at least {least}: {'yes' if found >= least else 'NO'})")
+
+    runner(line, updates)
+
+
+if __name__ == "__main__":
+    main()
