@@ -73,7 +73,7 @@ function drawRates(section, arms) {
 
 function drawMonitor(section, arms) {
   const state = monitorState(section);
-  const entries = data.monitor.arms.filter((e) => arms.includes(e.arm));
+  const entries = data.monitor.arms.filter((e) => arms.includes(e.arm)).map((e) => readLayers(e, state)).filter((e) => e.layers.length);
   const span = lapseSpan(entries, state);
   panels(section.part("maps"), entries, {
     arm: (e) => e.arm, label: `${state.title} of every layer over the updates`, figure: (e) => lapseFigure(e, state, span),
@@ -90,7 +90,7 @@ const moments = [...new Set(data.monitor.arms.flatMap((e) => e.updates))].sort((
 
 function drawMoment(section, arms) {
   const state = monitorState(section);
-  const entries = data.monitor.arms.filter((e) => arms.includes(e.arm));
+  const entries = data.monitor.arms.filter((e) => arms.includes(e.arm)).map((e) => readLayers(e, state)).filter((e) => e.layers.length);
   const moment = moments[Number(section.control("moment").value)];
   section.part("moment").textContent = `update ${format(moment)}`;
   section.part("profile").hidden = !entries.length;

@@ -2,6 +2,14 @@
 
 const readings = (entry, { measure, part }) => entry.values[measure][part];
 
+/* An arm with the layers alone of which a quantity was read: a stream has one more than a head. */
+function readLayers(entry, state) {
+  const steps = entry.updates.length;
+  const kept = entry.layers.map((_, i) => i).filter((i) => present(readings(entry, state).slice(i * steps, (i + 1) * steps)).length);
+  const values = { [state.measure]: { [state.part]: kept.flatMap((i) => readings(entry, state).slice(i * steps, (i + 1) * steps)) } };
+  return { ...entry, layers: kept.map((i) => entry.layers[i]), values };
+}
+
 function lapseSpan(entries, state) {
   const values = entries.flatMap((e) => present(readings(e, state).map((v) => scaled(v, state.log))));
   const limits = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
