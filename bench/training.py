@@ -39,7 +39,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, logging
 from layerlab.model.loss import causal_loss
 from layerlab.training.batch import Order
 from layerlab.training.corpus import Corpus, extent, prepare
-from layerlab.training.loop import Training, built
+from layerlab.training.loop import Training
+from layerlab.training.material import built
 from layerlab.training.optimizer import optimizer_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import Recipe, recipe_of

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError, registry
+from layerlab import UserError
 from layerlab.disk import write_file
-from layerlab.model.build import assemble
 from layerlab.model.loss import causal_loss
-from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.batch import Batch, Held, Order
 from layerlab.training.chance import random_state, restore_random
 from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
-from layerlab.training.corpus import Corpus, prepare
+from layerlab.training.corpus import Corpus
+from layerlab.training.cost import work
 from layerlab.training.distribution import agreed, gathered, quiet, restored, whole
 from layerlab.training.divergence import Origin, explained, origin
 from layerlab.training.dropout import keyed
@@ -30,14 +29,16 @@ from layerlab.training.halt import Halt
 from layerlab.training.journal import Journal
 from layerlab.training.machine import peak_memory
 from layerlab.training.manifest import manifest
+from layerlab.training.material import built, corpus_of
 from layerlab.training.monitor import Monitor
 from layerlab.training.optimizer import optimizer_of
 from layerlab.training.outcome import fingerprint, keep_model, write_result
 from layerlab.training.place import Place
-from layerlab.training.plan import Run, account_of, designed
+from layerlab.training.plan import Run
 from layerlab.training.rounding import emulation
 from layerlab.training.sample import continuations
 from layerlab.training.schedule import rate_at
+from layerlab.training.track import trackers
 from layerlab.training.watch import Silent, Watch
 
 
@@ -59,40 +60,8 @@ def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, A
     return training.finish()
 
 
-def corpus_of(run: Run) -> Corpus:
-    """The corpus that a run was planned on.
-
-    Raises:
-        UserError: the text has changed since.
-    """
-    corpus = prepare(run.recipe.data)
-    if corpus.digest != run.digest:
-        raise UserError(
-            f"the text of {run.name} is no longer what it was planned on; "
-            "put the text back, or type the command that planned it again"
-        )
-    return corpus
-
-
 class Diverged(UserError):
     """A run whose loss is no longer a number: a result too, and it is written down."""
-
-
-def built(run: Run, device: torch.device) -> LabForCausalLM:
-    """The model of a run, with its first weights."""
-    for path in run.recipe.model.load:
-        registry.load(path)
-    found = designed(run.recipe)
-    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
-    torch.nn.Module.to(model, device)
-    model.set_attn_implementation(run.recipe.train.attention)
-    if run.recipe.train.compile:
-        # Most variants make one graph for all layers; some, one each.
-        dynamo = torch._dynamo.config
-        dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
-    return model.train()
 
 
 class Training:
@@ -121,7 +90,7 @@ class Training:
         self.order = Order(corpus, self.block, self.train.seed)
         self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
         self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
-        self.flops = 3 * account_of(run.recipe).forward * self.train.batch * self.block
+        self.flops = work(run.recipe).full * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.score: Score | None = None
         self.step0: float | None = None
@@ -137,7 +106,13 @@ class Training:
         return self.update >= self.updates
 
     def start(self) -> None:
-        """Write the manifest, and measure the model before it has learnt anything."""
+        """Write the manifest, and measure the model before it has learnt anything.
+
+        Raises:
+            UserError: a tracker is asked for that is not installed.
+        """
+        names = self.recipe.run.track if self.place.first else ()
+        self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
             write_file(self.folder / "manifest.json", json.dumps(content, indent=1) + "\n")
@@ -157,7 +132,7 @@ class Training:
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
         if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
-            self._tell("train", loss=loss, rate=rate, norm=norm)
+            self._count("train", loss=loss, rate=rate, norm=norm)
         if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
             self._evaluate()
         if not last and self.update % self._interval() == 0:
@@ -173,7 +148,9 @@ class Training:
             group["lr"] = rate
         loss = self._gradient()
         norm = self._clipped()
-        if not bool(torch.isfinite(loss) & torch.isfinite(norm)):
+        # In float16 a gradient too large to be held makes the scaler pass over an update.
+        held = torch.isfinite(norm) | (self.train.precision == "fp16")
+        if not bool(torch.isfinite(loss) & held):
             raise self._diverged(loss)
         if self.monitor is not None:
             self.monitor.step(loss)
@@ -277,12 +254,13 @@ class Training:
         """What the monitor has read since it was asked last."""
         rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
         if rows:
-            self.journal.write("monitor", self.update, rows=rows)
+            self._tell("monitor", rows=rows)
         for alarm in alarms:
             self.watch.note(alarm["text"])
-            self.journal.write("alarm", self.update, **alarm)
+            self._tell("alarm", **alarm)
 
     def _evaluate(self) -> None:
+        start = time.perf_counter()
         score = evaluate(
             self.model,
             self.held,
@@ -294,20 +272,24 @@ class Training:
         self.score = score
         if self.update == 0:
             self.step0 = score.nats
-        self._tell("evaluation", **vars(score))
+        self._count("evaluation", **vars(score), runtime=round(time.perf_counter() - start, 4))
         for prompt, text in continuations(self.model, self.corpus, self.recipe.evaluate):
-            self.journal.write("sample", self.update, prompt=prompt, text=text)
+            self._tell("sample", prompt=prompt, text=text)
 
-    def _tell(self, kind: str, **content: Any) -> None:
-        event = self.journal.write(
+    def _count(self, kind: str, **content: Any) -> None:
+        """Tell of something with how far the run has come."""
+        self._tell(
             kind,
-            self.update,
             tokens=self.update * self.train.batch * self.block,
             seconds=round(self.seconds, 4),
             flops=self.update * self.flops,
             **content,
         )
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        event = self.journal.write(kind, self.update, **content)
         self.watch.update(self.run.name, event)
+        self.trackers.take(event)
 
     def checkpoint(self) -> None:
         """Keep all that is needed to go on."""
@@ -327,10 +309,16 @@ class Training:
                 optimizer=moments,
                 counters=counters,
                 random=random_state(),
+                extra=self._scaler(),
             )
             said = self.keeper.save(state)
             if said is not None:
                 self.note(said)
+
+    def _scaler(self) -> dict[str, Any]:
+        """What float16 multiplies its losses by."""
+        scaler = self.place.accelerator.scaler
+        return {} if scaler is None else {"scaler": scaler.state_dict()}
 
     def _resumed(self) -> tuple[list[str], int]:
         """Take over the newest checkpoint; what was wrong with newer ones, and events before it."""
@@ -340,6 +328,8 @@ class Training:
         check_weights(dict(self.model.state_dict()), state)
         restored(self.model, self.optimizer, state.weights, state.optimizer)
         restore_random(state.random)
+        if self.place.accelerator.scaler is not None:
+            self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
         self.update, self.seconds = state.counters["update"], state.counters["seconds"]
         self.resumes = state.counters["resumes"] + 1
         self.split.size = state.counters["micro_batch"]
@@ -378,5 +368,6 @@ class Training:
             if diverged is None and self.recipe.run.model:
                 keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
             write_result(self.folder, result)
-        self.watch.ended(self.run.name, diverged or "finished")
+        self.trackers.finish()
+        self.watch.ended(self.run.name, "diverged" if diverged else "finished")
         return result

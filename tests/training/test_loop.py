@@ -13,7 +13,8 @@ import torch
 from layerlab import UserError
 from layerlab.training.evaluation import evaluate
 from layerlab.training.journal import read
-from layerlab.training.loop import Training, carry_out, corpus_of
+from layerlab.training.loop import Training, carry_out
+from layerlab.training.material import corpus_of
 from layerlab.training.plan import Extent, Run, plan
 from layerlab.training.recipe import recipe_of
 from layerlab.training.watch import Silent

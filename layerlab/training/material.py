@@ -1,0 +1,41 @@
+"""What a run is made of: its text and its model."""
+
+import torch
+
+from layerlab import UserError, registry
+from layerlab.model.build import assemble
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.training.corpus import Corpus, prepare
+from layerlab.training.plan import Run, designed
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The corpus that a run was planned on.
+
+    Raises:
+        UserError: the text has changed since.
+    """
+    corpus = prepare(run.recipe.data)
+    if corpus.digest != run.digest:
+        raise UserError(
+            f"the text of {run.name} is no longer what it was planned on; "
+            "put the text back, or type the command that planned it again"
+        )
+    return corpus
+
+
+def built(run: Run, device: torch.device) -> LabForCausalLM:
+    """The model of a run, with its first weights."""
+    for path in run.recipe.model.load:
+        registry.load(path)
+    found = designed(run.recipe)
+    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+    torch.nn.Module.to(model, device)
+    model.set_attn_implementation(run.recipe.train.attention)
+    if run.recipe.train.compile:
+        # Most variants make one graph for all layers; some, one each.
+        dynamo = torch._dynamo.config
+        dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    return model.train()
