@@ -12,6 +12,7 @@ PROMISED = {
     "pair.py": "relative residual",
     "variant.py": "relative residual before training",
     "own_measure.py": "focus on the loudest channel, per layer",
+    "monitor.py": "first alarm: update",
 }
 
 

@@ -15,10 +15,10 @@ from layerlab import UserError
 from layerlab.measures.anatomy import anatomy
 from layerlab.measures.measure import NotApplicable
 from layerlab.training.alarm import Alarm, Alarmed, Limits
+from layerlab.training.ledger import Table
 from layerlab.training.reading import Reading
 from layerlab.training.recording import Recording, Sample
 from layerlab.training.rule import Rules
-from layerlab.training.ledger import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +99,7 @@ class Monitor:
         self._told = [0, 0]
         self._latest: dict[str, float] = {}
         self._checked = False
+        self._refused: set[int] = set()
         self._early = False
         self._handles: list[Any] = []
         self._session = ExitStack()
@@ -240,7 +241,7 @@ class Monitor:
                 "the compiled model"
             )
             recording = Recording(self._stack, self._sample, {}, False)
-        reading = Reading(self.model, self._stack)
+        reading = Reading(self.model, self._stack, self._refused)
         reading.take(recording, norm)
         self._checked = self._checked or bool(recording.heard)
         self.notes |= reading.notes

@@ -9,6 +9,7 @@ quicker than iterating with them.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -43,8 +44,13 @@ LOW = ("entropy", "relative_residual")
 class Reading:
     """Rows of one update, and why some are missing."""
 
-    def __init__(self, model: PreTrainedModel, stack: Anatomy) -> None:
-        self.model, self.stack = model, stack
+    def __init__(self, model: PreTrainedModel, stack: Anatomy, refused: set[int]) -> None:
+        """Be ready to measure.
+
+        Args:
+            refused: attention layers that were found not to be plain attention; more are added.
+        """
+        self.model, self.stack, self.refused = model, stack, refused
         self.rows: list[Row] = []
         self.notes: dict[str, str] = {}
 
@@ -81,8 +87,10 @@ class Reading:
         if not calls:
             self.notes.setdefault(part.name, "its attention was not heard in the forward pass")
             return
-        if not _drops(part.module) and (fault := calls[0].fault()):
+        if not _drops(part.module) and (fault := _fault(calls[0])):
             self.notes[part.name] = fault
+            self.refused.add(part.number)
+        if part.number in self.refused:
             return
         found: dict[str, list[Tensor]] = {}
         for call in calls:
@@ -189,6 +197,11 @@ def _whole(tensor: Tensor) -> Tensor:
     """What is sharded over several devices, in one piece; every process must ask for it."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
+
+
+def _fault(call: Heard) -> str | None:
+    """Why it is not plain attention; as coarse as in bfloat16, because rounding may be emulated."""
+    return None if call.output is None else replace(call, output=call.output.bfloat16()).fault()
 
 
 def _drops(attention: nn.Module) -> bool:

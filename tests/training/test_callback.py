@@ -1,0 +1,78 @@
+"""The monitor inside a real Trainer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+
+from layerlab import Monitor
+from tests.training.watched import batch
+
+
+class Texts(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        tokens = batch(index, rows=1)[0]
+        return {"input_ids": tokens, "labels": tokens}
+
+
+Family = Callable[..., PreTrainedModel]
+
+
+def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Trainer:
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=1,
+        dataloader_pin_memory=False,
+        **{"max_steps": 6, "logging_steps": 2, "learning_rate": 1e-3, **options},
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=callbacks)
+    trainer.train()
+    return trainer
+
+
+def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny: Family, tmp_path: Path) -> None:
+    plain, seen = (tiny("gpt2") for _ in range(2))
+    fitted(plain, tmp_path, [])
+    monitor = Monitor(seen, every=3, on_alarm="raise")
+    trainer = fitted(seen, tmp_path, [monitor.callback()])
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), seen.parameters(), strict=True)
+    )
+    assert not monitor.notes
+    assert sorted({row["update"] for row in monitor.rows}) == [0, 3]
+    entries = [one for one in trainer.state.log_history if "monitor/score" in one]
+    assert [one["step"] for one in entries] == [1, 4]
+    assert entries[1]["monitor/score"] == monitor.latest["score"]
+    assert {"monitor/gradient", "monitor/querykey_norm", "monitor/sink_mass"} <= set(entries[0])
+    assert not any(module._forward_pre_hooks for module in seen.modules())
+
+
+def test_pieces_of_a_batch_count_as_one_update(tiny: Family, tmp_path: Path) -> None:
+    model = tiny("llama")
+    monitor = Monitor(model, every=2)
+    fitted(model, tmp_path, [monitor.callback()], gradient_accumulation_steps=2, max_steps=4)
+    assert monitor.updates == 4
+    assert sorted({row["update"] for row in monitor.rows}) == [0, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
+def test_alarms_are_logged_and_warned_of(tiny: Family, tmp_path: Path) -> None:
+    model = tiny("llama")
+    monitor = Monitor(model, every=1, on_alarm="warn")
+    options = {"learning_rate": 3.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    trainer = fitted(model, tmp_path, [monitor.callback()], max_steps=12, **options)
+    logged = [text for one in trainer.state.log_history for text in one.get("monitor/alarms", [])]
+    assert logged == [str(alarm) for alarm in monitor.alarms[: len(logged)]]
+    assert any("largest score" in text for text in logged)
