@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab import UserError, __version__
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
@@ -51,6 +51,8 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     rows = _rows(section, sides, rivals, [one.path for one in contrasts])
     content = {
         "schema": SCHEMA,
+        "layerlab": __version__,
+        "recipe": recipe.model_dump(mode="json"),
         "name": recipe.name,
         "about": recipe.about,
         "inferred": recipe.inferred,

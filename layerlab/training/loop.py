@@ -194,7 +194,7 @@ class Training:
     def _drawn(self, first: int) -> Iterator[None]:
         """What a piece is run under: its own dropout, and emulated rounding."""
         first += self.train.batch * self.place.rank // self.place.processes
-        with self._emulated(), keyed(self.model, self.train.seed, self.update, first):
+        with self._emulated(first), keyed(self.model, self.train.seed, self.update, first):
             yield
 
     def _objective(self, loss: Tensor, last: bool) -> Tensor:
@@ -223,8 +223,9 @@ class Training:
             return nullcontext()
         return quiet(self.wrapped)
 
-    def _emulated(self) -> AbstractContextManager[Any]:
-        return emulation(self.model, self.recipe.emulate, self.train.seed, self.update)
+    def _emulated(self, first: int) -> AbstractContextManager[Any]:
+        settings = self.recipe.emulate
+        return emulation(self.model, settings, self.train.seed, self.update, first)
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient before it is clipped."""
