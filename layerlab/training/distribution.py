@@ -86,7 +86,7 @@ def check(accelerator: Accelerator, settings: RunSection) -> None:
     if found != wanted:
         raise UserError(
             f"run.processes is {wanted} and this run was started as {found}; "
-            f"write processes = {found}, or type: accelerate launch --num_processes {wanted} "
+            f"write processes = {found}, or type: torchrun --nproc_per_node {wanted} "
             "-m layerlab.training.worker FOLDER"
         )
     kind = accelerator.distributed_type
