@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from layerlab.measures.anatomy import Anatomy, first_tensor
 from layerlab.measures.probe import Heard, probe
 from layerlab.measures.visit import hidden
+from layerlab.numerics.carrier import plain
 from layerlab.shapes import Hidden
 
 ENDLESS = 2**31
@@ -184,4 +185,6 @@ def _shown(output: Tensor | None, row: int, rows: slice) -> Tensor | None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
+    """Of the numbers themselves, which emulated rounding carries in a class of its own."""
+    own: Tensor = plain(tensor)
+    return own.detach().clone()
