@@ -1,7 +1,7 @@
 # make demo   set everything up, compare the built-in models, leave a report in ./report
 # make test   the same environment, the whole test suite
 # make house  style, types, import rule, docstring rule
-# make docs   write docs/measures, docs/families.md and the table in README.md anew
+# make docs   write docs/measures, docs/families.md and the tables of other pages anew
 # make clean  remove what the others made, but not the environment (make distclean: that too)
 
 PYTHON ?= python3.11

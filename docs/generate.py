@@ -1,11 +1,20 @@
-"""Writes what declarations say: docs/measures/*.md, variants.md, studies.md, README.md's table.
+"""Writes what declarations say: measures/*.md, variants.md, studies.md, and tables of two others.
+
+Those are the settings of a recipe in training.md, and the recipes of the package in comparison.md.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import cleandoc
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from layerlab.blocks.part import SLOTS
 from layerlab.blocks.spec import Variant
@@ -14,10 +23,11 @@ from layerlab.model.option import options_of
 from layerlab.model.preset import Preset, presets
 from layerlab.registry import measures, studies
 from layerlab.studies.study import Study
+from layerlab.training.recipe import Recipe, load_recipe, packaged
+from layerlab.training.section import Source
 from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
-START, END = "<!-- measures: written by make docs -->", "<!-- end of measures -->"
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -45,17 +55,44 @@ LAYERS = {
         ("spectrum", "attention", "querykey", "gain"), "0 is the first attention layer"
     ),
 }
+# What needs no word where it is declared, and one in a table.
+PLAIN = {
+    "preset": "a published shape, of those in [variants](variants.md)",
+    "width": "of the stream",
+    "layers": "blocks",
+    "heads": "of attention, per layer",
+    "kv_heads": "key-value heads, which groups of heads share",
+    "head_width": "of one head",
+    "inner": "width of the feed-forward; a number with a point is a multiple of `width`",
+    "context": "tokens that the model sees at most",
+    "beta1": "AdamW's, of the mean",
+    "beta2": "AdamW's, of the square",
+    "epsilon": "AdamW's",
+    "partition": "of the cluster",
+    "account": "that is charged",
+    "qos": "quality of service",
+    "gpus": "of each job",
+    "cpus": "of each job; at least the threads of its processes",
+    "memory_gb": "of each job",
+    "parallel": "jobs of the array at once, at most",
+}
 
 
 def pages() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     found = measures().values()
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
-    readme = ROOT / "README.md"
+    written[ROOT / "docs" / "measures" / "README.md"] = measured(found)
     own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
     written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
     written[ROOT / "docs" / "studies.md"] = claims(studies().values())
-    return {**written, readme: with_table(readme.read_text("utf-8"), found)}
+    for name, title, text in (
+        ("training", "settings", "\n\n".join(settings(Recipe))),
+        ("comparison", "recipes", recipes(packaged())),
+    ):
+        path = ROOT / "docs" / f"{name}.md"
+        written[path] = with_part(path.read_text("utf-8"), title, text)
+    return written
 
 
 def page(measure: Measure) -> str:
@@ -92,21 +129,31 @@ def page(measure: Measure) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def with_table(readme: str, found: Iterable[Measure]) -> str:
-    """The README with its table of measures written anew."""
-    before, rest = readme.split(START)
-    _, after = rest.split(END)
+def with_part(text: str, name: str, part: str) -> str:
+    """A page with its part of this name written anew."""
+    start, end = f"<!-- {name}: written by make docs -->", f"<!-- end of {name} -->"
+    before, rest = text.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n{part}\n{end}{after}"
+
+
+def measured(found: Iterable[Measure]) -> str:
+    """The page of all measures."""
     rows = [
         (
-            f"[`{one.name}`](docs/measures/{one.name}.md)"
-            + ("" if one.default else " (on request)"),
+            f"[`{one.name}`]({one.name}.md)" + ("" if one.default else " (on request)"),
             one.title,
             ", ".join(f"`{name}`" for name in one.columns),
         )
         for one in found
     ]
-    table = _table(("measure", "what it is", "columns"), rows)
-    return f"{before}{START}\n{table}\n{END}{after}"
+    parts = [
+        "# Measures",
+        "`layerlab inspect MODEL` takes those that are not marked; `--measures NAME,NAME` takes "
+        "the ones that it names. What `layer` counts stands on each page.",
+        _table(("measure", "what it is", "columns"), rows),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
@@ -163,6 +210,111 @@ def claims(found: Iterable[Study]) -> str:
         _table(("study", "claim", "source", "draws", "cost", "options"), rows),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
+    """A table for each section of a recipe: what every setting takes, its default, its meaning."""
+    schema = section.model_json_schema()
+    about, meanings = _documented(section)
+    yield f"### {f'[{path}]' if path else 'At the top'}\n\n{about}"
+    inside: dict[str, type[BaseModel]] = {}
+    rows = []
+    for name, field in section.model_fields.items():
+        nested = _section(field.annotation)
+        taken = schema["properties"][name]
+        if nested is None or taken.get("type") == "array":
+            meaning = meanings.get(name) or PLAIN.get(name, "")
+            row = f"`{name}`", _takes(taken), _default(field), meaning.removesuffix(".")
+            rows.append(row)
+        if nested is not None:
+            inside[name] = nested
+    if rows:
+        yield _table(("setting", "takes", "default", "meaning"), rows)
+    for name, nested in inside.items():
+        yield from settings(nested, f"{path}.{name}" if path else name)
+
+
+def recipes(names: Iterable[str]) -> str:
+    """The recipes of the package, and what of each is an inference."""
+    found = {name: load_recipe(name) for name in names}
+    rows = [(f"`{name}`", one.about, *_extent(one)) for name, one in found.items()]
+    inferred = [f"- `{name}`: {one.inferred}" for name, one in found.items() if one.inferred]
+    table = _table(("recipe", "for", "arms x seeds", "text", "length", "device"), rows)
+    return f"{table}\n\nInferred, and so no part of what a source says:\n\n" + "\n".join(inferred)
+
+
+def _extent(recipe: Recipe) -> tuple[str, ...]:
+    train, many = recipe.train, recipe.compare
+    size = "1" if many is None else f"{len(many.arms)} x {len(many.seeds)}"
+    if many is not None and many.rates:
+        size += f" x {len(many.rates)} rates"
+    lengths = {name: getattr(train, name) for name in ("updates", "tokens", "epochs")}
+    (length,) = (f"{most:,} {name}" for name, most in lengths.items() if most is not None)
+    length = length.replace(".0 ", " ")
+    texts = ", ".join(f"`{source.text}`" for source in recipe.data.sources)
+    return size, texts, f"{length}, {train.batch:,} sequences each", recipe.run.device
+
+
+def _documented(section: type[BaseModel]) -> tuple[str, dict[str, str]]:
+    """The first paragraphs of a docstring, and its attributes by name."""
+    about, _, listed = cleandoc(section.__doc__ or "").partition("Attributes:\n")
+    entries = re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", listed, re.MULTILINE | re.DOTALL)
+    return about.strip(), {name: " ".join(text.split()) for name, text in entries}
+
+
+def _section(kind: Any) -> type[BaseModel] | None:
+    """The section that a setting holds, or a list of which it holds."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    inside = (_section(one) for one in getattr(kind, "__args__", ()))
+    return next((one for one in inside if one is not None), None)
+
+
+def _takes(schema: Mapping[str, Any]) -> str:
+    """What a setting takes, from its JSON schema."""
+    if "$ref" in schema:
+        return "a table"
+    if "anyOf" in schema:
+        kinds = [_takes(one) for one in schema["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    kind = schema.get("type")
+    if kind == "array":
+        return f"list: {_takes(schema['items'])}"
+    words = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true, false",
+        "object": "a table",
+    }
+    limits = {
+        "minimum": "from {}",
+        "exclusiveMinimum": "above {}",
+        "maximum": "to {}",
+        "exclusiveMaximum": "below {}",
+    }
+    said = [limits[key].format(f"{schema[key]:g}") for key in limits if key in schema]
+    return " ".join([words.get(str(kind), "text"), *said])
+
+
+def _default(field: FieldInfo) -> str:
+    """A default as TOML has it; nothing where a setting may be left out."""
+    if field.is_required():
+        return "required"
+    given = field.get_default(call_default_factory=True)
+    return "" if given is None else f"`{_written(given)}`"
+
+
+def _written(given: Any) -> str:
+    if isinstance(given, BaseModel):  # what it differs in from an empty one is not its content
+        return _written({"text": given.text} if isinstance(given, Source) else {})
+    if isinstance(given, dict):
+        return f"{{{', '.join(f'{key} = {_written(one)}' for key, one in given.items())}}}"
+    if isinstance(given, tuple):
+        return f"[{', '.join(map(_written, given))}]"
+    return json.dumps(given)
 
 
 def _variant(one: Variant) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ PROMISED = {
     "variant.py": "relative residual before training",
     "own_measure.py": "focus on the loudest channel, per layer",
     "monitor.py": "first alarm: update",
+    "train.py": "bits_per_byte",
+    "compare.py": "pangu-pi is not distinguishable from llama",
 }
 
 

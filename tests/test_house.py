@@ -136,6 +136,14 @@ def test_no_page_is_left_of_a_measure_that_is_gone() -> None:
     assert {*(ROOT / "docs" / "measures").glob("*.md")} <= set(GENERATED)
 
 
+def test_every_setting_of_a_recipe_is_explained() -> None:
+    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    table = page.partition("<!-- settings:")[2]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*?) ?\|$", table, re.MULTILINE)
+    assert len(rows) > 60
+    assert [name for name, meaning in rows if not meaning.strip()] == []
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 

@@ -58,9 +58,14 @@ def test_command_runs(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     out = re.search(r"--out (\S+)", command)
     if out:
-        inside = {"retrofit": "config.json", "inspect": "report.html", "precision": ""}
+        inside = {
+            "retrofit": "config.json",
+            "inspect": "report.html",
+            "precision": "",
+            "train": "smoke/runs",
+        }
         written = inside[re.findall(r"layerlab (\w+)", command)[-1]]
-        assert (folder / out.group(1) / written).is_file()
+        assert (folder / out.group(1) / written).exists()
 
 
 @pytest.mark.parametrize("code", blocks("python"))
