@@ -86,7 +86,7 @@ class Training:
             optimizer_of(self.model, self.train)
         )
         every = run.recipe.monitor.every
-        self.monitor = Monitor(self.model, every=every) if every else None
+        self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
         self.order = Order(corpus, self.block, self.train.seed)
         self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
         self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
@@ -153,7 +153,7 @@ class Training:
         if not bool(torch.isfinite(loss) & held):
             raise self._diverged(loss)
         if self.monitor is not None:
-            self.monitor.step(loss)
+            self.monitor.step(loss, norm)
             self._heard()
         self.optimizer.step()
         self.control.after_update()
@@ -304,6 +304,7 @@ class Training:
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
                 "step0_nats": self.step0,
+                "monitor": None if self.monitor is None else self.monitor.state(),
             }
             state = State(
                 weights=weights,
@@ -335,6 +336,8 @@ class Training:
         self.resumes = state.counters["resumes"] + 1
         self.split.size = state.counters["micro_batch"]
         self.step0 = state.counters["step0_nats"]
+        if self.monitor is not None:
+            self.monitor.restore(state.counters["monitor"])
         return [*remarks, f"resumed after update {self.update}"], state.counters["events"]
 
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
