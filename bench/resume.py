@@ -46,7 +46,7 @@ blocks = 8
 [run]
 checkpoint = 5
 """
-TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes"}
+TIMES = {"seconds", "runtime", "tokens_per_second", "peak_memory_bytes", "resumes"}
 
 
 def command(recipe: Path, out: Path) -> list[str]:

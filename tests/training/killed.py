@@ -112,7 +112,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     """All but what tells of the interruptions themselves, and without times."""
     found = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     return [
-        {key: value for key, value in event.items() if key != "seconds"}
+        {key: value for key, value in event.items() if key not in {"seconds", "runtime"}}
         for event in found
         if not (event["kind"] == "note" and event["text"].startswith("resumed after"))
     ]
