@@ -34,7 +34,7 @@ os.environ.setdefault("JAXTYPING_DISABLE", "1")
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, logging
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, logging
 
 from layerlab.model.loss import causal_loss
 from layerlab.training.batch import Order
@@ -190,6 +190,7 @@ def trainer(found: Recipe, folder: Path) -> Round:
         teacher = Trainer(
             model=model, args=arguments, train_dataset=Blocks(order), callbacks=[watch]
         )
+        teacher.remove_callback(PrinterCallback)
         teacher.train()
         return (watch.times[-1] - watch.times[FIRST - 1]) / updates
 

@@ -1,6 +1,6 @@
 """Training as Python functions: one run, or a comparison; where training meets its report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.text import Text
 
 from layerlab import UserError, registry
 from layerlab.domain import shown
@@ -214,7 +216,8 @@ def prepared(
     read = _recipe(recipe).changed(settings or {})
     for path in read.model.load:
         registry.load(path)
-    corpus = prepare(read.data)
+    with _reading(progress) as told:
+        corpus = prepare(read.data, progress=told)
     block = read.data.block or designed(read).shape.context
     runs = plan(read, extent(corpus, block))
     if read.compare is not None and read.compare.match == "time":
@@ -226,6 +229,17 @@ def _recipe(given: Given) -> Recipe:
     if isinstance(given, Recipe):
         return given
     return recipe_of(given) if isinstance(given, Mapping) else load_recipe(given)
+
+
+@contextmanager
+def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """What is being done with the text, on a terminal."""
+    console = Console(stderr=True, highlight=False)
+    if not wanted or not console.is_terminal:
+        yield None
+        return
+    with console.status("") as status:
+        yield lambda what, share: status.update(Text(f"{what} {share:.0%}" if share else what))
 
 
 @contextmanager
