@@ -13,6 +13,7 @@ from rich.text import Text
 
 from layerlab import UserError, registry
 from layerlab.domain import shown
+from layerlab.measures.checkpoint import quiet
 from layerlab.report.comparison import save_comparison, save_run
 from layerlab.training.batch import Held
 from layerlab.training.compare import compared
@@ -51,7 +52,8 @@ class Trained:
         """The trained model, as transformers loads it."""
         from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(self.folder / MODEL)
+        with quiet():
+            return AutoModelForCausalLM.from_pretrained(self.folder / MODEL)
 
     def told(self) -> str:
         """What a terminal shows of it."""
@@ -125,6 +127,8 @@ def trained(task: Task, *, progress: bool = True) -> Trained:
     (run,) = task.runs
     with _display(task, progress) as watch:
         result = alone(run, task.folder(run), watch)
+    if result["diverged"]:
+        raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
     return Trained(task.folder(run), result, save_run(task.folder(run)))
 
 

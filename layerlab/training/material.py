@@ -31,7 +31,7 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
     found = designed(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
-    model.set_attn_implementation(run.recipe.train.attention)
+    _attend(model, run.recipe.train.attention, device)
     if run.recipe.train.compile:
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
@@ -39,3 +39,21 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
         for layer in model.model.layers:
             layer.compile(dynamic=False)
     return model.train()
+
+
+def _attend(model: LabForCausalLM, name: str, device: torch.device) -> None:
+    """Compute attention as the recipe says.
+
+    Raises:
+        UserError: it cannot be done here.
+    """
+    reason = "it has no backward pass on a CPU"
+    try:
+        if name != "flex_attention" or device.type != "cpu":
+            model.set_attn_implementation(name)
+            return
+    except (ImportError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+    raise UserError(
+        f'train.attention is {name!r}, which cannot be had here: {reason}; write attention = "sdpa"'
+    )

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.training.section import (
+    Arm,
     CompareSection,
     ControlSection,
     DataSection,
@@ -63,6 +64,29 @@ class Recipe(Section):
                 f"train gives {' and '.join(given) or 'no length'}; expected one of "
                 f"{', '.join(_LENGTHS)}: write updates = 400"
             )
+        if self.compare is not None and self.compare.lockstep and self.compare.search == "optuna":
+            raise ValueError(
+                "compare.lockstep runs all arms side by side, and a search decides as it goes; "
+                'write lockstep = false or search = "grid"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _claims(self) -> "Recipe":
+        section = self.compare
+        if section is None:
+            return self
+        given = [Arm(variant=one) if isinstance(one, str) else one for one in section.arms]
+        names = [one.name or one.variant or self.model.variant for one in given]
+        for claim in section.claims:
+            for name in claim.names():
+                if name not in names:
+                    near = difflib.get_close_matches(name, names, n=1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise ValueError(
+                        f"the claim {claim.says!r} names {name!r}, which is no arm; {hint}"
+                        f"arms: {', '.join(names)}; or judge none: claims = []"
+                    )
         return self
 
     def decisive(self) -> dict[str, Any]:
@@ -92,10 +116,12 @@ class Recipe(Section):
             head, options, option = path.partition(".options.")
             *tables, last = [*head.split("."), *(["options", option] if options else [])]
             for name in tables:
+                if name == "compare" and table.get(name, 0) is None:
+                    table[name] = {}
                 if not isinstance(table.get(name), dict):
                     raise _unknown(path)
                 table = table[name]
-            if last not in table and not options:
+            if last not in table and last not in _keys(tables) and not options:
                 raise _unknown(path)
             table[last] = value
             if len(tables) == 1 and tables[0] == "train" and last in _LENGTHS:

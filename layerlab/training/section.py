@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -45,8 +45,8 @@ class Source(Section):
     """A text to train on.
 
     Attributes:
-        text: `python-docs`, `brown`, a file or folder (.txt, .md, .gz of them, .jsonl, .parquet),
-            or `hf:NAME`.
+        text: `python-docs`, `brown`, `wiki-zh`, a file or folder (.txt, .md, .jsonl, any of them
+            with .gz, or .parquet), or `hf:NAME`.
         weight: of every batch that is drawn from it, beside the other sources.
         field: of a row that holds the text.
         split: of a data set of the Hub.
@@ -165,6 +165,53 @@ class Arm(Section):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
+class Claim(Section):
+    """What a source says of arms; runs decide whether it holds.
+
+    Attributes:
+        source: its key in docs/sources.md and the place, as `pangu23, Table 2`.
+        says: the claim, in words of one's own.
+        relation: of the arm to what it is held against. `alike` is within the margin; `no better`
+            is not better by more than the margin; `order` ranks `arms`, the best first.
+        arm: that it is about.
+        arms: in place of one arm. Of `order`, a list inside of it holds arms that are not ranked
+            among each other; of `alike`, arms that are alike.
+        against: the arm that it is held against; the arm's baseline where it is left out.
+        margin: in the unit of the comparison, below which a difference counts as none.
+        measure: what is compared: the `loss` at the end, or the `spikes` of the training loss that
+            a monitor counted.
+    """
+
+    source: Name
+    says: Name
+    relation: Literal["better", "worse", "no better", "alike", "order"]
+    arm: str | None = None
+    arms: tuple[str | tuple[str, ...], ...] = ()
+    against: str | None = None
+    margin: Positive = 0.02
+    measure: Literal["loss", "spikes"] = "loss"
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Claim":
+        if self.relation == "order" and len(self.arms) < 2:
+            raise ValueError(
+                f"the claim {self.says!r} orders {len(self.arms)} arms; expected two or more: "
+                'write arms = ["best", "worst"]'
+            )
+        if (self.arm is None) == (not self.arms):
+            raise ValueError(
+                f"the claim {self.says!r} names {'no arm' if self.arm is None else 'arm and arms'};"
+                ' expected one of both: write arm = "NAME"'
+            )
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        """Every arm that it names."""
+        inside = (name for one in self.arms for name in ((one,) if isinstance(one, str) else one))
+        given = (self.arm, *inside, self.against)
+        return tuple(dict.fromkeys(name for name in given if name is not None))
+
+
 class CompareSection(Section):
     """Which runs make the comparison, and what is held equal.
 
@@ -183,6 +230,7 @@ class CompareSection(Section):
         differ: settings, by their paths, in which runs may differ and still be compared.
         confidence: of the intervals.
         power: at which the smallest detectable effect is stated.
+        claims: of sources, each judged by the runs; they change none of them.
     """
 
     arms: Annotated[tuple[str | Arm, ...], Field(min_length=1)]
@@ -197,6 +245,7 @@ class CompareSection(Section):
     differ: tuple[str, ...] = ()
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+    claims: tuple[Claim, ...] = ()
 
 
 class MonitorSection(Section):

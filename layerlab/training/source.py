@@ -20,7 +20,8 @@ from layerlab.training.section import Source
 
 HUB = "hf:"
 DOCUMENTATION = "python-docs"
-BROWN = "brown"
+# Where they lie in the data folder; their documents end in a blank line.
+KEPT = {"brown": "brown/brown.txt.gz", "wiki-zh": "zh-general/cn_wiki_sample.txt"}
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
 ENDINGS = (*PLAIN, *TABLES)
@@ -67,8 +68,8 @@ def opened(source: Source) -> Text:
     given = source.text
     if given == DOCUMENTATION:
         return _documentation()
-    if given == BROWN:
-        return _brown()
+    if given in KEPT:
+        return _kept(given)
     if given.startswith(HUB):
         what = [source.subset, source.split, source.field]
         return Text(name=given, identity=f"{given} {what}", pieces=partial(_of_hub, source))
@@ -115,17 +116,17 @@ def _documentation() -> Text:
     )
 
 
-def _brown() -> Text:
-    """The Brown corpus, whose documents end in a blank line; without it, Python's documentation."""
-    path = data_folder() / "brown" / "brown.txt.gz"
+def _kept(name: str) -> Text:
+    """A text of the data folder; without it, Python's documentation."""
+    path = data_folder() / KEPT[name]
     if not path.is_file():
         note = (
-            f"{BROWN} is not here (LAYERLAB_DATA names no folder with brown/brown.txt.gz): "
+            f"{name} is not here (LAYERLAB_DATA names no folder with {KEPT[name]}): "
             f"{DOCUMENTATION} is read in its place"
         )
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
-    return Text(name=BROWN, identity=fingerprint(path), pieces=partial(_parted, path))
+    return Text(name=name, identity=fingerprint(path), pieces=partial(_parted, path))
 
 
 def data_folder() -> Path:
@@ -156,10 +157,10 @@ def _files(given: str) -> list[Path]:
             raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
         return found
     if not path.exists():
-        near = difflib.get_close_matches(given, (DOCUMENTATION, BROWN), n=1)
+        near = difflib.get_close_matches(given, (DOCUMENTATION, *KEPT), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
-            f"there is no text {shown(given)}; {hint}expected {DOCUMENTATION}, {BROWN}, "
+            f"there is no text {shown(given)}; {hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "
             "a file, a folder or hf:NAME"
         )
     if not _kind(path):

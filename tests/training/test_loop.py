@@ -1,5 +1,6 @@
 """One run: the same bits for the same seed, one mean whatever the pieces, a model that is kept."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -152,6 +153,18 @@ def test_fp16_on_a_cpu_is_refused(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
     with pytest.raises(UserError, match=f"run.device is '{device}', and there is none here"):
         begun(tmp_path, **{"run.device": device})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("flash_attention_2", "lash"), ("flex_attention", "it has no backward pass on a CPU")],
+)
+def test_an_attention_that_cannot_be_had_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    if name == "flash_attention_2" and importlib.util.find_spec("flash_attn"):
+        pytest.skip("flash attention is installed here")
+    said = f"train.attention is '{name}', which cannot be had here: .*{reason}"
+    with pytest.raises(UserError, match=said):
+        begun(tmp_path, **{"train.attention": name})
 
 
 def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:

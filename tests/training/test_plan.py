@@ -92,7 +92,7 @@ def test_arms_change_other_settings_by_their_paths():
     [
         ({"arms": ["llama", "llama"]}, "two arms are called 'llama'"),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
-        ({"seeds": [1, 1]}, "repeat one"),
+        ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once"),
         ({"arms": [{"name": "a/b"}]}, "an arm is called 'a/b'"),
         ({"arms": ["lama"]}, "lama"),
     ],

@@ -32,6 +32,10 @@ LENGTH = {"train": {"updates": 3}}
         ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
         ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
         ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
+        (
+            {**LENGTH, "compare": {"arms": ["llama"], "lockstep": True, "search": "optuna"}},
+            r"compare\.lockstep runs all arms side by side, and a search decides as it goes",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(content, said):
@@ -47,7 +51,7 @@ def test_recipes_of_the_package_are_recipes(name):
 
 
 def test_a_name_that_is_no_recipe_is_told_its_nearest():
-    with pytest.raises(UserError, match=r"did you mean eight-residuals"):
+    with pytest.raises(UserError, match="no recipe 'eight-residual'; did you mean eight-residuals"):
         load_recipe("eight-residual")
 
 
@@ -99,6 +103,11 @@ def test_a_hash_is_the_same_in_every_process():
     }
     assert found == {load_recipe("eight-residuals-twin").hash()}
     assert re.fullmatch(r"[0-9a-f]{12}", found.pop())
+
+
+def test_a_comparison_may_be_set_on_a_recipe_that_has_none():
+    found = recipe_of(LENGTH).changed({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
+    assert found.compare is not None and found.compare.seeds == (1,)
 
 
 def test_settings_are_changed_by_their_paths():
