@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError, __version__
+from layerlab.training.claim import claimed
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
@@ -64,6 +65,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "seeds": list(section.seeds),
         "match": section.match,
         "rows": rows,
+        "claims": claimed(section, rivals, sides, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         "paired": _paired(section, sides, rivals),

@@ -19,6 +19,7 @@ STYLES = {
     "too few seeds": "yellow",
     "no verdict": "yellow",
 }
+CLAIMS = {"holds": "green", "fails": "red"}
 # From these widths on a column is shown; what decides comes first.
 _COLUMNS: tuple[tuple[str, int, Callable[[Row, str], str]], ...] = (
     ("arm", 0, lambda row, _: str(row["arm"])),
@@ -68,6 +69,9 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:
     for row in content["rows"]:
         yield _text(row["said"], STYLES.get(str(row["verdict"]), ""))
+    for claim in content.get("claims", ()):
+        said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
+        yield _text(said, CLAIMS.get(str(claim["verdict"]), ""))
     for remark in content["remarks"]:
         yield _text(f"- {remark}", "dim")
 
