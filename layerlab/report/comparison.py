@@ -14,7 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from layerlab import UserError, disk
-from layerlab.report import curve, dossier, equality, forest, lapse, page, setting, text
+from layerlab.report import curve, dossier, equality, forest, lapse, page, picture, setting, text
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ _SCRIPTS = (
     *("curve.js", "lapse.js", "comparison.js"),
 )
 _STYLES = ("page.css", "comparison.css")
-PAGE, DATA, TABLES = "report.html", "comparison.json", "tables"
+PAGE, DATA, TABLES, PICTURES = "report.html", "comparison.json", "tables", "pictures"
 ROWS = 200
 NAME = 60
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
@@ -72,7 +72,7 @@ def render_run(content: Mapping[str, Any]) -> str:
 
 
 def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
-    """Write report.html, comparison.json and tables/ into the folder that holds `runs/`.
+    """Write report.html, comparison.json, tables/ and pictures/ into the folder that holds `runs/`.
 
     Each file is written whole or not at all, and nothing else in the folder is touched.
 
@@ -85,7 +85,13 @@ def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
     whole = _checked(dossier.gathered(content, folder))
     written = _rendered(whole, single=False)
     _write_tables(whole, folder, _HEADS)
-    data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for name, drawing in picture.pictures(whole).items():
+        if drawing:
+            disk.write_file(folder / PICTURES / name, drawing)
+        else:  # of an earlier comparison
+            (folder / PICTURES / name).unlink(missing_ok=True)
+    kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
+    data = json.dumps(plain(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     disk.write_file(folder / DATA, data + "\n")
     return disk.write_file(folder / PAGE, written)
 
@@ -265,6 +271,15 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
         if (columns := _of(one, name))
         for point in zip(*columns.values(), strict=False)
     ]
+
+
+def _brief(value: Any) -> Any:
+    """Curves with as many digits as a picture shows; the journals of the runs have all."""
+    if isinstance(value, Mapping):
+        return {name: _brief(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_brief(one) for one in value]
+    return curve.short(value, 7) if isinstance(value, float) else value
 
 
 def _confidence(content: Mapping[str, Any]) -> float:

@@ -53,6 +53,19 @@ def signed(value: Any, width: Any = None) -> str:
     return f"{number:+.4g}".replace("-", "−") if number else "0"
 
 
+def ticks_of(low: float | int, high: float | int, most: int) -> list[float]:
+    """Round numbers from one end to the other, about as many.
+
+    Example:
+        >>> ticks_of(0, 150, 5)
+        [0.0, 50.0, 100.0, 150.0]
+    """
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= raw)
+    return [round(step * n, 12) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
 def _reach(rows: Iterable[Mapping[str, Any]], baseline: str) -> float:
     """What the scale shows on either side of zero."""
     ends = sorted(
@@ -102,8 +115,4 @@ def _percent(value: float | int | None, reach: float) -> float | None:
 
 def _ticks(reach: float) -> list[float]:
     """Round numbers on the scale, zero among them."""
-    raw = 2 * reach / TICKS
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * n for n in (1, 2, 5, 10) if power * n >= raw)
-    most = int(reach // step)
-    return [step * n for n in range(-most, most + 1)]
+    return ticks_of(-reach, reach, TICKS)

@@ -255,10 +255,10 @@ def _decisive(judged: Judged) -> Pair:
 def _share(judged: Judged, level: Level) -> str:
     count = len(judged.pairs)
     if judged.word == "holds":
-        return f"all {count} pairs are as said; the least sure"
+        return f"{count} of {count} pairs are as said; the least sure"
     if judged.word == "fails":
         contrary = sum(pair.wrong < 1 for pair in judged.pairs)
-        verb = "is" if contrary == 1 else "are"
+        verb = "looks" if contrary == 1 else "look"
         return f"{contrary} of {count} pairs {verb} otherwise; the surest"
     alone = sum(pair.right < level.alpha for pair in judged.pairs)
     verb = "is" if alone == 1 else "are"

@@ -6,6 +6,7 @@ import math
 import re
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -263,14 +264,18 @@ def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
     assert page == (tmp_path / "report.html").resolve()
     assert {p: p.read_bytes() for p in before} == before
     assert {"monitor", "equal", "notes", "samples"} <= ids(page.read_text("utf-8"))
-    assert json.loads((tmp_path / "comparison.json").read_text("utf-8")) == kept
+    written = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
+    first, brief = (one["curves"][0]["train"]["loss"] for one in (kept, written))
+    assert brief == pytest.approx(first, rel=1e-6)
+    assert {**written, "curves": kept["curves"]} == kept
+    assert ElementTree.parse(tmp_path / "pictures" / "forest.svg").getroot().tag.endswith("svg")
     rows = table(tmp_path, "rows")
     assert [row["arm"] for row in rows] == ["llama", "history-1"]
     assert float(rows[1]["nats"]) == content["rows"][1]["nats"]
     points = table(tmp_path, "train")
     assert len(points) == sum(len(one["train"]["loss"]) for one in content["curves"])
     assert float(points[0]["loss"]) == content["curves"][0]["train"]["loss"][0]
-    names = {"report.html", "comparison.json", "tables", "runs"}
+    names = {"report.html", "comparison.json", "tables", "pictures", "runs"}
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
@@ -278,6 +283,7 @@ def test_saving_again_replaces_the_page_and_an_empty_table_keeps_its_head(tmp_pa
     save_comparison(race(("llama", "history-1")), tmp_path)
     save_comparison({"name": "second"}, tmp_path)
     assert "<title>second" in (tmp_path / "report.html").read_text("utf-8")
+    assert list((tmp_path / "pictures").iterdir()) == []
     assert (tmp_path / "tables" / "paired.csv").read_text().startswith("arm,tokens,n,difference")
 
 
