@@ -1,12 +1,14 @@
 """Writes what declarations say: measures/*.md, variants.md, studies.md, and tables of two others.
 
 Those are the settings of a recipe in training.md, and the recipes of the package in comparison.md.
+`digest.py` is the page of results/, what the comparisons there came to.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
 
 import json
 import re
+import runpy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import cleandoc
 from itertools import groupby
@@ -28,6 +30,7 @@ from layerlab.training.section import Source
 from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
+digest = runpy.run_path(str(ROOT / "docs" / "digest.py"))["digest"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -86,6 +89,8 @@ def pages() -> dict[Path, str]:
     own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
     written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
     written[ROOT / "docs" / "studies.md"] = claims(studies().values())
+    results = ROOT / "docs" / "results"
+    written[results / "README.md"] = digest(results, [load_recipe(name) for name in packaged()])
     for name, title, text in (
         ("training", "settings", "\n\n".join(settings(Recipe))),
         ("comparison", "recipes", recipes(packaged())),

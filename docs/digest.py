@@ -1,0 +1,198 @@
+"""The page of all results, from the comparisons that lie beside it; part of `make docs`."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.training.recipe import Recipe
+from layerlab.training.section import Claim
+from layerlab.training.verdict import number
+
+Json = Mapping[str, Any]
+OUT = "docs/results"
+ORDER = ("holds", "fails", "not decided")
+SHOWN = {"forest.svg": "Differences to the baseline", "curves.svg": "Learning curves"}
+
+HEAD = f"""# Results
+
+What the comparisons of the package came to, and what they say of the claims of the sources.
+`make docs` writes this page from the files beside it: a `comparison.json` for each recipe, and
+for each run its recipe, manifest, journal and result.
+
+```sh
+layerlab compare NAME --out {OUT}            # carries out what is missing, then judges
+layerlab compare NAME --out {OUT} --judge    # judges what is there
+make docs                                          # writes this page
+```
+
+Runs whose result lies here are skipped, so a comparison goes on where it stopped; models and
+checkpoints are not kept. Beside these a run on another machine or of other versions is refused:
+give it another `--out`. How to read the numbers: [comparison](../comparison.md). Keys of
+sources: [sources](../sources.md)."""
+
+RULE = """A claim is made of pairs of arms, compared seed by seed. It **holds** where every
+pair is as it says, and **fails** where one is surely not, after Holm's correction for all
+claims of its recipe; else it is **not decided** by so few seeds, which speaks neither for nor
+against it. What is *alike*, or *no better*, is so within the margin that is given. A verdict is
+one on the size, the text and the length of its recipe: a million parameters and some hundred
+thousand tokens in the twins, where the sources trained far more."""
+
+# Of each method of residuals24: evaluation loss of its two batches of runs, and sequences a step.
+PRINTED = {
+    "llama": ("2.6217", "2.6234", "16"),
+    "history-1": ("2.7617", "-", "16"),
+    "history-2": ("2.7390", "-", "16"),
+    "history-3": ("2.6273", "2.6307", "8"),
+    "history-4": ("2.6482", "2.6485", "8"),
+    "history-5": ("-", "2.7748", "16"),
+    "history-6": ("-", "2.6901", "8"),
+    "history-7": ("-", "2.7592", "16"),
+}
+REFERENCE = """As residuals24 printed its losses: a reference, and no target. Methods 3, 4 and 6 ran
+with 8 sequences a step and 42,510 updates, the others with 16 and 21,255, so that its
+differences are those of a scheme and of a batch together ([why](../comparison.md)). Size, text
+and length are not those of the table above."""
+
+
+def digest(folder: Path, recipes: Sequence[Recipe]) -> str:
+    """The whole page; recipes without a comparison say so."""
+    many = [recipe for recipe in recipes if recipe.compare is not None]
+    found = {recipe.name: _read(folder / recipe.name / "comparison.json") for recipe in many}
+    parts = [HEAD, "## Claims of the sources", RULE, *_claims(many, found)]
+    for recipe in many:
+        content = found[recipe.name]
+        parts.append(f"## {recipe.name}")
+        parts += _missing(recipe) if content is None else _result(folder, content)
+    return "\n\n".join(parts) + "\n"
+
+
+def _read(file: Path) -> Json | None:
+    if not file.is_file():
+        return None
+    found: Json = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _claims(recipes: Sequence[Recipe], found: Mapping[str, Json | None]) -> Iterator[str]:
+    judged = {name: one.get("claims") or () for name, one in found.items() if one is not None}
+    rows = [(name, one) for name, claims in judged.items() for one in claims]
+    counts = Counter(one["verdict"] for _, one in rows)
+    if rows:
+        yield ", ".join(f"{word}: {counts[word]}" for word in ORDER) + f"; of {len(rows)} claims."
+        told = [
+            (one["source"], one["says"], f"**{one['verdict']}**", _number(one["said"]), _link(name))
+            for name, one in rows
+        ]
+        yield _table(("source", "claim", "verdict", "number", "recipe"), told)
+    waiting = {one.name: len(_of(one)) for one in recipes if one.name not in judged and _of(one)}
+    if waiting:
+        told = ", ".join(f"{_link(name)} {count}" for name, count in waiting.items())
+        yield f"Claims that wait for runs: {told}."
+
+
+def _of(recipe: Recipe) -> Sequence[Claim]:
+    return recipe.compare.claims if recipe.compare else ()
+
+
+def _number(said: str) -> str:
+    """A verdict's sentence without the verdict, which stands beside it."""
+    return said.partition(": ")[2]
+
+
+def _link(name: str) -> str:
+    return f"[`{name}`](#{name})"
+
+
+def _missing(recipe: Recipe) -> list[str]:
+    device = recipe.run.device
+    where = "" if device == "cpu" else f" It is for another device ({device})."
+    claims = "\n".join(f"- {one.says} ({one.source})" for one in _of(recipe))
+    said = f"**Not run yet.**{where} `layerlab compare {recipe.name} --out {OUT}`"
+    return [recipe.about, said, *([f"It will judge:\n\n{claims}"] if claims else [])]
+
+
+def _result(folder: Path, content: Json) -> Iterator[str]:
+    name = content["name"]
+    yield content["about"]
+    if content["inferred"]:
+        yield f"Inferred: {content['inferred']}"
+    yield " ".join([_extent(content), *_machines(folder / name)])
+    yield _rows(content)
+    if set(content["arms"]) == set(PRINTED):
+        head = ("arm", "first batch", "second batch", "sequences a step")
+        rows = [(f"`{arm}`", *losses) for arm, losses in PRINTED.items()]
+        yield f"{REFERENCE}\n\n{_table(head, rows)}"
+    for file, title in SHOWN.items():
+        if (folder / name / "pictures" / file).is_file():
+            yield f"![{title}: {name}]({name}/pictures/{file})"
+    claims = content.get("claims") or ()
+    if claims:
+        yield "\n".join(f"- {one['says']} ({one['source']}) {_said(one)}" for one in claims)
+    if content["remarks"]:
+        told = "\n".join(f"- {remark}" for remark in content["remarks"])
+        yield f"To be known beside:\n\n{told}"
+    yield f"To repeat it: `layerlab compare {name} --out {OUT}`"
+
+
+def _said(claim: Json) -> str:
+    """The sentence, its verdict in bold."""
+    word = str(claim["verdict"])
+    return f"**{word[:1].upper()}{word[1:]}**{str(claim['said']).removeprefix(word)}"
+
+
+def _extent(content: Json) -> str:
+    compare = content["recipe"]["compare"]
+    tried = compare["trials"] if compare["search"] == "optuna" else max(1, len(compare["rates"]))
+    planned = len(content["arms"]) * len(content["seeds"]) * tried
+    done = [run for run in content["runs"] if run["finished"]]
+    lengths = sorted({f"{run['updates']:,}" for run in done if run.get("updates")})
+    tokens = sorted({f"{run['tokens']:,}" for run in done if run.get("tokens")})
+    said = f"{len(done)} of {planned} runs are finished"
+    if lengths:
+        said += f", of {' or '.join(lengths)} updates and {' or '.join(tokens)} tokens"
+    hours = sum(run.get("seconds") or 0 for run in done) / 3600
+    return f"{said}; {hours:.1f} hours of training together."
+
+
+def _machines(folder: Path) -> Iterator[str]:
+    """Where the runs happened, from their manifests."""
+    seen = set()
+    for file in sorted(folder.glob("runs/*/manifest.json")):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        machine, versions = manifest["machine"], manifest["versions"]
+        threads = machine.get("threads")
+        each = f", {threads} {'thread' if threads == 1 else 'threads'} a run" if threads else ""
+        seen.add(
+            f"{machine['processor']} ({machine['device']}{each}); torch {versions['torch']}, "
+            f"transformers {versions['transformers']}, layerlab {versions['layerlab']}."
+        )
+    yield from sorted(seen)
+
+
+def _rows(content: Json) -> str:
+    unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
+    head = ("arm", "against", "seeds", unit, "difference", "interval", "p (Holm)", "verdict")
+    return _table(head, [_row(row, content["metric"]) for row in content["rows"]])
+
+
+def _row(row: Json, metric: str) -> tuple[str, ...]:
+    interval = "-"
+    if row["low"] is not None:
+        interval = f"{number(row['low'], True)} to {number(row['high'], True)}"
+    return (
+        f"`{row['arm']}`",
+        "-" if row["against"] == row["arm"] else f"`{row['against']}`",
+        str(row["n"]),
+        "-" if row[metric] is None else f"{row[metric]:.4f}",
+        "-" if row["difference"] is None else number(row["difference"], True),
+        interval,
+        "-" if row["holm"] is None else f"{row['holm']:.2g}",
+        row["verdict"],
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

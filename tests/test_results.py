@@ -1,0 +1,153 @@
+"""The folder of results: what of a comparison is kept, that it goes on from there, and its page."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pathspec
+import pytest
+
+import layerlab
+from layerlab.report.comparison import save_comparison
+from layerlab.training.compare import compared
+from layerlab.training.recipe import Recipe, load_recipe, packaged
+from tests.training.drawn import recipe, records, write
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+digest = runpy.run_path(str(ROOT / "docs" / "digest.py"))["digest"]
+RUN = {"run.json", "recipe.json", "manifest.json", "result.json", "events.jsonl"}
+LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
+CLAIMS = [
+    {"source": "pangu23, Table 2", "says": "It is better.", "relation": "better", "arm": "gpt2"},
+    {"source": "pangu23, Table 4", "says": "It is worse.", "relation": "worse", "arm": "gpt2"},
+]
+
+
+def kept(folder: Path) -> list[Path]:
+    """The files below a folder of results that git would keep."""
+    rules = (RESULTS / ".gitignore").read_text("utf-8").splitlines()
+    ignored = pathspec.GitIgnoreSpec.from_lines(rules)
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if not ignored.match_file(path.as_posix())]
+
+
+def saved(folder: Path, losses: dict[str, Any] = LOSSES) -> Recipe:
+    """A comparison with its runs, as the command leaves it in the folder of results."""
+    given = recipe(claims=CLAIMS)
+    found = records(given, losses)
+    place = folder / given.name
+    for one in found:
+        write(place / "runs", one)
+    save_comparison(compared(given, found).content, place)
+    return given
+
+
+def manifests(folder: Path) -> None:
+    """What real manifests have beside."""
+    for file in folder.glob("*/runs/*/manifest.json"):
+        content = json.loads(file.read_text("utf-8"))
+        content["versions"] |= {"transformers": "5.23.0", "layerlab": "0.1.0"}
+        file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_finished_run_is_skipped_from_what_is_kept_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    small: dict[str, Any] = {
+        "name": "small",
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
+        "data": {"vocab": 300},
+        "train": {"updates": 4, "batch": 2},
+        "evaluate": {"blocks": 2},
+        "compare": {"arms": ["llama", "gpt2"], "seeds": [1, 2], "claims": CLAIMS},
+    }
+    # In one process, which is quicker; how runs are carried out is no part of what they are.
+    lockstep = {**small, "compare": {**small["compare"], "lockstep": True}}
+    first = layerlab.compare(lockstep, out=tmp_path / "first", progress=False)
+    assert (tmp_path / "first" / "small" / "report.html").is_file()
+    runs = list((tmp_path / "first" / "small" / "runs").iterdir())
+    assert len(runs) == 4 and all((run / "model").is_dir() for run in runs)
+    (runs[0] / "checkpoints" / "step-00000002").mkdir(parents=True)
+    (runs[0] / "checkpoints" / "step-00000002" / "state.json").write_text("{}")
+
+    there = kept(tmp_path / "first")
+    assert {path.name for path in there} == {
+        *RUN,
+        *("comparison.json", "forest.svg", "curves.svg"),
+    }
+    assert sum(path.name == "result.json" for path in there) == 4
+    for path in there:
+        (tmp_path / "again" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "first" / path, tmp_path / "again" / path)
+    (tmp_path / "again" / "small" / "comparison.json").unlink()
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in (tmp_path / "again").glob("small/runs/*/*")
+    }
+    again = layerlab.compare(small, out=tmp_path / "again", progress=False)
+    # Nothing ran: no log of a process, no file touched, no model made.
+    assert {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in (tmp_path / "again").glob("small/runs/*/*")
+    } == before
+    assert again.rows == first.rows
+    assert again.content["claims"] == first.content["claims"]
+
+
+def test_what_is_kept_is_small() -> None:
+    """A bound for what is committed, and a reason to look at what broke it."""
+    for path in kept(RESULTS):
+        size = (RESULTS / path).stat().st_size
+        assert size < 400_000, f"{path} has {size:,} bytes"
+
+
+def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
+    given = saved(tmp_path)
+    manifests(tmp_path)
+    said = digest(tmp_path, [given])
+    assert "holds: 1, fails: 1, not decided: 0; of 2 claims." in said
+    summary, _, part = said.partition("\n## drawn\n")
+    assert "| pangu23, Table 2 | It is better. | **holds** | gpt2 against llama: -0.01" in summary
+    assert "- It is worse. (pangu23, Table 4) **Fails**: gpt2 against llama: -0.0100" in part
+    assert "| `gpt2` | `llama` | 3 | 3.1233 | -0.0100 |" in part
+    assert "6 of 6 runs are finished" in part
+    assert "one (cpu, 1 thread a run); torch 2.13.0, transformers 5.23.0, layerlab 0.1.0." in part
+    assert "](drawn/pictures/forest.svg)" in part and "](drawn/pictures/curves.svg)" in part
+    assert "`layerlab compare drawn --out docs/results`" in part
+    assert "not final" not in said
+
+
+def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:
+    given = saved(tmp_path, {"llama": LOSSES["llama"], "gpt2": {1: 2.9}})
+    manifests(tmp_path)
+    said = digest(tmp_path, [given])
+    assert "4 of 6 runs are finished" in said
+    assert "not decided: 2; of 2 claims" in said
+    assert "**Not decided** at this budget: gpt2 against llama: -0.1000 nats" in said
+    assert "planned seeds are missing: this verdict is not final." in said
+
+
+def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -> None:
+    found = [load_recipe(name) for name in packaged()]
+    said = digest(tmp_path, found)
+    many = [one for one in found if one.compare is not None]
+    assert said.count("**Not run yet.**") == len(many)
+    assert "**Not run yet.** It is for another device (cuda). `layerlab compare pangu-abl" in said
+    for one in many:
+        for claim in one.compare.claims if one.compare else ():
+            assert f"- {claim.says} ({claim.source})" in said
+    assert "Claims that wait for runs: [`batch-confound`](#batch-confound) 4" in said
+    assert "smoke" not in said  # a single run compares nothing
+
+
+def test_the_losses_of_residuals24_stand_beside_ours_with_their_confound(tmp_path: Path) -> None:
+    twin = load_recipe("eight-residuals-twin")
+    save_comparison(compared(twin, []).content, tmp_path / twin.name)
+    said = digest(tmp_path, [twin])
+    assert "a reference, and no target" in said and "42,510 updates" in said
+    assert "| `history-3` | 2.6273 | 2.6307 | 8 |" in said
+    assert "0 of 24 runs are finished" in said
