@@ -1,10 +1,10 @@
 """Every example runs, as its own process, in an empty folder, and says what it promises."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import python
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PROMISED = {
@@ -19,9 +19,7 @@ PROMISED = {
 
 
 def run(folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=240
-    )
+    done = python(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,8 @@
-"""README.md does what it says: its commands and its Python run, in order, in one empty folder."""
+"""README.md does what it says: its commands and its Python run, in order, in one empty folder.
+
+A command that stands in a pipe is run by a shell, with an interpreter of its own; the others in
+processes that have imported already.
+"""
 
 import re
 import shlex
@@ -7,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import python
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -48,13 +54,26 @@ def test_a_command_of_set_up_exists(command: str) -> None:
         assert tool == "make" and re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", RUN)
-def test_command_runs(command: str, folder: Path) -> None:
-    program = f"{shlex.quote(sys.executable)} -m layerlab "
-    line = re.sub(r"(^|\| )layerlab ", lambda found: found.group(1) + program, command)
-    done = subprocess.run(
+def piped(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    line = command.replace("| layerlab ", f"| {shlex.quote(sys.executable)} -m layerlab ")
+    return subprocess.run(
         ["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=300
     )
+
+
+def typed(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program, *arguments = shlex.split(command, comments=True)
+    assert program == "layerlab"
+    return python("-m", "layerlab", *arguments, cwd=folder)
+
+
+def test_both_ways_are_taken() -> None:
+    assert {"| layerlab" in command for command in RUN} == {True, False}
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_command_runs(command: str, folder: Path) -> None:
+    done = piped(command, folder) if "| layerlab" in command else typed(command, folder)
     assert done.returncode == 0, done.stderr
     out = re.search(r"--out (\S+)", command)
     if out:
@@ -70,7 +89,5 @@ def test_command_runs(command: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_runs(code: str, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    done = python("-c", code, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,113 @@
+"""Python in processes that are forked from one that has imported everything.
+
+What a test starts mostly imports: torch, transformers and layerlab take five seconds of a
+processor, again in every process. Here they are imported once, by a server that runs nothing else;
+each process is forked from it, so it begins at once, and clean. What is about imports themselves,
+or about the hash seed of an interpreter, needs an interpreter of its own: `subprocess`.
+"""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+SERVED = (
+    "layerlab.cli",
+    "layerlab.advice",
+    "layerlab.experiment",
+    "layerlab.studies",
+    "layerlab.training.loop",
+    "layerlab.training.worker",
+    "scipy.stats",
+    "torch._dynamo",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+)
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.forked", *SERVED])
+
+
+class Forked:
+    """A process that does what `python` does with the same arguments.
+
+    Args:
+        arguments: of the interpreter: a file, or `-m` and a module, or `-c` and a program; then
+            what the program is given.
+        cwd: its folder.
+        env: its environment.
+        stdin: what it reads.
+    """
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> None:
+        self.arguments = [str(one) for one in arguments]
+        self._streams = tempfile.TemporaryDirectory()
+        self.folder = Path(self._streams.name)
+        (self.folder / "0").write_text(stdin, "utf-8")
+        settings = dict(os.environ if env is None else env)
+        given = (self.arguments, str(cwd or Path.cwd()), settings, self._streams.name)
+        self.process = PROCESSES.Process(target=_interpret, args=given)
+        self.process.start()
+
+    def said(self, number: int) -> str:
+        """So far, to standard output (1) or standard error (2)."""
+        file = self.folder / str(number)
+        return file.read_text("utf-8") if file.exists() else ""
+
+    def wait(self, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        """What it left when it ended; it is killed when it takes too long."""
+        try:
+            self.process.join(timeout)
+            code = self.process.exitcode
+            if code is None:
+                self.kill()
+                raise subprocess.TimeoutExpired(self.arguments, timeout)
+            return subprocess.CompletedProcess(self.arguments, code, self.said(1), self.said(2))
+        finally:
+            self._streams.cleanup()
+
+    def kill(self) -> None:
+        """End it at once, and wait until it is gone."""
+        self.process.kill()
+        self.process.join()
+
+
+def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run to the end; options are those of `Forked`."""
+    return Forked(*arguments, **options).wait()
+
+
+def _interpret(arguments: list[str], cwd: str, settings: dict[str, str], streams: str) -> None:
+    """The other side: become the interpreter that was asked for."""
+    for number, mode in enumerate((os.O_RDONLY, *2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND])):
+        os.dup2(os.open(Path(streams) / str(number), mode), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    os.environ.clear()
+    os.environ.update(settings)
+    os.chdir(cwd)
+    first, *rest = arguments
+    if first == "-c":
+        code, *rest = rest
+        sys.argv, sys.path[:0] = ["-c", *rest], [""]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(main))
+    elif first == "-m":
+        name, *rest = rest
+        sys.argv, sys.path[:0] = [name, *rest], [cwd]
+        sys.modules.pop(name, None)  # what runs as a program is not yet there
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[:0] = [first, *rest], [str(Path(first).parent)]
+        runpy.run_path(first, run_name="__main__")
