@@ -76,7 +76,7 @@ def _read(file: Path) -> Json | None:
 
 
 def _claims(recipes: Sequence[Recipe], found: Mapping[str, Json | None]) -> Iterator[str]:
-    judged = {name: one.get("claims") or () for name, one in found.items() if one is not None}
+    judged = {name: one["claims"] for name, one in found.items() if one and one.get("claims")}
     rows = [(name, one) for name, claims in judged.items() for one in claims]
     counts = Counter(one["verdict"] for _, one in rows)
     if rows:

@@ -105,6 +105,25 @@ def test_what_is_kept_is_small() -> None:
         assert size < 400_000, f"{path} has {size:,} bytes"
 
 
+def told(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row says; its last digits may be those of another library."""
+    parts = [row.get(key) for key in ("arm", "source", "says", "relation", "n", "verdict")]
+    return (*parts, None if row.get("difference") is None else f"{row['difference']:.6g}")
+
+
+def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
+    """Every kept comparison follows from the kept runs: verdicts cannot be older than claims."""
+    for file in sorted(RESULTS.glob("*/comparison.json")):
+        content = json.loads(file.read_text("utf-8"))
+        again = f"type: layerlab compare {content['name']} --out docs/results --judge"
+        folders = sorted(one for one in (file.parent / "runs").iterdir() if one.is_dir())
+        found = compared(load_recipe(content["name"]), folders).content
+        for part in ("rows", "claims"):
+            assert [told(one) for one in content.get(part, ())] == [
+                told(one) for one in found[part]
+            ], again
+
+
 def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
     given = saved(tmp_path)
     manifests(tmp_path)

@@ -304,7 +304,7 @@ def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
 def _more(judged: Judged, pair: Pair) -> str:
     """How many more seeds would tell, where a difference is what is looked for."""
     found = pair.found
-    if judged.word != "not decided" or _margined(judged) or not found.mean:
+    if judged.word != "not decided" or _margined(judged) or len(judged.pairs) > 1:
         return ""
     if found.needed is None or found.needed <= found.n:
         return ""

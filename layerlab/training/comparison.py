@@ -19,7 +19,7 @@ SCHEMA = 1
 FILE = "comparison.json"
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
 _DEEP = (float, Mapping, list, tuple)
-Part = Literal["rows", "runs", "curves", "paired"]
+Part = Literal["rows", "claims", "runs", "curves", "paired"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Comparison:
 
         if part in ("rows", "runs"):
             return pd.DataFrame(self.content[part])
+        if part == "claims":
+            return pd.DataFrame(self.content.get(part, ())).drop(columns="pairs", errors="ignore")
         return pd.DataFrame(_points(self.content[part], part))
 
     def table(self, width: int = 100) -> "RenderableType":

@@ -318,3 +318,26 @@ def test_the_same_comparison_gives_the_same_page():
 def test_a_view_is_what_json_can_hold():
     content = race(("llama", "history-1"), rates=RATES) | {"alarms": [], "notes": [], "samples": []}
     json.dumps(view(content), allow_nan=False)
+
+
+def claim(verdict: str, words: str = "Two terms are better than one.") -> dict:
+    return {"source": "pangu23, Table 2", "says": words, "verdict": verdict} | {
+        "said": f"{verdict}: a against b: -0.0123 nats",
+        "pairs": [],
+    }
+
+
+def test_what_sources_claim_stands_with_its_verdict():
+    claims = [claim("holds"), claim("fails", "It fails."), claim("not decided"), {}]
+    page = render(race() | {"claims": claims})
+    assert "claims" in ids(page) and '<a href="#claims">' in page
+    part = body(page)[body(page).index('id="claims"') : body(page).index('id="numbers"')]
+    assert [part.count(f'class="claim {name}"') for name in ("held", "failed")] == [1, 1]
+    assert part.count('class="claim open-claim"') == 2
+    assert "holds: a against b: -0.0123 nats" in part and "pangu23, Table 2" in part
+    assert "claims" not in ids(render(race()))
+    with pytest.raises(UserError, match="'claims' is damaged"):
+        render(race() | {"claims": [1]})
+    wild = Tags(render(race() | {"claims": [claim(HOSTILE, HOSTILE) | {"source": HOSTILE}]}))
+    calm = Tags(render(race() | {"claims": [claim("calm", "calm")]}))
+    assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]

@@ -258,9 +258,12 @@ def test_they_stand_in_the_terminal_and_can_be_written(tmp_path: Path) -> None:
     found.write(tmp_path)
     read = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
     assert read["claims"][0]["verdict"] == "holds"
+    frame = found.frame("claims")
+    assert list(frame["verdict"]) == ["holds"] and "pairs" not in frame
     # What an older version wrote has none.
     old = {name: part for name, part in found.content.items() if name != "claims"}
     Console(file=stream, width=80).print(Comparison(old).table(80))
+    assert Comparison(old).frame("claims").empty
 
 
 @pytest.mark.parametrize("name", packaged())
