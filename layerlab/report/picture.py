@@ -132,7 +132,11 @@ class _Frame:
 
 def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
     """Each arm's update, mean, smallest and largest value over its seeds."""
+    done = {str(run.get("run")) for run in content.get("runs") or () if run.get("finished")}
     curves = [one for one in content.get("curves") or () if one.get("chosen")]
+    # A run that is under way would end the band of its arm where it stands.
+    ended = {str(one.get("arm")) for one in curves if str(one.get("run")) in done}
+    curves = [one for one in curves if str(one["arm"]) not in ended or str(one["run"]) in done]
     drawn = curve.drawn(curves, "evaluation", (metric,))["runs"]
     for name in dict.fromkeys([*(content.get("arms") or ()), *(one["arm"] for one in curves)]):
         own = [
@@ -166,7 +170,8 @@ def _arm(frame: _Frame, name: str, band: Band, number: int, end: Number) -> Iter
         f'fill="{colour}" fill-opacity="0.13"/><polyline points="{" ".join(middle)}" fill="none" '
         f'{style} stroke-width="1.6"/></g>'
     )
-    last = (frame.x(band[-1][0]), frame.y(band[-1][1]))
+    height = min(frame.bottom, max(frame.top, frame.y(band[-1][1])))
+    last = (frame.x(band[-1][0]), height)
     yield _stroke(last, (frame.right + 8, end), colour, 0.6)
     yield _words(frame.right + 11, end + 4, name, fill=colour)
 
@@ -237,6 +242,8 @@ def _label(row: Json, base: str) -> str:
 def _heading(content: Json, words: str) -> Iterator[str]:
     seeds = len(content.get("seeds") or ())
     told = f"{words}; {seeds} {'seed' if seeds == 1 else 'seeds'} an arm" if seeds else words
+    if any(row.get("missing") for row in content.get("rows") or ()):
+        told += ", not all of them finished"
     yield _words(12, 24, _name(content), size=16, weight="600")
     yield _words(12, 44, told[:1].upper() + told[1:], fill=MUTED)
 

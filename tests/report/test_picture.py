@@ -143,3 +143,26 @@ def test_without_numbers_there_is_no_picture():
     for one in content["curves"]:
         one["evaluation"] = {key: [] for key in one["evaluation"]}
     assert [name for name, drawing in pictures(content).items() if drawing] == ["forest.svg"]
+
+
+def test_a_run_under_way_neither_shortens_a_band_nor_leaves_the_frame():
+    whole = race(("llama", "history-1"))
+    content = race(("llama", "history-1"))
+    part = next(run for run in content["runs"] if run["arm"] == "history-1")
+    part["finished"] = False
+    for one in content["curves"]:
+        if one["run"] == part["run"]:
+            one["evaluation"] = {key: column[:2] for key, column in one["evaluation"].items()}
+    ends = [
+        [one.get("points").split()[-1].split(",")[0] for one in parsed(each).iter(f"{SVG}polyline")]
+        for each in (curve_picture(whole), curve_picture(content))
+    ]
+    assert ends[0] == ends[1] and len(ends[0]) == 2
+    # An arm of which nothing has finished is drawn as far as it is.
+    for run in content["runs"]:
+        run["finished"] = run["arm"] == "llama"
+    assert len(list(parsed(curve_picture(content)).iter(f"{SVG}polyline"))) == 2
+    for line in parsed(curve_picture(content)).iter(f"{SVG}line"):
+        assert all(40 <= float(line.get(key)) <= 360 for key in ("y1", "y2"))
+    content["rows"][1]["missing"] = [1]
+    assert any("not all of them finished" in said for said in words(forest_picture(content)))
