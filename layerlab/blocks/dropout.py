@@ -11,12 +11,12 @@ import hashlib
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
+
+from layerlab.shapes import Words
 
 # Sixteen bits for each element: two of them come out of one number of 32.
 LEVELS = 1 << 16
-Words = Int[Tensor, "..."]
 
 
 class Dropout(nn.Module):
