@@ -72,7 +72,8 @@ class Forked:
             self.process.join(timeout)
             code = self.process.exitcode
             if code is None:
-                self.kill()
+                self.process.kill()
+                self.process.join()
                 raise subprocess.TimeoutExpired(self.arguments, timeout)
             return subprocess.CompletedProcess(self.arguments, code, self.said(1), self.said(2))
         finally:
@@ -82,6 +83,7 @@ class Forked:
         """End it at once, and wait until it is gone."""
         self.process.kill()
         self.process.join()
+        self._streams.cleanup()
 
 
 def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

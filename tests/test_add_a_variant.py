@@ -2,19 +2,19 @@
 
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from layerlab.variants.inventory import PLUGINS
+from tests.forked import python
 from tests.model.absent import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "add-a-variant.md").read_text("utf-8")
 STEPS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+ELSEWHERE = [code for language, code in STEPS if language == "python"][-1]
 PROMISED = {
     "wrote my_idea.py": "what --new says",
     "at step 0  the same function as llama": "the card",
@@ -27,13 +27,14 @@ PROMISED = {
 
 def run(language: str, code: str, folder: Path) -> str:
     """What a step prints; commands and Python run as a reader would run them."""
-    program = f"{shlex.quote(sys.executable)} -m layerlab "
     lines = [line.removeprefix("$ ") for line in code.splitlines() if line.startswith("$ ")]
-    console = " && ".join(re.sub(r"^layerlab ", program, line) for line in lines)
-    command = ["bash", "-c", console] if language == "console" else [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{code}\n{done.stderr}"
-    return done.stdout
+    typed = [("-m", *shlex.split(line, comments=True)) for line in lines]
+    printed = []
+    for command in typed if language == "console" else [("-c", code)]:
+        done = python(*command, cwd=folder)
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+        printed.append(done.stdout)
+    return "".join(printed)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> str:
-    """The page, followed from top to bottom."""
-    return "\n".join(run(*step, folder) for step in STEPS if step[0] in ("console", "python"))
+    """The page, followed from top to bottom, but for what is for a machine without layerlab."""
+    steps = [step for step in STEPS if step[0] in ("console", "python")]
+    assert steps[-1][1] == ELSEWHERE
+    return "\n".join(run(*step, folder) for step in steps[:-1])
 
 
 @pytest.mark.parametrize("words", PROMISED)
@@ -57,8 +60,7 @@ def test_every_step_is_run_or_read() -> None:
 
 
 def test_the_saved_model_runs_where_layerlab_is_not(printed: str, folder: Path) -> None:
-    code = [code for language, code in STEPS if language == "python"][-1]
-    done = fresh(code, folder, folder / "cache")
+    done = fresh(ELSEWHERE, folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert "transformers_modules" in done.stdout
 
