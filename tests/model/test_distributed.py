@@ -1,8 +1,5 @@
 """Sharded over two processes, by data or by matrix, training is that of one process."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +7,7 @@ import pytest
 import torch
 
 from layerlab.model.modeling import LabForCausalLM
+from tests.forked import Forked
 from tests.model.small import TIGHT, shaken, small, tokens
 
 # A plain variant, one with a carry across depth, one whose stream is several, one whose head is the
@@ -103,20 +101,10 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
     for name, options in SPLIT:
         shaken(small(name, **options)).save_pretrained(folder / f"split-{name}")
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
-    settings = {**os.environ, "JAXTYPING_DISABLE": "1"}
-    running = [
-        subprocess.Popen([*command, str(rank)], env=settings, stderr=subprocess.PIPE, text=True)
-        for rank in (0, 1)
-    ]
-    try:
-        for one in running:
-            _, errors = one.communicate(timeout=240)
-            assert one.returncode == 0, errors[-2000:]
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
+    running = [Forked("-c", PROGRAM, folder, str(rank)) for rank in (0, 1)]
+    for one in running:
+        done = one.wait()
+        assert done.returncode == 0, done.stderr[-2000:]
     return folder
 
 

@@ -1,7 +1,6 @@
 """Runs in processes that are killed: what a test of resuming starts, and what it compares."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -17,11 +16,9 @@ from layerlab.training.corpus import extent, prepare
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import Recipe, recipe_of
+from tests.forked import PROCESSES
 
 UPDATES = 14
-# A server that has imported everything: a process forked from it begins at once, and clean.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.training.killed"])
 
 
 def text(folder: Path) -> Path:
@@ -60,8 +57,11 @@ class Seen(loop.Training):
         return super().finish(diverged)
 
 
-def go(run: Run, folder: Path, prepared: Callable[[], None] | None = None) -> None:
+def go(
+    settings: dict[str, str], run: Run, folder: Path, prepared: Callable[[], None] | None = None
+) -> None:
     """Carry out a run in this process, which is a child that a test has started."""
+    os.environ.update(settings)
     torch.set_num_threads(1)
     loop.Training = Seen  # type: ignore[misc]
     if prepared is not None:
@@ -89,7 +89,7 @@ class Fatal:
 
 
 def started(*arguments: Any) -> Any:
-    process = PROCESSES.Process(target=go, args=arguments)
+    process = PROCESSES.Process(target=go, args=(dict(os.environ), *arguments))
     process.start()
     return process
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from transformers import PreTrainedModel
 from layerlab import UserError, build
 from layerlab.training.chance import random_state
 from layerlab.training.checkpoint import Keeper, State, check_weights, latest, load, save
+from tests.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 
@@ -281,8 +281,7 @@ print(found.counters, notes, sorted(path.name for path in folder.iterdir()))
 # The first limit is hit by the weights, which safetensors writes, the second by torch, later on.
 @pytest.mark.parametrize("limit", [100_000, 201_000])
 def test_a_disk_without_room_costs_no_checkpoint(tmp_path: Path, limit: int) -> None:
-    command = [sys.executable, "-c", FULL, str(tmp_path / "checkpoints"), str(limit)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = python("-c", FULL, tmp_path / "checkpoints", str(limit))
     assert ended.stderr == ""
     first, second, third, fourth, fifth, sixth, left = ended.stdout.splitlines()
     assert first == fourth == "None"

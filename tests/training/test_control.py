@@ -3,9 +3,6 @@
 import copy
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from layerlab.training.control import Control, extreme_values, log_condition
 from layerlab.training.head import heads_of
 from layerlab.training.rounding import emulation
 from layerlab.training.section import ControlSection, EmulateSection
+from tests.forked import Forked
 from tests.training.controlled import SIZES, largest_scores, model, words
 
 
@@ -254,14 +252,6 @@ print(json.dumps(found))
 
 def test_two_processes_stay_alike(tmp_path: Path) -> None:
     """Each hears other scores; both scale by the larger, or their weights would part."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(rank), str(tmp_path / "store")],
-            env={**os.environ, "JAXTYPING_DISABLE": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    first, second = (json.loads(one.communicate()[0].splitlines()[-1]) for one in running)
+    running = [Forked("-c", PROCESS, str(rank), tmp_path / "store") for rank in range(2)]
+    first, second = (json.loads(one.wait().stdout.splitlines()[-1]) for one in running)
     assert first == second and first[0] > 0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,15 @@ from layerlab import UserError
 from layerlab.training.corpus import extent, prepare
 from layerlab.training.distribution import check, gathered, permit, plugin, sharded
 from layerlab.training.journal import read
-from layerlab.training.launch import Processes
+from layerlab.training.launch import ranks
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import recipe_of
-from layerlab.training.runner import alone, wait
+from layerlab.training.runner import alone
 from layerlab.training.section import RunSection
 from layerlab.training.slots import Slot
 from layerlab.training.worker import read_run, write_run
+from tests.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
 
 ROUNDING = 64 * 2.0**-23
@@ -90,14 +90,13 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for how in ("whole", "stopped"):
             settings = {"run.processes": 2, "run.sharding": sharding}
             write_run(made(text, **settings), out / f"{way}-{how}")
-    (out / "program.py").write_text(PROGRAM)
-    places = [Slot(threads=1)] * 2
-    own = Processes(out, places, [sys.executable, str(out / "program.py")])
-    try:
-        assert wait(lambda: own.code() is not None, 300.0), own.words()
-        assert own.code() == 0, "\n".join(own.words(40))
-    finally:
-        own.kill()
+    running = [
+        Forked("-c", PROGRAM, out, env={**os.environ, **Slot(threads=1).environment(), **rank})
+        for rank in ranks(2)
+    ]
+    for one in running:
+        done = one.wait()
+        assert done.returncode == 0, done.stderr[-4000:]
     return out
 
 

@@ -1,8 +1,6 @@
 """A number that is not finite is traced to the module that was made to make it."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ from transformers import PreTrainedModel
 from layerlab import build
 from layerlab.training.divergence import Origin, explained, origin
 from layerlab.training.section import TrainSection
+from tests.forked import python
 
 SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 16}
 IDS = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -157,8 +156,7 @@ assert len(calls) == 2, calls
 
 def test_a_compiled_layer_is_watched_too() -> None:
     """In a process of its own, since type checks break graphs."""
-    command = [sys.executable, "-c", COMPILED]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = python("-c", COMPILED)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith(
         "the first module whose output is not finite is model.layers.1.ffn"

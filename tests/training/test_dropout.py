@@ -1,9 +1,6 @@
 """Keyed dropout: the same masks whatever the variant, the micro-batch and the history."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +9,7 @@ from torch import Tensor
 from layerlab import UserError, build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.dropout import keyed
+from tests.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 
@@ -139,13 +137,8 @@ print(json.dumps([gaps, graphs, again]))
 
 
 def test_compiled_layers_drop_the_same_and_are_compiled_once() -> None:
-    given = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "JAXTYPING_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    given = python("-c", PROGRAM)
+    assert given.returncode == 0, given.stderr[-2000:]
     gaps, graphs, again = json.loads(given.stdout.splitlines()[-1])
     assert max(gaps) < 1e-5
     assert graphs == again

@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from layerlab.training.material import corpus_of
 from layerlab.training.plan import Extent, Run, plan
 from layerlab.training.recipe import recipe_of
 from layerlab.training.watch import Silent
+from tests.forked import python
 
 SMALL = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -132,14 +130,7 @@ def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:
 
 def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> None:
     """In a process of its own, since type checks break graphs."""
-    environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", COMPILED, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -3,9 +3,6 @@
 import copy
 import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.numerics.emulate import reference
 from layerlab.training.rounding import emulation
 from layerlab.training.section import EmulateSection
+from tests.forked import python
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 64, "context": 16}
 
@@ -162,7 +160,7 @@ torch.set_num_threads(1)
 
 def curve(updates, **section):
     one = build("llama", width=16, layers=1, heads=2, vocab=64, context=16).train()
-    optimizer = torch.optim.AdamW(one.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(one.parameters(), lr=2e-2)
     losses = []
     for update in range(updates):
         optimizer.zero_grad()
@@ -178,28 +176,23 @@ def curve(updates, **section):
         losses.append(total)
     return losses
 
-print(json.dumps([curve(30, format="bf16"), curve(3, format="bf16")]))
-print(json.dumps([curve(10, format="bf16", mode="stochastic") for _ in range(2)]))
+print(json.dumps([curve(14, format="bf16"), curve(2, format="bf16")]))
+print(json.dumps([curve(count, format="bf16", mode="stochastic") for count in (4, 2)]))
 for format in ("fp8_e4m3", "fp16", "mxfp8_e4m3", "int8"):
-    print(json.dumps(curve(4, format=format)))
+    print(json.dumps(curve(2, format=format)))
 """
 
 
 def test_runs_learn_are_the_same_again_and_survive_narrow_formats() -> None:
-    given = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "JAXTYPING_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    given = python("-c", PROGRAM)
+    assert given.returncode == 0, given.stderr[-2000:]
     nearest, stochastic, *narrow = map(json.loads, given.stdout.splitlines())
     for curve, again in (nearest, stochastic):
         assert curve[-1] < curve[0] - 0.1
         assert curve[: len(again)] == again
     assert nearest[0][-1] < nearest[0][0] - 1
-    assert nearest[0][:10] != stochastic[0]
-    assert [len(curve) for curve in narrow] == [4] * 4
+    assert nearest[0][:4] != stochastic[0]
+    assert [len(curve) for curve in narrow] == [2] * 4
 
 
 def test_stochastic_rounding_depends_on_update_and_micro_batch_but_weights_on_update_alone() -> (

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from layerlab.training.plan import Run
 from layerlab.training.recipe import recipe_of
 from layerlab.training.runner import carry_out, wait
 from layerlab.training.section import RunSection
+from tests.forked import Forked
 
 STANDIN = Path(__file__).parent / "standin.py"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
@@ -189,15 +189,15 @@ carry_out(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=2), None,
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(tmp_path: Path) -> Iterator[Forked]:
     """A runner, both of whose runs are on their way."""
     journals = [tmp_path / one.name / "events.jsonl" for one in runs("first", "second")]
-    with subprocess.Popen([sys.executable, "-c", RUNNER, str(tmp_path)]) as own:
-        try:
-            assert wait(lambda: all(one.exists() for one in journals), 120.0)
-            yield own
-        finally:
-            own.kill()
+    own = Forked("-c", RUNNER, tmp_path)
+    try:
+        assert wait(lambda: all(one.exists() for one in journals), 120.0)
+        yield own
+    finally:
+        own.kill()
 
 
 def gone(out: Path, plan: list[Run]) -> bool:
@@ -215,11 +215,8 @@ def _alive(pid: int) -> bool:
 
 
 @POSIX
-def test_a_runner_that_is_killed_leaves_no_orphans(
-    running: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_a_runner_that_is_killed_leaves_no_orphans(running: Forked, tmp_path: Path) -> None:
     running.kill()
-    running.wait()
     assert gone(tmp_path, runs("first", "second"))
     # They have not been cut off: each has left a checkpoint.
     assert all((tmp_path / one.name / "kept").exists() for one in runs("first", "second"))

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +13,7 @@ from layerlab import UserError
 from layerlab.training.control import Control
 from layerlab.training.rounding import emulation
 from layerlab.training.section import ControlSection, EmulateSection
+from tests.forked import python
 from tests.training.controlled import largest_scores, model, words
 
 
@@ -137,12 +135,7 @@ print(json.dumps([gaps, graphs]))
 
 
 def test_compiled_layers_are_heard_and_compiled_once() -> None:
-    given = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "JAXTYPING_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-    )
+    given = python("-c", PROGRAM)
     assert given.returncode == 0, given.stderr[-2000:]
     gaps, graphs = json.loads(given.stdout.splitlines()[-1])
     assert max(gaps) < 1e-5

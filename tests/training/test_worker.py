@@ -1,9 +1,9 @@
 """A run in a process of its own: what is written for it, what it does, and how it ends."""
 
 import json
-import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.lock import locked
 from layerlab.model.match import matched
-from layerlab.training import launch
+from layerlab.training import runner
 from layerlab.training.corpus import extent, prepare
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
@@ -19,6 +19,7 @@ from layerlab.training.recipe import recipe_of
 from layerlab.training.runner import alone, carry_out, wait
 from layerlab.training.section import RunSection
 from layerlab.training.worker import main, read_run, write_run
+from tests.forked import Forked
 from tests.training.test_runner import POSIX, Heard, gone, runs
 from tests.training.test_runner import command as standin
 
@@ -107,14 +108,24 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
     assert result_of(folder) is None
 
 
-def test_a_run_that_fails_alone_says_why(small: Run, tmp_path: Path) -> None:
-    """Its text has changed since it was planned; over two processes, which are not this one."""
-    changed = Run(
-        arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest="of another text"
-    )
+def test_a_run_that_fails_alone_says_why(
+    small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over two processes, which are not this one; who says it stands in for a worker."""
+    both = Run(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
+    monkeypatch.setattr(runner, "carry_out", partial(carry_out, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
-        alone(changed, tmp_path / "runs" / changed.name)
-    assert "is no longer what it was planned on" in str(error.value)
+        alone(both, tmp_path / "runs" / both.name)
+    assert "failed: the text is gone; put it back" in str(error.value)
+
+
+def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
+    small: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = Run(arm="a", recipe=small.recipe, digest="of another text")
+    write_run(changed, tmp_path / "run")
+    assert main([str(tmp_path / "run")]) == 2
+    assert "is no longer what it was planned on" in capsys.readouterr().err
 
 
 @POSIX
@@ -124,10 +135,10 @@ def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: Run, tmp_path: Pa
     folder = tmp_path / "runs" / long.name
     write_run(long, folder)
     events = folder / "events.jsonl"
-    with subprocess.Popen([*launch.WORKER, str(folder)]) as own:
-        assert wait(lambda: events.exists() and "train" in events.read_text(), 120.0)
-        own.send_signal(signal.SIGTERM)
-        assert own.wait(timeout=60) == 143
+    own = Forked("-m", "layerlab.training.worker", folder)
+    assert wait(lambda: events.exists() and "train" in events.read_text(), 120.0)
+    own.process.terminate()
+    assert own.wait(60.0).returncode == 143
     update = json.loads(events.read_text().splitlines()[-1])["update"]
     assert list((folder / "checkpoints").glob("step-*")) and 0 < update < 120
     resumed = alone(long, folder)

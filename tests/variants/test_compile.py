@@ -1,13 +1,13 @@
 """Options that the laws of all variants do not reach: each compiles as one graph."""
 
-import os
-import subprocess
-import sys
+from tests.forked import python
 
 COMPILED = """
+import warnings
 import torch
 from tests.model.small import shaken, small, tokens
 
+warnings.simplefilter("error", UserWarning)
 for name, options in [
     ("qk-norm", {"form": "full"}),
     ("qk-norm", {"form": "l2"}),
@@ -32,13 +32,6 @@ for name, options in [
 
 
 def test_options_compile_as_one_graph() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED],
-        env={**os.environ, "JAXTYPING_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-c", COMPILED)
     assert done.returncode == 0, done.stderr[-4000:]
     assert len(done.stdout.splitlines()) == 8
