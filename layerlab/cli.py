@@ -65,7 +65,7 @@ def plainly(command: Callable[..., Any]) -> int:
         return 2
     except Paused as pause:
         sys.stderr.write(f"layerlab: {pause}\n")
-        return INTERRUPTED
+        return pause.code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:

@@ -102,6 +102,8 @@ def compare(
     else:
         _draw(comparison)
         typer.echo(f"The page: {task.out / 'report.html'}")
+    if comparison.failed:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -110,9 +112,11 @@ def _paused() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
+        code = stop.code if isinstance(stop, SystemExit) else None
         raise Paused(
             "interrupted; what is finished and every checkpoint is kept: type the same command to "
-            "go on"
+            "go on",
+            code if isinstance(code, int) else 130,
         ) from stop
 
 

@@ -1,6 +1,6 @@
 """Training as Python functions: one run, or a comparison; where training meets its report."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -22,11 +22,12 @@ from layerlab.training.corpus import Corpus, extent, prepare
 from layerlab.training.cost import Estimate, equal_time, estimate
 from layerlab.training.display import Display
 from layerlab.training.journal import read
+from layerlab.training.launch import LOG
 from layerlab.training.lockstep import in_lockstep
 from layerlab.training.outcome import MODEL
 from layerlab.training.plan import Run, arms, designed, plan
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
-from layerlab.training.runner import alone, carry_out
+from layerlab.training.runner import Outcome, alone, carry_out
 from layerlab.training.sweep import carried_out, swept
 from layerlab.training.watch import Silent, Watch
 
@@ -169,40 +170,54 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
             f"type: layerlab train {task.recipe.name}"
         )
     comparison, out = task.recipe.compare, task.out / "runs"
+    outcomes: list[Outcome] = []
     with _display(task, progress) as watch:
+
+        def carry(runs: Sequence[Run]) -> None:
+            outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
+
         if comparison.lockstep:
             in_lockstep(task.runs, task.corpus, out, watch)
         elif comparison.search == "optuna":
-            swept(
-                comparison,
-                task.runs,
-                out,
-                lambda runs: carry_out(runs, out, task.recipe.run, watch),
-            )
+            swept(comparison, task.runs, out, carry)
         else:
-            carry_out(task.runs, out, task.recipe.run, watch)
-    return judged(task)
+            carry(task.runs)
+    return judged(task, [one for one in outcomes if one.result is None])
 
 
-def judged(task: Task) -> Comparison:
+def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
     """The comparison of what is finished, with its report written.
 
     Raises:
-        UserError: runs differ in what the recipe does not declare, or none is finished.
+        UserError: runs differ in what the recipe does not declare, or nothing has run.
     """
     section = task.recipe.compare
     runs = task.runs
     if section is not None and section.search == "optuna":
         runs = tuple(carried_out(runs, task.out / "runs"))
-    comparison = compared(task.recipe, [task.folder(run) for run in runs])
+    folders = [task.folder(run) for run in runs if (task.folder(run) / "manifest.json").exists()]
+    told = [
+        f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}" for one in failed
+    ]
+    if not folders:
+        raise UserError(
+            told[0]
+            if told
+            else f"nothing has run yet in {task.out}; type: layerlab compare {task.recipe.name}"
+        )
+    found = compared(task.recipe, folders).content
+    comparison = Comparison({**found, "failed": told, "remarks": [*found["remarks"], *told]})
     save_comparison(comparison.content, task.out)
     return comparison
 
 
 def estimated(task: Task) -> Estimate:
     """What the runs of a recipe cost, before any of them runs."""
-    held = Held(task.corpus, task.runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
-    return estimate(task.runs, task.recipe.run, validation_tokens=held.tokens)
+    section, runs = task.recipe.compare, list(task.runs)
+    held = Held(task.corpus, runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
+    if section is not None and section.search == "optuna":
+        runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
+    return estimate(runs, task.recipe.run, validation_tokens=held.tokens)
 
 
 def prepared(

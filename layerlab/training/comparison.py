@@ -38,6 +38,11 @@ class Comparison:
         """One for each arm, in the order of the recipe."""
         return list(self.content["rows"])
 
+    @property
+    def failed(self) -> list[str]:
+        """Runs that failed, each with why; they can be taken up again."""
+        return list(self.content.get("failed", ()))
+
     def row(self, arm: str) -> dict[str, Any]:
         """The row of an arm.
 

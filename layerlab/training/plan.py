@@ -10,6 +10,7 @@ from layerlab import UserError
 from layerlab.model.account import Account, account
 from layerlab.model.design import Design, design
 from layerlab.model.match import Match, match
+from layerlab.training.permission import permit
 from layerlab.training.recipe import Recipe
 from layerlab.training.section import Arm, CompareSection
 
@@ -163,8 +164,15 @@ def plan(recipe: Recipe, extent: Extent) -> list[Run]:
     So the first runs to finish already make a comparison, with few seeds.
 
     Raises:
-        UserError: an arm cannot be built, matched, or resolved.
+        UserError: an arm cannot be built, matched, or resolved, or a run cannot be carried out.
     """
+    runs = _runs(recipe, extent)
+    for run in runs:
+        permit(run.recipe)
+    return runs
+
+
+def _runs(recipe: Recipe, extent: Extent) -> list[Run]:
     if recipe.compare is None:
         return [
             Run(arm=recipe.model.variant, recipe=resolved(recipe, extent), digest=extent.digest)
@@ -172,6 +180,8 @@ def plan(recipe: Recipe, extent: Extent) -> list[Run]:
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
+    if len(set(comparison.rates)) < len(comparison.rates):
+        raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
     single = recipe.changed({"compare": None})
     sides = dict(_sides(comparison, single, extent))
     return [

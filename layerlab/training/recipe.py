@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from layerlab import UserError
@@ -43,7 +43,7 @@ class Recipe(Section):
         inferred: what of it a source does not say and stands here as an inference.
     """
 
-    name: str = "recipe"
+    name: Annotated[str, Field(pattern=r"^\w[\w .+-]*$")] = "recipe"
     about: str = ""
     inferred: str = ""
     model: ModelSection = ModelSection()

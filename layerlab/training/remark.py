@@ -17,6 +17,7 @@ def remarks(
     """On rates, seeds, divergence and declared differences."""
     return [
         *(f"declared to differ: {contrast}" for contrast in contrasts),
+        *_published(section),
         *_rates(section, sides),
         *_unfinished(section, sides),
         *_diverged(sides),
@@ -30,6 +31,13 @@ def loose(name: str, baseline: str, match: str, percent: float | None) -> str | 
     return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"
 
 
+def _published(section: CompareSection) -> Iterator[str]:
+    if section.published is not None:
+        printed = section.published
+        told = ", ".join(f"{arm} {value:g}" for arm, value in printed.values.items())
+        yield f"for reference and no target, {printed.source} printed {told}; {printed.note}"
+
+
 def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
     if not section.rates:
         rates = sorted({rate for side in sides.values() for rate in side.sweep})
@@ -41,6 +49,8 @@ def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
         elif rates:
             yield "each arm is compared at one declared learning rate of its own"
         return
+    if len(section.rates) == 2 and section.search == "grid":
+        yield "two learning rates are no sweep: an optimum shows between three or more"
     counts = {name: len(side.tried) for name, side in sides.items()}
     if max(counts.values(), default=0) > 1:
         yield (

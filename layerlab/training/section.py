@@ -212,6 +212,20 @@ class Claim(Section):
         return tuple(dict.fromkeys(name for name in given if name is not None))
 
 
+class Published(Section):
+    """What a source printed of the same arms: shown beside as a reference, never as a target.
+
+    Attributes:
+        source: with the place.
+        note: why its numbers are no measure of ours.
+        values: by arm.
+    """
+
+    source: Name
+    note: Name
+    values: dict[str, float]
+
+
 class CompareSection(Section):
     """Which runs make the comparison, and what is held equal.
 
@@ -230,6 +244,7 @@ class CompareSection(Section):
         differ: settings, by their paths, in which runs may differ and still be compared.
         confidence: of the intervals.
         power: at which the smallest detectable effect is stated.
+        published: numbers of a source, told beside the verdicts.
         claims: of sources, each judged by the runs; they change none of them.
     """
 
@@ -245,6 +260,7 @@ class CompareSection(Section):
     differ: tuple[str, ...] = ()
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+    published: Published | None = None
     claims: tuple[Claim, ...] = ()
 
 

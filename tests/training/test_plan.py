@@ -91,6 +91,7 @@ def test_arms_change_other_settings_by_their_paths():
     ("comparison", "said"),
     [
         ({"arms": ["llama", "llama"]}, "two arms are called 'llama'"),
+        ({"rates": [1e-3, 1e-3]}, r"compare\.rates \[0\.001, 0\.001\] repeat one; write each once"),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
         ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once"),
         ({"arms": [{"name": "a/b"}]}, "an arm is called 'a/b'"),

@@ -32,6 +32,7 @@ LENGTH = {"train": {"updates": 3}}
         ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
         ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
         ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
+        ({**LENGTH, "name": "../out"}, r"name is '\.\./out'; string should match pattern"),
         (
             {**LENGTH, "compare": {"arms": ["llama"], "lockstep": True, "search": "optuna"}},
             r"compare\.lockstep runs all arms side by side, and a search decides as it goes",
