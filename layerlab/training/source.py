@@ -9,6 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training.hub import hub
 from layerlab.training.section import Source
 
 HUB = "hf:"
@@ -296,11 +298,10 @@ def _fieldless(place: str, field: str, known: list[str]) -> UserError:
 
 def _of_hub(source: Source) -> Iterator[Piece]:
     """A data set of the Hub, row by row; nothing of it is kept but its tokens."""
-    import datasets
-
-    name = source.text.removeprefix(HUB)
+    name, why = source.text.removeprefix(HUB), ""
     try:
-        rows = datasets.load_dataset(name, source.subset, split=source.split, streaming=True)
+        with nullcontext("") if Path(name).is_dir() else hub() as why:
+            rows = _streamed(name, source)
         numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
         yield from _texts(numbered, source.field)
     except UserError:
@@ -308,6 +309,12 @@ def _of_hub(source: Source) -> Iterator[Piece]:
     except Exception as error:  # of many kinds: no such name, subset or split, no network
         said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise UserError(
-            f"cannot read {source.text} from the Hub: {said}; "
+            f"cannot read {source.text} from the Hub: {why or said}; "
             "check the name, subset and split, or give a local file"
         ) from None
+
+
+def _streamed(name: str, source: Source) -> Any:
+    import datasets
+
+    return datasets.load_dataset(name, source.subset, split=source.split, streaming=True)

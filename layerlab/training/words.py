@@ -1,6 +1,7 @@
 """The tokenizer of a corpus: trained on its text, or one that is there already."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.builtin.tokenizer import byte_pairs
+from layerlab.training.hub import hub
 
 TRAINED = "train"
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
@@ -77,8 +79,10 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
 def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
+    why = ""
     try:
-        words = AutoTokenizer.from_pretrained(given)
+        with nullcontext("") if path.is_dir() else hub() as why:
+            words = AutoTokenizer.from_pretrained(given)
     except Exception as error:  # of many kinds: no such name, no network, a strange configuration
         if path.is_dir():
             raise UserError(
@@ -86,7 +90,7 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
                 "expected a tokenizer.json"
             ) from None
         raise UserError(
-            f"there is no tokenizer {given!r}: {_line(error)}; "
+            f"there is no tokenizer {given!r}: {why or _line(error)}; "
             'expected a folder, a file, a name of the Hub, or tokenizer = "train"'
         ) from None
     if not isinstance(words, PreTrainedTokenizerFast) or words.backend_tokenizer is None:

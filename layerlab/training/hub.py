@@ -1,0 +1,81 @@
+"""The Hub of Hugging Face: asked once whether it answers, before libraries ask it for minutes."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+PATIENCE = 5.0  # seconds for the first answer; a name that nobody resolves can take longer
+LOGS = ("huggingface_hub", "datasets")
+
+
+@contextmanager
+def hub() -> Iterator[str]:
+    """Libraries look on the Hub in here; where it does not answer, at kept copies alone.
+
+    They would try a dozen times, and tell of each, before they say that there is no network.
+
+    Yields:
+        Why the Hub is not asked; nothing where it answers.
+    """
+    from huggingface_hub import constants
+
+    why = unreached(constants.ENDPOINT)
+    with ExitStack() as stack:
+        for name in LOGS:
+            stack.enter_context(_silent(name))
+        if why:
+            stack.enter_context(_offline())
+        yield why
+
+
+def unreached(address: str) -> str:
+    """Why an address gives no answer, in words; nothing where it gives any."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, and no copy that is kept here can be read"
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            get_session().head(address, timeout=PATIENCE)
+        except Exception:  # of whichever HTTP library it is
+            return
+        answered.set()
+
+    # What resolves names knows no limit of time.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return "" if answered.is_set() else f"there is no connection to {address}"
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """No word of a second attempt: what fails at last is said in one line."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """As if HF_HUB_OFFLINE had been set before anything was imported."""
+    import datasets
+    from huggingface_hub import constants
+
+    places: list[Any] = [constants, datasets.config]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    for place in places:
+        place.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
