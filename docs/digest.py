@@ -39,22 +39,6 @@ against it. What is *alike*, or *no better*, is so within the margin that is giv
 one on the size, the text and the length of its recipe: a million parameters and some hundred
 thousand tokens in the twins, where the sources trained far more."""
 
-# Of each method of residuals24: evaluation loss of its two batches of runs, and sequences a step.
-PRINTED = {
-    "llama": ("2.6217", "2.6234", "16"),
-    "history-1": ("2.7617", "-", "16"),
-    "history-2": ("2.7390", "-", "16"),
-    "history-3": ("2.6273", "2.6307", "8"),
-    "history-4": ("2.6482", "2.6485", "8"),
-    "history-5": ("-", "2.7748", "16"),
-    "history-6": ("-", "2.6901", "8"),
-    "history-7": ("-", "2.7592", "16"),
-}
-REFERENCE = """As residuals24 printed its losses: a reference, and no target. Methods 3, 4 and 6 ran
-with 8 sequences a step and 42,510 updates, the others with 16 and 21,255, so that its
-differences are those of a scheme and of a batch together ([why](../comparison.md)). Size, text
-and length are not those of the table above."""
-
 
 def digest(folder: Path, recipes: Sequence[Recipe]) -> str:
     """The whole page; recipes without a comparison say so."""
@@ -120,10 +104,6 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
         yield f"Inferred: {content['inferred']}"
     yield " ".join([_extent(content), *_machines(folder / name)])
     yield _rows(content)
-    if set(content["arms"]) == set(PRINTED):
-        head = ("arm", "first batch", "second batch", "sequences a step")
-        rows = [(f"`{arm}`", *losses) for arm, losses in PRINTED.items()]
-        yield f"{REFERENCE}\n\n{_table(head, rows)}"
     for file, title in SHOWN.items():
         if (folder / name / "pictures" / file).is_file():
             yield f"![{title}: {name}]({name}/pictures/{file})"
