@@ -17,6 +17,7 @@ from layerlab import UserError
 from layerlab.model.account import account
 from layerlab.training.calibration import Pace, here, paced, settled
 from layerlab.training.machine import matmul_peak
+from layerlab.training.permission import permit
 from layerlab.training.plan import Run, designed
 from layerlab.training.recipe import Recipe
 from layerlab.training.section import Arm, RunSection
@@ -191,7 +192,8 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
         baseline: the first arm, where it is left out.
 
     Raises:
-        UserError: there is no such device here, or what was measured cannot be kept.
+        UserError: there is no such device here, what was measured cannot be kept, or what is left
+            of a run is shorter than its warm-up.
     """
     named = {str(arm.name): arm for arm in arms}
     first = baseline or next(iter(named))
@@ -209,12 +211,15 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
     flops = {arm: work(run.recipe).full for arm, run in measured.items()}
     seconds = settled(measured, flops, peak)
     updates = updates_for_time(seconds, first, of[first].recipe.train.updates or 0)
-    return [
+    found = [
         replace(run, recipe=run.recipe.changed(_lasting(run, updates[run.arm])))
         if run.arm in updates and run.arm != first
         else run
         for run in runs
     ]
+    for run in found:
+        permit(run.recipe)
+    return found
 
 
 def _lasting(run: Run, updates: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from layerlab import UserError
-from layerlab.training.recipe import Recipe
 from layerlab.training.section import RunSection
 
 COPIES = {
@@ -29,34 +28,6 @@ COPIES = {
     DistributedType.MULTI_NPU,
     DistributedType.MULTI_XPU,
 }
-
-
-def permit(recipe: Recipe) -> None:
-    """Refuse what several processes cannot do, before any of them starts.
-
-    Raises:
-        UserError: rows that cannot be split, sharding of nothing, or a setting that needs whole
-            weights in every process.
-    """
-    settings, batch = recipe.run, recipe.train.batch
-    if batch % settings.processes:
-        raise UserError(
-            f"train.batch is {batch}, which {settings.processes} processes cannot share evenly; "
-            f"write batch = {settings.processes * (batch // settings.processes + 1)}"
-        )
-    if settings.sharding == "none":
-        return
-    if settings.processes == 1:
-        raise UserError(
-            'run.sharding is "fsdp" and run.processes is 1: nothing can be shared out; '
-            'write processes = 2 or sharding = "none"'
-        )
-    for name in ("monitor", "control", "emulate"):
-        if getattr(recipe, name) != type(getattr(recipe, name))():
-            raise UserError(
-                f'[{name}] reads whole weights, and run.sharding = "fsdp" leaves a part in each '
-                f'process; leave [{name}] out, or write sharding = "none"'
-            )
 
 
 def plugin(settings: RunSection) -> FullyShardedDataParallelPlugin | None:

@@ -9,7 +9,8 @@ from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.training.distribution import check, joined, permit, plugin
+from layerlab.training.distribution import check, joined, plugin
+from layerlab.training.permission import permit
 from layerlab.training.recipe import Recipe
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}

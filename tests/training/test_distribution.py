@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from layerlab import UserError
 from layerlab.training.corpus import extent, prepare
-from layerlab.training.distribution import check, gathered, permit, plugin, sharded
+from layerlab.training.distribution import check, gathered, plugin, sharded
 from layerlab.training.journal import read
 from layerlab.training.launch import ranks
 from layerlab.training.outcome import result_of
@@ -191,30 +191,6 @@ def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind
     told: Any = Told(settings.get("processes", 1), DistributedType[kind])
     with pytest.raises(UserError, match="and accelerate set up"):
         getattr(check, "__wrapped__", check)(told, asked(**settings))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"train.batch": 3, "run.processes": 2},
-            "2 processes cannot share evenly; write batch = 4",
-        ),
-        ({"run.sharding": "fsdp"}, "nothing can be shared out; write processes = 2"),
-        (
-            {"run.sharding": "fsdp", "run.processes": 2, "monitor.every": 1},
-            r"\[monitor\] reads whole weights, and run.sharding = \"fsdp\" leaves",
-        ),
-        ({"run.sharding": "fsdp", "run.processes": 2, "control.clip": 9.0}, r"\[control\] reads"),
-        ({"run.sharding": "fsdp", "run.processes": 2, "emulate.format": "bf16"}, "emulate"),
-    ],
-)
-def test_what_several_processes_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:
-    recipe = recipe_of({"train": {"updates": 4, "batch": 4}})
-    permit(recipe)
-    permit(recipe.changed({"run.processes": 2, "run.sharding": "fsdp"}))
-    with pytest.raises(UserError, match=said):
-        permit(recipe.changed(changes))
 
 
 def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""What a run cannot do is refused when it is planned."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.training.permission import permit
+from layerlab.training.plan import Extent, plan
+from layerlab.training.recipe import recipe_of
+
+EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"train.batch": 3, "run.processes": 2},
+            "2 processes cannot share evenly; write batch = 4",
+        ),
+        ({"run.sharding": "fsdp"}, "nothing can be shared out; write processes = 2"),
+        (
+            {"run.sharding": "fsdp", "run.processes": 2, "monitor.every": 1},
+            r"\[monitor\] reads whole weights, and run.sharding = \"fsdp\" leaves",
+        ),
+        ({"run.sharding": "fsdp", "run.processes": 2, "control.clip": 9.0}, r"\[control\] reads"),
+        ({"run.sharding": "fsdp", "run.processes": 2, "emulate.format": "bf16"}, "emulate"),
+        ({"train.warmup": 4}, "warmup is 4, and the run has 4 updates, in all of which the rate"),
+        ({"train.warmup": 4000}, "write warmup = 0.05, a share of the run, or a longer run"),
+        ({"train.warmup": 0.9}, "train.warmup is 0.9, and the run has 4 updates"),
+    ],
+)
+def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], said: str) -> None:
+    recipe = recipe_of({"train": {"updates": 4, "batch": 4}, "model": SMALL})
+    for good in ({}, {"train.warmup": 3}, {"run.processes": 2, "run.sharding": "fsdp"}):
+        permit(recipe.changed(good))
+        plan(recipe.changed(good), EXTENT)
+    with pytest.raises(UserError, match=said):
+        permit(recipe.changed(changes))
+    with pytest.raises(UserError, match=said):
+        plan(recipe.changed(changes), EXTENT)
+
+
+def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> None:
+    section = {"arms": ["llama", {"variant": "gpt2", "set": {"train.warmup": 2}}], "seeds": [1, 2]}
+    train = {"tokens": 64, "batch": 2}
+    with pytest.raises(UserError, match=r"train\.warmup is 2, and the run has 2 updates"):
+        plan(recipe_of({"train": train, "model": SMALL, "compare": section}), EXTENT)
+
+
+def test_it_needs_no_torch() -> None:
+    program = "import layerlab.training.permission, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
