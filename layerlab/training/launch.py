@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from layerlab.training.slots import Slot
-from layerlab.training.worker import PARENT
+from layerlab.training.worker import PARENT, WRONG
 
 LOG = "log.txt"
 WORKER = (sys.executable, "-m", "layerlab.training.worker")
@@ -30,6 +30,7 @@ class Processes:
     ) -> None:
         self.folder = folder
         self._all: list[subprocess.Popen[bytes]] = []
+        self._bad: int | None = None
         # One crash ends all of them: the rest would wait for it for ever.
         with (folder / LOG).open("ab") as log:
             self._said = log.tell()
@@ -49,10 +50,14 @@ class Processes:
     def code(self) -> int | None:
         """The exit code of the run: None while it goes on, else the first that is not 0."""
         codes = [one.poll() for one in self._all]
-        bad = next((code for code in codes if code), None)
-        if bad is not None and None in codes:
+        bad = [code for code in codes if code]
+        if bad and self._bad is None:
+            # Kept: the others are killed below, and that is not why the run ended. Of several at
+            # once it is what a user can mend that the others fell over.
+            self._bad = WRONG if WRONG in bad else bad[0]
+        if bad and None in codes:
             self.kill()
-        return bad if bad is not None or None in codes else 0
+        return self._bad if bad or None in codes else 0
 
     def running(self) -> bool:
         """Whether it goes on: here nothing waits."""
