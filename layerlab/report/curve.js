@@ -164,7 +164,10 @@ function pairedRange(shown, whole) {
   const means = shown.flatMap((s) => kept(s, "difference"));
   const reach = 4 * Math.max(...means.map(Math.abs), 1e-9);
   // With two seeds an interval is so wide that no difference could be seen beside it.
-  return zoomed([...means, 0, ...shown.flatMap((s) => [...kept(s, "low"), ...kept(s, "high")]).filter((v) => Math.abs(v) <= reach)]);
+  const ends = shown.flatMap((s) => [...kept(s, "low"), ...kept(s, "high")]).filter((v) => Math.abs(v) <= reach);
+  // The last one is what is judged: its ends are shown however far they lie.
+  const last = shown.flatMap((s) => [present(s.low).at(-1), present(s.high).at(-1)]).filter((v) => v !== undefined);
+  return zoomed([...means, 0, ...ends, ...last]);
 }
 
 /* The end of every run against its rate; what diverged or lies far above stands at the top. */

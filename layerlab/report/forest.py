@@ -67,23 +67,24 @@ def ticks_of(low: float | int, high: float | int, most: int) -> list[float]:
 
 
 def _reach(rows: Iterable[Mapping[str, Any]], baseline: str) -> float:
-    """What the scale shows on either side of zero."""
-    ends = sorted(
-        max(found)
+    """What the scale shows on either side of zero: every interval whole, unless its arm is far."""
+    found = [
+        (abs(short(row.get("difference")) or 0.0), max(sizes))
         for row in rows
         if row["arm"] != baseline
         and (
-            found := [
+            sizes := [
                 abs(number)
                 for key in ("difference", "low", "high")
                 if (number := short(row.get(key))) is not None
             ]
         )
-    )
+    ]
+    ends = sorted(end for _, end in found)
     if not ends or not ends[-1]:
         return 1.0
-    middle = ends[(len(ends) - 1) // 2]
-    return ROOM * (min(ends[-1], FAR * middle) if middle else ends[-1])
+    middle = ends[(len(ends) - 1) // 2] or ends[-1]
+    return ROOM * max(end for size, end in found if size <= FAR * middle)
 
 
 def _line(row: Mapping[str, Any], base: bool, reach: float, order: Sequence[str]) -> Json:

@@ -119,6 +119,16 @@ def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(opened: Open):
     assert "it is in no mean" in section.locator("[data-part=hint]").inner_text()
 
 
+def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(opened: Open):
+    content = race(NAMES[:2])
+    for number, point in enumerate(content["paired"][0]["points"]):
+        wide = 0.3 if number < 9 else 0.05
+        point |= {"difference": 0.001, "low": -wide, "high": wide + 0.002}
+    section = show(opened(render(content)), "paired")
+    low, high = section.locator(".js-plotly-plot").evaluate("node => node.layout.yaxis.range")
+    assert -0.1 < low < -0.05 and 0.052 < high < 0.1
+
+
 def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(opened: Open):
     page = opened(render(race(NAMES)))
     section = show(page, "monitor")

@@ -49,6 +49,12 @@ def test_an_arm_far_beyond_the_others_does_not_flatten_them():
     assert lines["a"]["at"] > 53
 
 
+def test_a_difference_of_about_zero_shows_the_ends_of_its_interval():
+    rows = [row("base", 0.0), row("a", 0.02), row("b", -0.03), row("wide", 0.001, 0.9)]
+    line = by_arm(forest(rows, "base", ["base", "a", "b", "wide"]))["wide"]
+    assert 0 < line["from"] < line["to"] < 100
+
+
 @pytest.mark.parametrize("missing", [None, math.nan, "Infinity"])
 def test_an_arm_without_a_result_is_last_and_has_no_place(missing):
     empty = {"arm": "a", "difference": missing, "low": missing, "high": missing}
