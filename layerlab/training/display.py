@@ -19,6 +19,7 @@ from layerlab.training.pulse import Pulse
 from layerlab.training.quantity import amount, duration
 
 ROWS = 16  # of running runs that are shown at once
+FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thirds
 WELL = {"finished", "skipped"}
 
 
@@ -60,7 +61,9 @@ class Display:
             self.peak = peak_of(runs[0].recipe)
         self.console = console or Console(stderr=True, highlight=False)
         self._lock = threading.RLock()
+        self._parts = 10 if len(self.pulses) <= FEW else 3
         self._told: dict[str, int] = {}
+        self._skipped = 0  # and not told of
         self._live: Live | None = None
 
     def __enter__(self) -> "Display":
@@ -78,6 +81,8 @@ class Display:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        with self._lock:
+            self._tell_skipped()
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         """A line of a run's journal."""
@@ -86,15 +91,14 @@ class Display:
             if pulse is None:
                 return
             pulse.take(event)
-            tenth = 10 * pulse.update // pulse.updates
-            if tenth > self._told.get(name, 0) and self._live is None and not self.quiet:
-                self._told[name] = tenth
-                self.console.print(Text(self._line(name, pulse)), soft_wrap=True)
+            if self._live is None and not self.quiet:
+                self._tell(name, pulse)
 
     def ended(self, name: str, outcome: str) -> None:
         """A run has come to its end: "finished", "skipped", or what went wrong."""
         with self._lock:
             self.outcomes[name] = outcome
+            self._skipped += outcome == "skipped"
             if outcome == "skipped" or self.quiet:
                 return
             if outcome not in WELL:
@@ -130,7 +134,25 @@ class Display:
         work = sum(pulse.updates - pulse.update for pulse in going)
         return work / rate if rate else None if work else 0.0
 
+    def _tell(self, name: str, pulse: Pulse) -> None:
+        """A line where another part of a run is done; of many runs, one where it begins too."""
+        part = self._parts * pulse.update // pulse.updates
+        many = self._parts < 10
+        if part <= self._told.get(name, -1 if many else 0):
+            return
+        self._told[name] = part
+        # Of many, the end is told by `ended`.
+        if not many or part < self._parts:
+            self._print(self._line(name, pulse))
+
+    def _tell_skipped(self) -> None:
+        count, self._skipped = self._skipped, 0
+        if count and not self.quiet:
+            runs = f"{count} run{'s' if count > 1 else ''}"
+            self._print(f"{runs} of {len(self.pulses)} finished before, kept as they are")
+
     def _print(self, text: str) -> None:
+        self._tell_skipped()
         self.console.print(Text(text), soft_wrap=True)
 
     def _line(self, name: str, pulse: Pulse) -> str:

@@ -85,6 +85,37 @@ def test_a_file_gets_a_line_per_tenth() -> None:
     assert lines[-1].endswith("0:00 left")
 
 
+def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
+    clock = Clock()
+    names = [f"run-{number}" for number in range(4)]
+    with Display(dict.fromkeys(names, 400), console=console(), clock=clock) as display:
+        for name in names:
+            go(display, clock, name, 400)
+            display.ended(name, "finished")
+    lines = written(display).splitlines()
+    assert len(lines) == 4 * len(names)
+    assert lines[4].startswith("run-1: 0 % (0 of 400)")
+    assert lines[5].startswith("run-1: 35 % (140 of 400), loss 4.86")
+    assert lines[6].startswith("run-1: 67 % (270 of 400)")
+    assert lines[7] == "run-1: finished; 2 of 4 runs finished"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
+    names = [f"run-{number}" for number in range(5)]
+    with Display(dict.fromkeys(names, 4), console=console(terminal=terminal)) as display:
+        for name in names[:4]:
+            display.ended(name, "skipped")
+        display.note("a note")
+        display.ended(names[4], "finished")
+    text = bare(written(display))
+    assert text.count("4 runs of 5 finished before, kept as they are") == 1
+    assert text.index("4 runs of 5") < text.index("a note") and text.count("run-") <= 1
+    with Display({"a": 4}, console=console()) as display:
+        display.ended("a", "skipped")
+    assert written(display) == "1 run of 1 finished before, kept as they are\n"
+
+
 def test_time_left_counts_what_is_no_training() -> None:
     clock = Clock()
     display = Display({"llama": 400}, console=console(), clock=clock)
