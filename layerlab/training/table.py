@@ -1,12 +1,13 @@
 """A comparison for a terminal; what came from outside is never read as markup."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.training.quantity import duration
 from layerlab.training.verdict import number
 
 Row = Mapping[str, Any]
@@ -20,8 +21,11 @@ STYLES = {
     "no verdict": "yellow",
 }
 CLAIMS = {"holds": "green", "fails": "red"}
+Column = tuple[str, int, Callable[[Row, str], str]]
+# From this width on what runs cost stands beside what decides; else in a table below.
+WIDE = 160
 # From these widths on a column is shown; what decides comes first.
-_COLUMNS: tuple[tuple[str, int, Callable[[Row, str], str]], ...] = (
+_COLUMNS: tuple[Column, ...] = (
     ("arm", 0, lambda row, _: str(row["arm"])),
     ("n", 60, lambda row, _: f"{row['n']}"),
     ("mean", 0, lambda row, metric: _short(row[metric], ".4f")),
@@ -31,28 +35,40 @@ _COLUMNS: tuple[tuple[str, int, Callable[[Row, str], str]], ...] = (
     ("p (Holm)", 70, lambda row, _: _short(row["holm"], ".2g")),
     ("detectable", 110, lambda row, _: _short(row["detectable"], ".4f")),
     ("rate", 120, lambda row, _: _short(row["rate"], "g")),
-    ("tokens/s", 130, lambda row, _: _short(row["tokens_per_second"], ",.0f")),
-    ("memory", 140, lambda row, _: _memory(row["peak_memory_bytes"])),
-    ("parameters", 150, lambda row, _: _short(row["parameters"], ",.0f")),
-    ("match %", 160, lambda row, _: _short(row["mismatch"], "+.2f")),
-    ("verdict", 0, lambda row, _: str(row["verdict"])),
+    ("match %", WIDE + 10, lambda row, _: _short(row["mismatch"], "+.2f")),
 )
+_COST: tuple[Column, ...] = (
+    ("parameters", 0, lambda row, _: _short(row["parameters"], ",.0f")),
+    ("tokens/s", 0, lambda row, _: _short(row["tokens_per_second"], ",.0f")),
+    ("memory", 0, lambda row, _: _memory(row["peak_memory_bytes"])),
+    ("time a run", 0, lambda row, _: _time(row["seconds"])),
+)
+_VERDICT: Column = ("verdict", 0, lambda row, _: str(row["verdict"]))
 
 
 def table(content: Mapping[str, Any], width: int) -> Group:
     """The rows, then each verdict in words, then what has to be known beside."""
-    metric = str(content["metric"])
     shown = [column for column in _COLUMNS if width >= column[1]]
+    if width >= WIDE:
+        tables: list[RenderableType] = [_grid(content, [*shown, *_COST, _VERDICT])]
+    else:
+        cost = _grid(content, [_COLUMNS[0], *_COST])
+        tables = [_grid(content, [*shown, _VERDICT]), Text(), _text("Cost", "bold"), cost]
+    return Group(*_above(content), *tables, Text(), *_below(content))
+
+
+def _grid(content: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     found = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
-    for name, _, _ in shown:
+    for name, _, _ in columns:
         left = name in ("arm", "verdict")
         found.add_column(
             _text(name), justify="left" if left else "right", no_wrap=not left, overflow="fold"
         )
+    metric = str(content["metric"])
     for row in content["rows"]:
         style = STYLES.get(str(row["verdict"]), "")
-        found.add_row(*(_text(cell(row, metric), style) for _, _, cell in shown))
-    return Group(*_above(content), found, Text(), *_below(content))
+        found.add_row(*(_text(cell(row, metric), style) for _, _, cell in columns))
+    return found
 
 
 def _above(content: Mapping[str, Any]) -> Iterator[Text]:
@@ -94,6 +110,10 @@ def _interval(row: Row) -> str:
 
 def _short(value: Value, style: str) -> str:
     return "-" if value is None else format(value, style)
+
+
+def _time(value: Value) -> str:
+    return "-" if value is None else duration(value)
 
 
 def _memory(value: Value) -> str:
