@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from layerlab import UserError
 from layerlab.lock import locked
 from layerlab.training.halt import Halt
+from layerlab.training.hold import held
 from layerlab.training.launch import LOG, WORKER, Processes
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
@@ -83,11 +84,11 @@ def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
 
     from layerlab.training import loop
 
-    write_run(run, folder)
     before = torch.get_num_threads()
     torch.set_num_threads(run.recipe.run.threads)
     try:
-        with locked(folder):
+        with held([folder]), locked(folder):
+            write_run(run, folder)
             return loop.carry_out(run, folder, watch)
     finally:
         torch.set_num_threads(before)
@@ -112,7 +113,7 @@ def carry_out(
         What became of each run, in the order that they were given.
 
     Raises:
-        UserError: there is no such device, or a folder cannot be written.
+        UserError: there is no such device, a folder cannot be written, or another runner holds it.
         Halted: a signal asked to stop; every run was given time for a checkpoint.
     """
     watch = watch or Silent()
@@ -120,10 +121,12 @@ def carry_out(
     for outcome in ended.values():
         watch.ended(outcome.run.name, outcome.text)
     left = [run for run in runs if run.name not in ended]
-    for run in left:
-        write_run(run, out / run.name)
-    if left:
-        ended |= _Pool(out, settings, watch, _crew(settings, out, left, command)).carry_out(left)
+    with held(out / run.name for run in left):
+        for run in left:
+            write_run(run, out / run.name)
+        if left:
+            crew = _crew(settings, out, left, command)
+            ended |= _Pool(out, settings, watch, crew).carry_out(left)
     return [ended[run.name] for run in runs]
 
 
