@@ -39,7 +39,9 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) 
         before = written(tmp_path)
         # The one that goes on, and the one that has not begun.
         for plan in ([first], [second], [second, first]):
-            with pytest.raises(UserError, match=r"another run is writing to .*log\.txt; wait until"):
+            with pytest.raises(
+                UserError, match=r"another run is writing to .*log\.txt; wait until"
+            ):
                 carry_out(plan, tmp_path, RunSection(slots=1), None, command("well"))
         assert written(tmp_path) == before
         # Another one beside them goes on as ever.
