@@ -302,13 +302,16 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> None:
-    for name, value, least in (
-        ("every", every, 1),
-        ("sequences", sequences, 1),
-        ("tokens", tokens, 2),
+    for name, value, least, usual in (
+        ("every", every, 1, 100),
+        ("sequences", sequences, 1, 1),
+        ("tokens", tokens, 2, 256),
     ):
-        if not isinstance(value, int) or value < least:
-            raise UserError(f"{name}={value!r} is no number of {least} or more; type {name}=100")
+        # True is an int, too, and would read every update.
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UserError(
+                f"{name}={value!r} is no whole number of {least} or more; type {name}={usual}"
+            )
     if on_alarm not in ("warn", "raise", None) and not callable(on_alarm):
         raise UserError(
             f"on_alarm={on_alarm!r} is not known; expected 'warn', 'raise', None or a function of "

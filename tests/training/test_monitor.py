@@ -297,8 +297,11 @@ def test_a_resumed_run_reads_and_judges_the_same() -> None:
     ("model", "options", "said"),
     [
         (nn.Linear(2, 2), {}, "given a Linear; a monitor reads a causal language model"),
-        (None, {"every": 0}, "every=0 is no number of 1 or more; type every=100"),
-        (None, {"tokens": 1}, "tokens=1 is no number of 2 or more; type tokens=100"),
+        (None, {"every": 0}, "every=0 is no whole number of 1 or more; type every=100"),
+        (None, {"every": True}, "every=True is no whole number of 1 or more; type every=100"),
+        (None, {"tokens": 1}, "tokens=1 is no whole number of 2 or more; type tokens=256"),
+        (None, {"tokens": -1}, "tokens=-1 is no whole number of 2 or more; type tokens=256"),
+        (None, {"sequences": 0}, "sequences=0 is no whole number of 1 or more; type sequences=1"),
         (None, {"on_alarm": "stop"}, "on_alarm='stop' is not known; expected 'warn', 'raise'"),
     ],
 )
