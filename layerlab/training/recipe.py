@@ -118,6 +118,8 @@ class Recipe(Section):
             for name in tables:
                 if name == "compare" and table.get(name, 0) is None:
                     table[name] = {}
+                if isinstance(table.get(name), list):
+                    raise _whole(path, name, table[name])
                 if not isinstance(table.get(name), dict):
                     raise _unknown(path)
                 table = table[name]
@@ -206,7 +208,9 @@ def _told(error: ErrorDetails, place: str) -> str:
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
     message = error["msg"][:1].lower() + error["msg"][1:]
     given = f" is {shown(error['input'])}" if error["type"] != "missing" else ""
-    return f"{place}: {path}{given}; {message}"
+    # A place that is a list of settings may name this one already.
+    named = any(f"{path}.".startswith(f"{one}.") for one in place.split(", "))
+    return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
 
 
 def _keys(tables: list[str]) -> list[str]:
@@ -231,8 +235,42 @@ def _models(kinds: list[Any]) -> list[type[BaseModel]]:
 
 
 def _unknown(path: str) -> UserError:
-    *tables, last = path.split(".")
-    known = _keys(tables)
-    near = difflib.get_close_matches(last, known, n=1)
-    hint = f"did you mean {'.'.join([*tables, near[0]])!r}? " if near else ""
+    """A path that leads nowhere: its first name that is not known, and the nearest that is."""
+    names = path.split(".")
+    section: type[BaseModel] | None = Recipe
+    known: list[str] = []
+    hint = ""
+    for depth, name in enumerate(names):
+        if section is None:
+            hint = f"{'.'.join(names[:depth])} is a value, no table; "
+            break
+        known = sorted(section.model_fields)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            if near:
+                meant = ".".join([*names[:depth], near[0], *names[depth + 1 :]])
+                hint = f"did you mean {meant!r}? "
+            break
+        section = next(iter(_models([section.model_fields[name].annotation])), None)
     return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _whole(path: str, name: str, given: list[Any]) -> UserError:
+    """A path into a list."""
+    place = f"{path.partition(f'.{name}.')[0]}.{name}"
+    example = _toml(given[:1]) if given else "[...]"
+    return UserError(
+        f"a recipe has no setting {path!r}: {place} is a list, and a list is set whole; "
+        f"write {place} = {example}"
+    )
+
+
+def _toml(value: Any) -> str:
+    """A JSON value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
+        pairs = (f"{json.dumps(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)

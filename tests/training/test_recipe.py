@@ -12,6 +12,7 @@ from layerlab import UserError
 from layerlab.training.recipe import load_recipe, packaged, recipe_of
 
 LENGTH = {"train": {"updates": 3}}
+ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +125,48 @@ def test_settings_are_changed_by_their_paths():
     [
         ("train.bach", r"no setting 'train\.bach'; did you mean 'train\.batch'"),
         ("nothing.x", r"no setting 'nothing\.x'"),
-        ("train.batch.x", r"no setting 'train\.batch\.x'"),
+        (
+            "train.batch.x",
+            r"no setting 'train\.batch\.x'; train\.batch is a value, no table; known",
+        ),
+        ("trian.batch", r"no setting 'trian\.batch'; did you mean 'train\.batch'"),
+        ("nothing.train", r"no setting 'nothing\.train'; known here: .*train"),
+        (
+            "data.sources.0.text",
+            r"no setting 'data\.sources\.0\.text': data\.sources is a list, and a list is set "
+            r"whole; write data\.sources = \[\{text = ",
+        ),
+        ("model.load.0", r"model\.load is a list, and a list is set whole; write model\.load = \["),
     ],
 )
 def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
     with pytest.raises(UserError, match=said):
         recipe_of(LENGTH).changed({path: 1})
+
+
+def test_the_example_of_a_list_can_be_typed():
+    from layerlab.command import settings
+
+    given = recipe_of({**LENGTH, "compare": {"arms": [ARM]}})
+    with pytest.raises(UserError, match="is set whole") as raised:
+        given.changed({"compare.arms.0.name": "c"})
+    path, _, value = str(raised.value).partition("write ")[2].partition(" = ")
+    found = given.changed(settings([f"{path}={value}"]))
+    assert found.compare == given.compare
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("train.batch", "a", "train.batch is 'a'; input should be a valid integer"),
+        (
+            "data.sources",
+            [{"text": "x", "weight": -1}],
+            "data.sources.0.weight is -1; input should",
+        ),
+    ],
+)
+def test_a_setting_that_is_refused_is_named_once(path, value, said):
+    with pytest.raises(UserError) as raised:
+        recipe_of(LENGTH).changed({"train.rate": 0.1, path: value})
+    assert str(raised.value).startswith(said)
