@@ -217,7 +217,8 @@ def estimated(task: Task) -> Estimate:
     held = Held(task.corpus, runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
     if section is not None and section.search == "optuna":
         runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
-    return estimate(runs, task.recipe.run, validation_tokens=held.tokens)
+    own = section is not None and not section.lockstep
+    return estimate(runs, task.recipe.run, validation_tokens=held.tokens, processes=own)
 
 
 def prepared(

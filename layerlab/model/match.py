@@ -48,6 +48,13 @@ class Match:
         return 100 * self.mismatch / self.wanted
 
     @property
+    def brief(self) -> str:
+        """What was changed, to what, and what is left, as `inner 344, +0.04 %`."""
+        size = _SET.get(self.by)
+        setting = f"{size} {getattr(self.shape, size)}" if size else "no size changed"
+        return f"{setting}, {self.percent:+.2f} %"
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The shape as `build` takes it."""
         return {name: getattr(self.shape, name) for name in SIZES}

@@ -26,9 +26,11 @@ from layerlab.training.machine import (
 )
 from layerlab.training.optimizer import optimizer_of
 from layerlab.training.plan import Run, designed
+from layerlab.training.rounding import emulation
 
 PASS = 0.3  # seconds that one pass may take; what is longer is measured on fewer tokens
 TIMES = 3
+EMULATED = 3  # times as long as a plain pass, or more, is one under emulated rounding
 SITTINGS = 3  # of each arm, where arms are to take equal time
 ASSUMED = 0.4  # of the peak, where nothing is measured: most models here reach 0.2 to 0.7
 LARGEST = 100_000_000  # parameters that a CPU draws in a moment
@@ -130,7 +132,8 @@ def _timeless(run: Run) -> list[Any]:
         if name not in {"seed", "rate", "updates", "tokens", "epochs"}
     }
     place = machine(recipe.run.device, recipe.run.threads)
-    return [kept["model"], recipe.data.block, train, recipe.run.processes, place]
+    emulate = recipe.emulate.model_dump()
+    return [kept["model"], recipe.data.block, train, emulate, recipe.run.processes, place]
 
 
 def _fits(run: Run) -> bool:
@@ -170,8 +173,9 @@ class _Trial:
         self.run, self.recipe = run, recipe
         self.device = torch.device(recipe.run.device)
         self.block = recipe.data.block or found.shape.context
+        slower = 1 if recipe.emulate.format is None else EMULATED
         self.rows, self.length = _portion(
-            int(PASS * ASSUMED * peak / flops), _rows(run), self.block
+            int(PASS * ASSUMED * peak / flops / slower), _rows(run), self.block
         )
         # A shorter sequence has less attention, which time is scaled by.
         self.flops = flops
@@ -189,9 +193,10 @@ class _Trial:
     def pace(self) -> Pace:
         """Once to warm up and to see what is kept, then for the time."""
         kept = _Kept(self.model)
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
-            loss = self._loss()
-        loss.backward()
+        with self._rounded():
+            with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+                loss = self._loss()
+            loss.backward()
         self._step()
         taken = [self._timed() for _ in range(TIMES)]
         through, step = (min(column) for column in zip(*taken, strict=True))
@@ -204,7 +209,8 @@ class _Trial:
 
     def _timed(self) -> tuple[float, float]:
         start = self.clock()
-        self._loss().backward()
+        with self._rounded():
+            self._loss().backward()
         middle = self.clock()
         self._step()
         return middle - start, self.clock() - middle
@@ -224,6 +230,9 @@ class _Trial:
         if self.recipe.train.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.recipe.train.precision])
+
+    def _rounded(self) -> AbstractContextManager[Any]:
+        return emulation(self.model, self.recipe.emulate, seed=0, update=0)
 
     def _longer(self) -> float:
         """How many times the work of a token of the trial a token of a whole block is."""
@@ -254,7 +263,8 @@ class _Kept:
         self._alive: list[Tensor] = []  # or a freed address would be taken for a known one
 
     def pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        # Under emulated rounding a tensor is a shell around its values.
+        storage = getattr(tensor, "held", tensor).untyped_storage()
         if storage.data_ptr() not in self.known:
             self.known.add(storage.data_ptr())
             self.bytes += storage.nbytes()

@@ -15,12 +15,14 @@ import torch
 
 from layerlab import UserError
 from layerlab.model.account import account
+from layerlab.model.match import Match
 from layerlab.training.calibration import Pace, here, paced, settled
 from layerlab.training.machine import matmul_peak
 from layerlab.training.permission import permit
 from layerlab.training.plan import Run, designed
 from layerlab.training.recipe import Recipe
 from layerlab.training.section import Arm, RunSection
+from layerlab.training.start import room, starting
 
 # Bytes of float32 weights, and of AdamW's two moments; gradients live in memory alone.
 WEIGHT, MOMENTS, GRADIENT = 4, 8, 4
@@ -44,12 +46,14 @@ class Side:
     """What the runs of one arm cost, each.
 
     Attributes:
+        layers: of the model.
+        match: what was resized, where arms are matched.
         parameters: of embedding, head, blocks and scalars.
         token_flops: of one token, forward and backward, by both conventions.
         update_tokens: of one update.
         flops: of a run, with the whole square of attention.
         update_seconds: None where there is no such device here.
-        seconds: of a run, with its evaluations.
+        seconds: of a run, with its evaluations and the start of its process.
         measured: by a calibration; else by formula.
         mfu: FLOPs per second over the measured peak.
         memory: bytes of weights, gradients, moments and activations; the process comes on top.
@@ -58,6 +62,8 @@ class Side:
 
     arm: str
     runs: int
+    layers: int
+    match: Match | None
     parameters: Mapping[str, int]
     token_flops: Work
     updates: int
@@ -77,14 +83,20 @@ class Estimate:
 
     Attributes:
         slots: runs at once.
+        start: seconds until a run's process has imported what it needs; 0 where it has none.
         seconds: until the last run has ended; None where it cannot be told here.
         peak: FLOPs per second of the fastest matrix product; None where there is no such device.
+        room: bytes of memory that are free here; None where it cannot be told.
+        compiled: whether models will be, and are measured as they are before.
     """
 
     sides: tuple[Side, ...]
     slots: int
     seconds: float | None
     peak: float | None
+    start: float = 0.0
+    room: int | None = None
+    compiled: bool = False
 
     @property
     def runs(self) -> int:
@@ -108,9 +120,11 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, numbers and texts."""
-        totals = ("runs", "slots", "seconds", "flops", "memory", "disk", "peak")
+        totals = ("runs", "slots", "seconds", "flops", "memory", "disk", "peak", "start")
         return {name: getattr(self, name) for name in totals} | {
-            "arms": [asdict(side) for side in self.sides]
+            "arms": [
+                asdict(side) | {"match": side.match and side.match.to_json()} for side in self.sides
+            ]
         }
 
     def table(self, width: int = 120) -> Any:
@@ -235,6 +249,7 @@ def estimate(
     *,
     measure: bool = True,
     validation_tokens: int = 0,
+    processes: bool = True,
 ) -> Estimate:
     """What the runs of a plan cost together.
 
@@ -243,6 +258,7 @@ def estimate(
         settings: how they are carried out; those of the first run where they are left out.
         measure: carry out a few updates of each arm; else a share of the peak is assumed.
         validation_tokens: that each evaluation reads.
+        processes: whether each run has one of its own, which takes time to start.
     """
     first = runs[0].recipe
     peak = peak_of(first)
@@ -253,8 +269,10 @@ def estimate(
         arm: _side(of, paced(of[0], work(of[0].recipe).full, peak, measure=measure), peak)
         for arm, of in arms.items()
     }
+    start = starting(first.run.device, measure=measure) if processes and peak else 0.0
     seconds = {
-        arm: side.seconds and side.seconds + _reading(arms[arm][0].recipe, side, validation_tokens)
+        arm: side.seconds
+        and side.seconds + start + _reading(arms[arm][0].recipe, side, validation_tokens)
         for arm, side in sides.items()
     }
     slots = slots_of(settings or first.run)
@@ -263,6 +281,9 @@ def estimate(
         slots=slots,
         seconds=_makespan([seconds[run.arm] for run in runs], slots),
         peak=peak,
+        start=start,
+        room=room(first.run.device) if peak else None,
+        compiled=any(run.recipe.train.compile for run in runs),
     )
 
 
@@ -293,6 +314,8 @@ def _side(runs: Sequence[Run], pace: Pace, peak: float | None) -> Side:
     return Side(
         arm=runs[0].arm,
         runs=len(runs),
+        layers=found.shape.layers,
+        match=runs[0].match,
         parameters={
             name: getattr(cost, name) for name in ("embedding", "head", "blocks", "scalars")
         },

@@ -30,6 +30,7 @@ def _cells(side: Any) -> dict[str, str]:
     return {
         "arm": side.arm,
         "runs": str(side.runs),
+        "layers": str(side.layers),
         "parameters": amount(sum(parts.values())),
         "embedding + head": amount(parts["embedding"] + parts["head"]),
         "updates": f"{side.updates:,}",
@@ -54,9 +55,22 @@ def _lines(estimate: Any) -> list[str]:
             for side in estimate.sides[:4]
         ),
     ]
+    matched = [side for side in estimate.sides if side.match is not None]
+    if matched:
+        each = "; ".join(f"{side.arm} {side.match.brief}" for side in matched)
+        lines.append(f"matched on {matched[0].match.on}: {each}")
     if estimate.peak is None:
         return [*lines, "times are unknown: there is no such device here"]
     lines.append(f"peak, by square matrix products: {amount(estimate.peak, 'FLOP/s')}")
+    if estimate.start:
+        lines.append(f"of each run, the start of its process: {duration(estimate.start)}")
+    if estimate.compiled:
+        lines.append("train.compile: times are those of eager models, without compiling")
+    if estimate.room is not None and estimate.memory > estimate.room:
+        lines.append(
+            f"MORE MEMORY than the {amount(estimate.room, 'B')} that are free here: "
+            "fewer run.slots, or a smaller train.micro_batch"
+        )
     if not all(side.measured for side in estimate.sides):
         lines.append("~ by formula: 40 % of the peak")
     return lines

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from layerlab import UserError
 from layerlab.model.account import account
-from layerlab.training import calibration, cost
+from layerlab.training import calibration, cost, start
 from layerlab.training.calibration import Pace, here, paced
 from layerlab.training.cost import (
+    Estimate,
     Work,
     _makespan,
     equal_time,
@@ -111,7 +112,7 @@ def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) ->
 
 
 def test_an_estimate_adds_up() -> None:
-    found = estimate(runs(), RunSection(slots=2), measure=False)
+    found = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
     assert [side.arm for side in found.sides] == ["llama", "gpt2"]
     assert found.runs == 4 and found.slots == 2
     for side in found.sides:
@@ -122,6 +123,46 @@ def test_an_estimate_adds_up() -> None:
     assert found.seconds == pytest.approx(one + two)  # each slot takes one of each arm
     model = designed(runs()[0].recipe)
     assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
+
+
+def test_every_run_starts_a_process() -> None:
+    with_them = estimate(runs(), RunSection(slots=2), measure=False)
+    without = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
+    # Two slots: each starts two of the four.
+    assert with_them.start == start.ASSUMED and without.start == 0
+    assert (with_them.seconds or 0) - (without.seconds or 0) == pytest.approx(2 * start.ASSUMED)
+
+
+def test_what_was_resized_is_said_at_any_width() -> None:
+    found = estimate(runs(compare={"match": "parameters"}), measure=False)
+    match = found.sides[1].match
+    assert match is not None and found.sides[0].match is None
+    said = f"matched on parameters: gpt2 inner {match.shape.inner}, {match.percent:+.2f} %"
+    assert found.to_json()["arms"][1]["match"]["sizes"]["inner"] == match.shape.inner
+    for width in (80, 140):
+        shown = drawn(found, width)
+        assert said in shown and "layers" in shown.splitlines()[0]
+        assert "MORE MEMORY" not in shown
+    assert "MORE MEMORY than the 1.00 kB" in drawn(replace(found, room=1000), 80).replace("\n", " ")
+
+
+def test_emulated_rounding_takes_the_time_it_takes() -> None:
+    sizes = {"width": 48, "context": 32}
+    plain = plan(recipe(sizes), EXTENT)[0]
+    rounded = plan(recipe(sizes, emulate={"format": "bf16"}), EXTENT)[0]
+    flops = work(plain.recipe).full
+    times = [paced(run, flops, 1e11).update or 0.0 for run in (plain, rounded)]
+    assert 1.3 < times[1] / times[0] < 30
+    assert calibration._timeless(plain) != calibration._timeless(rounded)
+
+
+def drawn(found: Estimate, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(found.table(width))
+    shown = captured.get()
+    assert max(map(len, shown.splitlines())) <= width
+    return shown
 
 
 def test_evaluations_take_time_too() -> None:
@@ -197,10 +238,7 @@ def test_a_device_that_is_not_here_leaves_times_open() -> None:
     found = estimate(runs(run={"device": "cuda"}), RunSection(device="cuda", slots=1))
     assert found.peak is None and found.seconds is None and found.flops > 0
     assert peak_of(recipe(run={"device": "cuda"})) is None
-    console = Console(width=90)
-    with console.capture() as shown:
-        console.print(found.table(90))
-    assert "times are unknown: there is no such device here" in shown.get()
+    assert "times are unknown: there is no such device here" in drawn(found, 90)
 
 
 def test_the_table_and_the_json_say_the_same() -> None:
@@ -209,11 +247,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
     assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
     assert content["arms"][0]["token_flops"]["causal"] < content["arms"][0]["token_flops"]["full"]
     for width in (80, 140):
-        console = Console(width=width)
-        with console.capture() as captured:
-            console.print(found.table(width))
-        shown = captured.get()
-        assert max(map(len, shown.splitlines())) <= width
+        shown = drawn(found, width)
         assert "4 runs, 2 at once" in shown and "~ by formula: 40 % of the peak" in shown
         assert ("disk" in shown.splitlines()[0]) == (width > 100)
 
