@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab.training.batch import IGNORED, Held, bits_per_byte
+from layerlab import UserError
+from layerlab.training.batch import IGNORED, Batch, Held, bits_per_byte
+from layerlab.training.distribution import sharded
+from layerlab.training.fault import Shortage, release
+from layerlab.training.place import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,10 @@ class Score:
     nats: float
     bits_per_byte: float
     accuracy: float
+
+
+class TooLarge(UserError):
+    """Memory ran out for the blocks of a pass: in one process, and all of them know it."""
 
 
 @torch.no_grad()
@@ -43,28 +51,33 @@ def evaluate(
         precision: of the forward pass.
         reduce: adds up what several processes found.
         part: which process this is, of how many.
+
+    Raises:
+        TooLarge: memory does not hold so many blocks.
     """
-    device = next(model.parameters()).device
     learning = model.training
     model.eval()
     rank, processes = part
-    sums = torch.zeros(3, dtype=torch.float64)
+    every = list(held.batches(batch))
+    # Where weights are shared out, all processes gather them: each makes as many passes.
+    numbers = range(rank, -(-len(every) // processes) * processes, processes)
+    sums = torch.zeros(4, dtype=torch.float64)
+    # There, too, the others would wait for one that gave up a pass: its error ends it.
+    short = Shortage(bears=processes == 1 or not sharded(model))
     try:
-        every = list(held.batches(batch))
-        # Where weights are shared out, all processes gather them: each makes as many passes.
-        for number in range(rank, -(-len(every) // processes) * processes, processes):
-            rows = every[min(number, len(every) - 1)]
-            with precision():
-                logits = model(
-                    input_ids=rows.inputs.to(device),
-                    position_ids=None if rows.positions is None else rows.positions.to(device),
-                    use_cache=False,
-                ).logits
-            if number < len(every):
-                sums += _sums(logits, rows.targets.to(device)).to(sums)
+        with short:
+            for number in numbers:
+                found = _sums(model, every[min(number, len(every) - 1)], precision)
+                sums[:3] += found if number < len(every) else 0
     finally:
         model.train(learning)
-    nats, right, count = reduce(sums).tolist()
+    sums[3] = short.found
+    nats, right, count, failed = reduce(sums).tolist()
+    if failed:
+        raise TooLarge(
+            f"held-out text does not fit into memory {batch} blocks at a time; write a smaller "
+            "evaluate.batch, data.block, model.width or model.layers"
+        )
     return Score(
         nats=nats / count,
         bits_per_byte=bits_per_byte(nats, held.bytes),
@@ -72,10 +85,57 @@ def evaluate(
     )
 
 
-def _sums(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats, likeliest tokens that are right, and tokens."""
-    rows, wanted = logits.flatten(0, 1).float(), targets.flatten()
-    nats = cross_entropy(rows, wanted, ignore_index=IGNORED, reduction="sum")
+class Reader:
+    """Evaluates one run each time it is due.
+
+    Attributes:
+        size: blocks of a pass; half as many from when they do not fit into memory.
+    """
+
+    def __init__(self, held: Held, place: Place, size: int) -> None:
+        self.held, self.place, self.size = held, place, size
+
+    def score(self, model: Any, note: Callable[[str], None]) -> Score:
+        """Read the held-out text.
+
+        Args:
+            note: tells the user of smaller passes.
+
+        Raises:
+            TooLarge: not even a single block fits.
+        """
+        while True:
+            try:
+                return self._score(model)
+            except TooLarge:
+                if self.size == 1:
+                    raise
+            self.size = -(-self.size // 2)
+            release()
+            note(f"out of memory: held-out text is now read in batches of {self.size}")
+
+    def _score(self, model: Any) -> Score:
+        return evaluate(
+            model,
+            self.held,
+            batch=self.size,
+            precision=self.place.precision,
+            reduce=self.place.summed,
+            part=(self.place.rank, self.place.processes),
+        )
+
+
+def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
+    """Nats, likeliest tokens that are right, and tokens; on the CPU."""
+    device = next(model.parameters()).device
+    with precision():
+        logits = model(
+            input_ids=rows.inputs.to(device),
+            position_ids=None if rows.positions is None else rows.positions.to(device),
+            use_cache=False,
+        ).logits
+    flat, wanted = logits.flatten(0, 1).float(), rows.targets.to(device).flatten()
+    nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="sum")
     kept = wanted != IGNORED
-    right = (rows.argmax(-1) == wanted) & kept
-    return torch.stack([nats.double(), right.sum().double(), kept.sum().double()])
+    right = (flat.argmax(-1) == wanted) & kept
+    return torch.stack([nats.double(), right.sum().double(), kept.sum().double()]).cpu()

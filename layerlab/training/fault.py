@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
 
 import torch
 
@@ -16,6 +18,7 @@ _SAYINGS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _DEVICES = ("cuda", "npu", "xpu")
+_MOST = 200  # characters of what an error says
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -23,6 +26,57 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
+
+
+class Shortage:
+    """Bears an error that says that memory ran out, and no other.
+
+    Args:
+        bears: even that one only where this is true.
+
+    Attributes:
+        found: whether there was one.
+    """
+
+    def __init__(self, *, bears: bool = True) -> None:
+        self.bears, self.found = bears, False
+
+    def __enter__(self) -> "Shortage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        self.found = self.bears and error is not None and is_out_of_memory(error)
+        return self.found
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Memory that runs out where nothing can be taken in pieces, as one line of what to do.
+
+    Raises:
+        UserError: memory ran out; of several processes it names the one.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = " ".join(str(error).split())[:_MOST]
+        raise UserError(
+            f"out of memory{_process()} ({said or type(error).__name__}); write a smaller "
+            "train.micro_batch, evaluate.batch, data.block, model.width or model.layers, then "
+            "type the same command again"
+        ) from error
+
+
+def _process() -> str:
+    """Which process this is, where a run has several."""
+    joined = torch.distributed
+    if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
+        return ""
+    return f" in process {joined.get_rank()} of {joined.get_world_size()}"
 
 
 class Split:
@@ -54,14 +108,14 @@ class Split:
                 "model.width or model.layers"
             )
         self.size = -(-self.size // 2)
-        _released()
+        release()
         return (
             f"out of memory: each batch of {self.rows} sequences is now taken in pieces of "
             f"{self.size}, whose gradients are added up; tokens per update stay the same"
         )
 
 
-def _released() -> None:
+def release() -> None:
     """Give memory back that a failed pass has left behind."""
     gc.collect()
     for name in _DEVICES:

@@ -11,9 +11,10 @@ from pathlib import Path
 from layerlab import UserError
 from layerlab.lock import locked
 from layerlab.training.corpus import Corpus
+from layerlab.training.fault import memory_told
 from layerlab.training.halt import Halt
-from layerlab.training.loop import Diverged, Training
 from layerlab.training.hold import held
+from layerlab.training.loop import Diverged, Training
 from layerlab.training.plan import Run
 from layerlab.training.runner import finished
 from layerlab.training.watch import Watch
@@ -40,10 +41,11 @@ def in_lockstep(runs: Sequence[Run], corpus: Corpus, out: Path, watch: Watch) ->
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
             waiting = [run for run in group if finished(run, out / run.name) is None]
-            for run in waiting:
             stack.enter_context(held(out / run.name for run in waiting))
+            for run in waiting:
                 stack.enter_context(locked(out / run.name))
                 write_run(run, out / run.name)
+            stack.enter_context(memory_told())
             _together([Training(run, corpus, out / run.name, watch) for run in waiting])
 
 

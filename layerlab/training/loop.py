@@ -20,18 +20,18 @@ from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
 from layerlab.training.corpus import Corpus
 from layerlab.training.cost import work
-from layerlab.training.distribution import agreed, gathered, quiet, restored, whole
+from layerlab.training.distribution import agreed, gathered, quiet, restored, sharded, whole
 from layerlab.training.divergence import Origin, explained, origin
 from layerlab.training.dropout import keyed
-from layerlab.training.evaluation import Score, evaluate
-from layerlab.training.fault import Split, is_out_of_memory
+from layerlab.training.evaluation import Reader, Score
+from layerlab.training.fault import Shortage, Split, memory_told
 from layerlab.training.halt import Halt
 from layerlab.training.journal import Journal
 from layerlab.training.machine import peak_memory
 from layerlab.training.manifest import manifest
 from layerlab.training.material import built, corpus_of
 from layerlab.training.monitor import Monitor
-from layerlab.training.optimizer import optimizer_of
+from layerlab.training.optimizer import allocate, optimizer_of
 from layerlab.training.outcome import fingerprint, keep_model, write_result
 from layerlab.training.place import Place
 from layerlab.training.plan import Run
@@ -42,11 +42,12 @@ from layerlab.training.track import trackers
 from layerlab.training.watch import Silent, Watch
 
 
+@memory_told()
 def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Train from wherever the folder's run stands to its end, and give the result.
 
     Raises:
-        UserError: the loss is not finite, or not even one sequence fits into memory.
+        UserError: the loss is not finite, or memory or the disk does not suffice.
         Halted: a signal asked to stop; a checkpoint was left.
     """
     training = Training(run, corpus_of(run), folder, watch or Silent())
@@ -90,12 +91,16 @@ class Training:
         self.order = Order(corpus, self.block, self.train.seed)
         self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
         self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
+        self.reader = Reader(self.held, self.place, run.recipe.evaluate.batch)
+        # Where weights are shared out, even a rehearsal waits for all processes.
+        self.rehearsed = self.place.processes == 1 or sharded(self.wrapped)
         self.flops = work(run.recipe).full * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.score: Score | None = None
         self.step0: float | None = None
         self.keeper = Keeper(folder / "checkpoints", run.recipe.run.keep)
         remarks, events = self._resumed()
+        allocate(self.optimizer)
         self.journal = Journal(folder, events, silent=not self.place.first)
         for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
             self.note(text)
@@ -132,7 +137,7 @@ class Training:
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
         if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
-            self._count("train", loss=loss, rate=rate, norm=norm)
+            self._count("train", loss=loss, rate=rate, norm=norm, **self.control.told())
         if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
             self._evaluate()
         if not last and self.update % self._interval() == 0:
@@ -162,14 +167,27 @@ class Training:
     def _gradient(self) -> Tensor:
         """Mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
         rows = self._rows()
+        self._rehearse(rows)
         while True:
-            try:
-                return self.place.summed(self._accumulated(rows))
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
+            with Shortage(bears=self.place.processes == 1) as short:
+                loss = self.place.summed(self._accumulated(rows))
+            if not short.found:
+                return loss
             self.optimizer.zero_grad()
             self.note(self.split.halved())
+
+    def _rehearse(self, rows: Batch) -> None:
+        """Of several processes one may lack memory: each tries a piece, and they agree on its size.
+
+        In an update itself the others would wait for the gradients of the one that gave up.
+        """
+        while not self.rehearsed:
+            with Shortage() as short, self._drawn(0):
+                self.place.accelerator.backward(self._loss(rows[: self.split.size], self.model))
+            self.optimizer.zero_grad()
+            self.rehearsed = not agreed(self.place.accelerator, short.found)
+            if not self.rehearsed:
+                self.note(self.split.halved())
 
     def _rows(self) -> Batch:
         """Of the batch, those of this process."""
@@ -262,15 +280,7 @@ class Training:
 
     def _evaluate(self) -> None:
         start = time.perf_counter()
-        score = evaluate(
-            self.model,
-            self.held,
-            batch=self.recipe.evaluate.batch,
-            precision=self.place.precision,
-            reduce=self.place.summed,
-            part=(self.place.rank, self.place.processes),
-        )
-        self.score = score
+        self.score = score = self.reader.score(self.model, self.note)
         if self.update == 0:
             self.step0 = score.nats
         self._count("evaluation", **vars(score), runtime=round(time.perf_counter() - start, 4))
@@ -303,7 +313,9 @@ class Training:
                 "events": self.journal.count,
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
+                "reading": self.reader.size,
                 "step0_nats": self.step0,
+                "clipped": self.control.untold,
                 "monitor": None if self.monitor is None else self.monitor.state(),
             }
             state = State(
@@ -335,7 +347,9 @@ class Training:
         self.update, self.seconds = state.counters["update"], state.counters["seconds"]
         self.resumes = state.counters["resumes"] + 1
         self.split.size = state.counters["micro_batch"]
+        self.reader.size = state.counters.get("reading", self.reader.size)
         self.step0 = state.counters["step0_nats"]
+        self.control.untold = state.counters.get("clipped", 0)
         if self.monitor is not None:
             self.monitor.restore(state.counters["monitor"])
         return [*remarks, f"resumed after update {self.update}"], state.counters["events"]

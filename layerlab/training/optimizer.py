@@ -34,6 +34,21 @@ def optimizer_of(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     )
 
 
+def allocate(optimizer: torch.optim.Optimizer) -> None:
+    """Make the moments of AdamW as its first step would, for all that has none yet.
+
+    They are most of what a run still takes after its first pass. Where they are there before it,
+    memory that runs out does so in a pass, which can be taken in smaller pieces.
+    """
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            if not optimizer.state[one]:
+                # Of a sharded weight each process makes its part.
+                moments = {name: torch.zeros_like(one) for name in ("exp_avg", "exp_avg_sq")}
+                step = torch.zeros((), dtype=torch.float32, device=one.device)
+                optimizer.state[one] = {"step": step, **moments}
+
+
 def _matrices(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         if isinstance(module, DECAYED):

@@ -1,6 +1,8 @@
 """A batch that does not fit: recognised by real errors, taken in pieces, the same update."""
 
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +11,17 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError, build
 from layerlab.model.loss import causal_loss
+from layerlab.training import loop
 from layerlab.training.batch import Batch
 from layerlab.training.fault import Split, is_out_of_memory
+from layerlab.training.launch import ranks
+from layerlab.training.material import corpus_of
+from layerlab.training.outcome import result_of
+from layerlab.training.slots import Slot
+from layerlab.training.watch import Silent
+from layerlab.training.worker import write_run
+from tests.forked import Forked
+from tests.training import killed
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 
@@ -100,3 +111,69 @@ def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal() -> 
         for name, one in model.named_parameters():
             error = (one.grad - wanted[name]).norm() / wanted[name].norm()
             assert error < 1e-5, name
+
+
+def test_moments_are_there_before_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs out of memory later does so in a pass, which can be taken in pieces."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    run = killed.run_of(killed.recipe(tmp_path))
+    training = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    moments = [training.optimizer.state[one] for one in training.model.parameters()]
+    assert training.update == 0
+    assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)
+
+
+def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    with pytest.raises(UserError) as told:
+        loop.carry_out(killed.run_of(killed.recipe(tmp_path)), tmp_path / "run")
+    said = str(told.value)
+    assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); write")
+    assert "train.micro_batch, evaluate.batch, data.block" in said and "\n" not in said
+
+
+SHORT = """
+import os, sys
+from pathlib import Path
+import torch
+from layerlab.training import loop
+from layerlab.training.worker import read_run
+
+built, second = loop.built, os.environ["RANK"] == "1"
+
+def small(*arguments):
+    model = built(*arguments)
+    def full(_, args, kwargs):
+        if second and model.training and len(kwargs["input_ids"]) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+    model.register_forward_pre_hook(full, with_kwargs=True)
+    return model
+
+loop.built = small
+folder = Path(sys.argv[1])
+loop.carry_out(read_run(folder), folder)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    changes = {"run.processes": 2, "train.updates": 3, "train.batch": 8}
+    write_run(killed.run_of(killed.recipe(tmp_path, **changes)), tmp_path / "run")
+    places = [{**os.environ, **Slot(threads=1).environment(), **rank} for rank in ranks(2)]
+    for one in [Forked("-c", SHORT, tmp_path / "run", env=place) for place in places]:
+        done = one.wait(timeout=60)
+        assert done.returncode == 0, done.stderr[-4000:]
+    result = result_of(tmp_path / "run")
+    assert result is not None and result["micro_batch"] == 1

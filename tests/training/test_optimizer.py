@@ -1,11 +1,13 @@
 """What decays and what does not, in every variant."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from layerlab import build, list_variants
-from layerlab.training.optimizer import optimizer_of
+from layerlab.training.optimizer import allocate, optimizer_of
 from layerlab.training.section import TrainSection
 
 TRAIN = TrainSection(updates=1, decay=0.25)
@@ -48,3 +50,36 @@ def test_it_is_adamw():
         one(x).square().sum().backward()
         optimizer.step()
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_moments_made_beforehand_are_those_of_the_first_step():
+    """To the bit, with their names in order: a checkpoint is the same."""
+    model = build("pangu-pi", width=16, layers=1, heads=2, vocab=32, context=8)
+    states = []
+    for early in (True, False):
+        twin = copy.deepcopy(model)
+        optimizer = optimizer_of(twin, TRAIN)
+        if early:
+            allocate(optimizer)
+            assert all(len(optimizer.state[one]) == 3 for one in twin.parameters())
+        for seed in (0, 1):
+            tokens = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(seed))
+            twin(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+        states.append(optimizer.state_dict()["state"])
+    early, late = ({key: list(one.items()) for key, one in state.items()} for state in states)
+    assert early.keys() == late.keys() and len(early) > 0
+    for key in early:
+        for (name, mine), (other, theirs) in zip(early[key], late[key], strict=True):
+            assert name == other and mine.dtype == theirs.dtype and mine.device == theirs.device
+            assert mine.stride() == theirs.stride() and torch.equal(mine, theirs)
+
+
+def test_moments_that_are_there_stay():
+    model = nn.Linear(3, 3)
+    optimizer = optimizer_of(model, TRAIN)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    before = optimizer.state[model.weight]["exp_avg"]
+    allocate(optimizer)
+    assert optimizer.state[model.weight]["exp_avg"] is before
