@@ -1,22 +1,17 @@
-"""A comparison as a value: plain numbers and sentences, to print, to draw and to keep."""
+"""A comparison as a value: plain numbers and sentences, to print and to draw."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerlab import UserError
-from layerlab.disk import write_file
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
 SCHEMA = 1
-FILE = "comparison.json"
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
 _DEEP = (float, Mapping, list, tuple)
 Part = Literal["rows", "claims", "runs", "curves", "paired"]
@@ -71,42 +66,6 @@ class Comparison:
         from layerlab.training.table import table
 
         return table(self.content, width)
-
-    def write(self, folder: str | PathLike[str]) -> list[Path]:
-        """Write it as JSON, and its rows, curves and paired curves as CSV beside.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
-        target = Path(folder)
-        text = json.dumps(self.content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-        written = [write_file(target / FILE, text)]
-        for part in ("rows", "curves", "paired"):
-            table = self.frame(part).to_csv(index=False)
-            written.append(write_file(target / f"{part}.csv", table))
-        return written
-
-
-def load_comparison(folder: str | PathLike[str]) -> Comparison:
-    """A comparison that was written.
-
-    Raises:
-        UserError: there is none, or it is of another schema.
-    """
-    file = Path(folder) / FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read the comparison {file}: {' '.join(str(error).split())}; type "
-            "layerlab compare RECIPE.toml to make it"
-        ) from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise UserError(
-            f"{file} is no comparison of schema {SCHEMA}; type layerlab compare RECIPE.toml to "
-            "make it anew"
-        )
-    return Comparison(content)
 
 
 def plain(value: Any) -> Any:

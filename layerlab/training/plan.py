@@ -2,7 +2,7 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,14 +223,6 @@ def account_of(recipe: Recipe) -> Account:
     """Parameters and FLOPs of a resolved recipe's model, by formula."""
     found = designed(recipe)
     return account(found.spec, found.shape)
-
-
-def differing(runs: Sequence[Run]) -> Mapping[str, list[Any]]:
-    """The settings in which runs differ, by their paths, with the values that occur."""
-    flat = [dict(flattened(run.recipe.decisive())) for run in runs]
-    paths = {path for one in flat for path in one}
-    values = {path: [one.get(path) for one in flat] for path in sorted(paths)}
-    return {path: found for path, found in values.items() if any(v != found[0] for v in found)}
 
 
 def flattened(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
