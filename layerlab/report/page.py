@@ -122,6 +122,7 @@ def environment() -> Environment:
     )
     environment.filters |= {
         "prose": lambda value: text.prose(str(value)),
+        "quoted": lambda value: text.quoted(str(value)),
         "marked": card.marked,
         "name": _name,
         "number": number,

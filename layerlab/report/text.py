@@ -4,6 +4,7 @@ Markup is escaped where the text is written; here only what no reader could see 
 control characters, invisible ones, changes of direction, halves of a surrogate pair.
 """
 
+import json
 import unicodedata
 
 _SPELLED = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
@@ -30,6 +31,21 @@ def prose(text: str, limit: int = 600) -> str:
     """
     shown = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])
     return _cut(shown, limit)
+
+
+def quoted(text: str, limit: int = 600) -> str:
+    r"""What a model wrote, every space of it: in quotes, with escapes as in JSON.
+
+    Example:
+        >>> quoted("  the\n"), quoted("")
+        ('"  the\\n"', '""')
+    """
+    shown = "".join(c if c.isprintable() and c not in '"\\' else _escaped(c) for c in text[:limit])
+    return f'"{shown}"' if len(text) <= limit else f'"{shown}"…'
+
+
+def _escaped(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def _visible(character: str) -> str:

@@ -1,6 +1,7 @@
 """The page of a comparison as text: what it says, safe, small, whole, whatever is missing."""
 
 import csv
+import html
 import json
 import math
 import re
@@ -149,7 +150,21 @@ def test_alarms_notes_and_samples_are_listed_with_their_place():
     assert "<span>seed 2</span><span>update 120</span><span>layer 3</span>" in shown
     assert "micro-batch 16 became 8" in shown
     assert "llama, seed 2, update 120" in shown
-    assert "<b>The jury</b> said" in shown
+    assert "<b>&#34;The jury&#34;</b> &#34; said&#34;" in shown
+
+
+@pytest.mark.parametrize("written", ["", "    ", '\n\t\x00\x7f\x1b[2J\u202e "a\\', "naïve 漢"])
+def test_a_sample_is_shown_so_that_it_can_be_read_back(written: str):
+    content = race(("llama",)) | {"samples": [{"update": 1, "prompt": "", "text": written}]}
+    block = re.search(r'<blockquote><b>""</b> (.*)</blockquote>', plain(content))
+    assert block is not None and json.loads(block[1]) == written
+    assert block[1].isprintable()
+    assert "naïve 漢" in block[1] or "naïve" not in written
+
+
+def plain(content: dict) -> str:
+    """The body of a page, its entities read."""
+    return html.unescape(body(render(content)))
 
 
 def hostile(words: str) -> dict:
