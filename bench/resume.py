@@ -109,6 +109,9 @@ def main() -> None:
         kills = sum(killed(recipe, broken, goal, chance.uniform(0, 0.2)) for goal in goals)
         subprocess.run(command(recipe, broken), check=True, stdout=subprocess.DEVNULL)
         report(folder_of(whole), folder_of(broken), kills)
+        if kills < options.kills:
+            # The run was over before the last of them: what they would have done is not known.
+            raise SystemExit(f"{kills} of {options.kills} kills; type another --seed")
 
 
 def report(whole: Path | None, broken: Path | None, kills: int) -> None:

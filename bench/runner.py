@@ -1,7 +1,8 @@
 """Two pinned single-thread runs on two cores, against one such run alone.
 
-What counts are the tokens that training itself took per second of the clock, summed over the runs;
-starting a process is left out. On a machine that does anything else, too, the ratio says little.
+What counts are the tokens per second of the clock, summed over the runs, while all of them train:
+before the last has begun and after the first has ended, a run has the machine to itself. On a
+machine that does anything else, too, the ratio says little.
 
     python bench/runner.py [UPDATES]
 """
@@ -13,7 +14,8 @@ import sys
 del sys.path[0]
 
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import recipe_of
 from layerlab.training.runner import carry_out
 from layerlab.training.section import RunSection
+from layerlab.training.watch import Silent
 
 AT_LEAST = 1.8
 UPDATES = 60
@@ -32,11 +35,37 @@ RECIPE: dict[str, Any] = {
     "model": {"variant": "llama", "width": 128, "layers": 4, "heads": 4, "context": 128},
     "data": {"vocab": 1024},
     "train": {"batch": 8},
-    "evaluate": {"blocks": 4},
+    "evaluate": {"blocks": 4, "every": 1_000_000},
     "run": {"model": False, "checkpoint": 1_000_000},
 }
 
 Line = Callable[..., None]
+Course = Sequence[tuple[float, float]]
+
+
+class Clock(Silent):
+    """Writes down when each run had taken how many tokens."""
+
+    def __init__(self) -> None:
+        self.courses: dict[str, list[tuple[float, float]]] = {}
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """An update of a run, as soon as it is in its journal."""
+        self.courses.setdefault(name, []).append((time.perf_counter(), event["tokens"]))
+
+
+def together(courses: Sequence[Course]) -> list[float]:
+    """Tokens per second of each run in the time in which all of them train.
+
+    Args:
+        courses: of each run its moments, and how many tokens it had taken by then.
+    """
+    begin = max(course[0][0] for course in courses)
+    end = min(course[-1][0] for course in courses)
+    within = [[one for one in course if begin <= one[0] <= end] for course in courses]
+    if min(map(len, within)) < 2:
+        raise SystemExit("the runs were not at work at the same time; type more UPDATES")
+    return [(last[1] - first[1]) / (last[0] - first[0]) for first, *_, last in within]
 
 
 def speeds(slots: int, updates: int) -> list[float]:
@@ -44,12 +73,13 @@ def speeds(slots: int, updates: int) -> list[float]:
     recipe = recipe_of({**RECIPE, "train": {**RECIPE["train"], "updates": updates}})
     corpus = prepare(recipe.data)
     runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
+    clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        outcomes = carry_out(runs, Path(out), RunSection(slots=slots, threads=1))
+        outcomes = carry_out(runs, Path(out), RunSection(slots=slots, threads=1), clock)
     failed = [one for one in outcomes if one.result is None]
     if failed:
         raise SystemExit(failed[0].text)
-    return [one.result["tokens_per_second"] for one in outcomes if one.result]
+    return together(list(clock.courses.values()))
 
 
 def _seeded(recipe: Any, seed: int, known: Any) -> Run:
