@@ -27,6 +27,7 @@ class Control:
 
     Attributes:
         clipped: heads that the last update scaled down.
+        untold: the sum of them since `told` was last asked.
 
     Args:
         model: any model whose query and key weights can be told apart.
@@ -46,6 +47,7 @@ class Control:
     def __init__(self, model: nn.Module, section: ControlSection) -> None:
         self.section = section
         self.clipped = 0
+        self.untold = 0
         wanted = section.spectral or section.condition or section.clip or section.reparametrise
         self.heads = heads_of(model) if wanted else []
         self._check()
@@ -103,6 +105,12 @@ class Control:
             before = shared.get(key)
             shared[key] = (head, found if before is None else torch.maximum(found, before[1]))
         self.clipped = sum(self._clip(head, largest) for head, largest in shared.values())
+        self.untold += self.clipped
+
+    def told(self) -> dict[str, int]:
+        """For a journal: heads scaled down since this was last asked; nothing without `clip`."""
+        found, self.untold = self.untold, 0
+        return {"clipped": found} if self.section.clip else {}
 
     def _clip(self, head: Head, largest: Tensor) -> int:
         """QK-clip of one layer: how many heads were scaled down.

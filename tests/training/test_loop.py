@@ -87,6 +87,27 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> 
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_the_journal_counts_the_heads_that_were_clipped(tmp_path: Path) -> None:
+    """Also those of updates without an event, and of updates before a checkpoint."""
+    settings = {"control.clip": 0.005, "run.points": 2}
+    whole, counts = begun(tmp_path / "a", **settings), []
+    while not whole.done:
+        whole.advance()
+        counts.append(whole.control.clipped)
+    told = [one["clipped"] for one in read(tmp_path / "a") if one["kind"] == "train"]
+    assert told == [sum(counts[:3]), sum(counts[3:])] and min(counts[0], counts[3]) > 0
+    cut = begun(tmp_path / "b", **settings)
+    for _ in range(4):
+        cut.advance()
+    cut.checkpoint()
+    resumed = begun(tmp_path / "b", **settings)
+    while not resumed.done:
+        resumed.advance()
+    assert [one["clipped"] for one in read(tmp_path / "b") if one["kind"] == "train"] == told
+    begun(tmp_path / "c").advance()
+    assert all("clipped" not in one for one in read(tmp_path / "c"))
+
+
 def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
