@@ -1,17 +1,24 @@
 """The events of a run, a line each: what a report draws, and what a resumed run goes on from."""
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from layerlab import UserError
 from layerlab.disk import write_file
 
 FILE = "events.jsonl"
+# What passes once somebody makes room; the last is a limit of the shell.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Journal:
     """Appends events to a file; nothing is lost that was written before a checkpoint.
+
+    While the disk is full, events wait in memory, and each further one tries to write them all; the
+    next checkpoint asks for them.
 
     Attributes:
         count: events so far, which a checkpoint remembers.
@@ -32,15 +39,56 @@ class Journal:
             write_file(self.file, "".join(map(_line, kept)))
             count = len(kept)
         self.count = count
+        self._waiting: list[str] = []
+        self._end = 0 if silent else self.file.stat().st_size
 
     def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
         """Append an event, and give it."""
         event = {"kind": kind, "update": update, **content}
         if not self.silent:
-            with self.file.open("a", encoding="utf-8") as stream:
-                stream.write(_line(event))
+            self._waiting.append(_line(event))
             self.count += 1
+            try:
+                self._append()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise self._told(error) from error
         return event
+
+    def settle(self) -> None:
+        """See that all events are in the file, before a checkpoint or a result counts on them.
+
+        Raises:
+            UserError: there is no room for them; it names the checkpoint that is kept.
+        """
+        try:
+            self._append()
+        except OSError as error:
+            raise self._told(error) from error
+
+    def _append(self) -> None:
+        """Write what waits, in place of what an earlier try may have left of it."""
+        if not self._waiting:
+            return
+        left = memoryview("".join(self._waiting).encode())
+        end = self._end + len(left)
+        with self.file.open("r+b", buffering=0) as stream:
+            stream.truncate(self._end)
+            stream.seek(self._end)
+            while left:
+                left = left[stream.write(left) :]
+        self._waiting, self._end = [], end
+
+    def _told(self, error: OSError) -> UserError:
+        from layerlab.training.checkpoint import latest
+
+        newest = latest(self.file.parent / "checkpoints")
+        kept = f"checkpoint {newest.name} is kept" if newest else "no checkpoint is kept yet"
+        begin = f"goes on after update {int(newest.name[5:])}" if newest else "begins anew"
+        return UserError(
+            f"cannot write {self.file}: {error.strerror or error}; {kept}: make room there, then "
+            f"type the same command, which {begin}"
+        )
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
