@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-# Names of a run, which tell it from others, and what follows from its arm.
-NAMES = frozenset({"schema", "run", "arm"})
+# Names of a run, which tell it from others; its sittings are compared before there is a page.
+NAMES = frozenset({"schema", "run", "arm", "sittings"})
 MOST = 12
 
 Json = dict[str, Any]

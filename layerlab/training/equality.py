@@ -15,7 +15,8 @@ Flat = Mapping[str, Any]
 Pair = tuple[str, str]
 
 # What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
-_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch", "data.notes")
+# The sittings of a run are held against each other, and not against those of another.
+_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch", "data.notes", "sittings")
 # What an arm is: it may differ between arms, and not inside of one.
 _ARM = ("model", "match")
 _SEED = ("train.seed",)
@@ -101,7 +102,11 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
         UserError: they differ in more; it names where, why that matters, and what to type.
     """
     flat = [_flat(one) for one in manifests]
-    found = [*_contrasts(manifests, flat), *_orders(manifests, flat)]
+    found = [
+        *_contrasts(manifests, flat),
+        *_orders(manifests, flat),
+        *(one for manifest in manifests for one in _mixed(manifest)),
+    ]
     differ = [one for one in found if not _allowed(one, varied)]
     equal_tokens = _equal_tokens(manifests)
     roots = [
@@ -163,6 +168,19 @@ def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Con
             yield Contrast(
                 path="data.order", runs=(name, run), values=(expected, order), within=False
             )
+
+
+def _mixed(manifest: Manifest) -> Iterator[Contrast]:
+    """What a run was continued with that it was not begun with."""
+    first, *later = manifest.get("sittings") or [{}]
+    run, begun = str(manifest.get("run")), _flat(first)
+    for sitting in later:
+        own = _flat(sitting)
+        for path in sorted((begun.keys() | own.keys()) - {"update"}):
+            values = begun.get(path), own.get(path)
+            if values[0] != values[1]:
+                runs = f"{run} at first", f"{run} from update {sitting['update']}"
+                yield Contrast(path=path, runs=runs, values=values, within=True)
 
 
 def _flat(manifest: Manifest) -> dict[str, Any]:

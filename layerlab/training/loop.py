@@ -1,6 +1,5 @@
 """One run: a loop over accelerate that can be stopped and resumed without a differing bit."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.disk import write_file
 from layerlab.model.loss import causal_loss
 from layerlab.training.batch import Batch, Held, Order
 from layerlab.training.chance import random_state, restore_random
@@ -28,7 +26,7 @@ from layerlab.training.fault import Shortage, Split, memory_told
 from layerlab.training.halt import Halt
 from layerlab.training.journal import Journal
 from layerlab.training.machine import peak_memory
-from layerlab.training.manifest import manifest
+from layerlab.training.manifest import keep, manifest
 from layerlab.training.material import built, corpus_of
 from layerlab.training.monitor import Monitor
 from layerlab.training.optimizer import allocate, optimizer_of
@@ -120,7 +118,8 @@ class Training:
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
-            write_file(self.folder / "manifest.json", json.dumps(content, indent=1) + "\n")
+            if (said := keep(content, self.folder, self.update)) is not None:
+                self.note(said)
         if self.step0 is None:
             self._evaluate()
 
@@ -304,6 +303,7 @@ class Training:
 
     def checkpoint(self) -> None:
         """Keep all that is needed to go on."""
+        self.journal.settle()
         weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
         moments = gathered(self.optimizer.state_dict(), keep=self.place.first)
         if self.place.first:
@@ -357,6 +357,7 @@ class Training:
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
         """Write the result, and the model where there is one worth keeping."""
         self.control.finish()
+        self.journal.settle()
         score = None if diverged else self.score
         weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
         tokens = self.update * self.train.batch * self.block

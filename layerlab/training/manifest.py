@@ -1,15 +1,22 @@
 """The manifest of a run: everything that must be equal before two runs may be compared."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from layerlab.disk import write_file
 from layerlab.model.account import Account
 from layerlab.training.batch import Held, Order
 from layerlab.training.corpus import Corpus
 from layerlab.training.machine import machine, versions
-from layerlab.training.plan import Run, account_of
+from layerlab.training.plan import Run, account_of, flattened
 
 SCHEMA = 1
+FILE = "manifest.json"
+# What may change while a run is stopped.
+_CHANGING = ("machine", "versions")
 
 
 def manifest(run: Run, corpus: Corpus, order: Order, held: Held, micro: int) -> dict[str, Any]:
@@ -51,3 +58,52 @@ def _sizes(cost: Account) -> dict[str, Any]:
         **{name: value for name, value in asdict(cost).items() if name in kept},
         "forward_flops": cost.forward,
     }
+
+
+def keep(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
+    """Write the manifest of a run that begins or goes on.
+
+    Where it is made with something else than before, the manifest has all its `sittings` in order:
+    the update that each began after, its machine and its versions. One that left no checkpoint has
+    left nothing in the run.
+
+    Args:
+        folder: of the run, with the manifest that the sitting before has written.
+        update: after which this sitting begins.
+
+    Returns:
+        What the user is to be told of the change.
+    """
+    own = {"update": update, **{part: content[part] for part in _CHANGING}}
+    sittings = [one for one in _sittings(folder) if one["update"] < update]
+    changed = _changed(sittings[-1], own) if sittings else []
+    if changed or not sittings:
+        sittings.append(own)
+    whole = {**content, "sittings": sittings} if len(sittings) > 1 else content
+    write_file(folder / FILE, json.dumps(whole, indent=1) + "\n")
+    return (
+        f"from update {update} on {'; '.join(changed)}: the run is of several makes, and a "
+        "comparison refuses it unless compare.differ declares that"
+        if changed
+        else None
+    )
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What one sitting has and the next has not."""
+    old, new = (dict(flattened({part: one[part] for part in _CHANGING})) for one in (before, now))
+    return [
+        f"{path} was {old.get(path)} and is {new.get(path)}"
+        for path in sorted(old | new)
+        if old.get(path) != new.get(path)
+    ]
+
+
+def _sittings(folder: Path) -> list[dict[str, Any]]:
+    """Of the manifest in a folder; a run that was never interrupted is of one."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        first = {"update": 0, **{part: found[part] for part in _CHANGING}}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return list(found.get("sittings") or [first])

@@ -1,0 +1,89 @@
+"""A run that goes on with other versions says so for ever."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.training import loop, manifest
+from layerlab.training.equality import Varied, refuse
+from layerlab.training.material import corpus_of
+from layerlab.training.watch import Silent
+from tests.training import killed
+from tests.training.test_journal import room
+
+ONE, OTHER = {"torch": "2.13.0"}, {"torch": "2.99.0"}
+
+
+def sitting(run: Any, folder: Path, until: int) -> dict[str, Any]:
+    """Train so far and leave a checkpoint, or come to the end; what the manifest then is."""
+    training = loop.Training(run, corpus_of(run), folder, Silent())
+    training.start()
+    while training.update < until:
+        training.advance()
+    training.finish() if training.done else training.checkpoint()
+    return dict(json.loads((folder / "manifest.json").read_text()))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    return killed.run_of(killed.recipe(tmp_path, **{"train.updates": 6, "run.checkpoint": 100}))
+
+
+def test_a_run_of_two_versions_is_told_and_refused(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "versions", lambda: ONE)
+    assert "sittings" not in sitting(run, tmp_path / "run", 2)
+    assert "sittings" not in sitting(run, tmp_path / "run", 3)
+    monkeypatch.setattr(manifest, "versions", lambda: OTHER)
+    found = sitting(run, tmp_path / "run", 6)
+    had = [(one["update"], one["versions"]) for one in found["sittings"]]
+    assert had == [(0, ONE), (3, OTHER)] and found["versions"] == OTHER
+    told = killed.notes(tmp_path / "run")[-1]
+    assert told.startswith("from update 3 on versions.torch was 2.13.0 and is 2.99.0: ")
+    with pytest.raises(UserError) as refused:
+        refuse([found], Varied())
+    said = str(refused.value)
+    assert f"is '2.13.0' in {run.name} at first and '2.99.0' in {run.name} from" in said
+    assert said.endswith('make them equal, or type compare.differ = ["versions.torch"]')
+    assert [one.path for one in refuse([found], Varied(differ=("versions.*",)))]
+    # Two runs that are mixed alike are no better than one.
+    with pytest.raises(UserError, match=r"versions\.torch"):
+        refuse([found, {**found, "run": "another"}], Varied())
+
+
+def test_back_on_the_first_version_the_one_between_is_not_forgotten(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for until, now in ((2, ONE), (4, OTHER), (5, ONE), (6, ONE)):
+        monkeypatch.setattr(manifest, "versions", lambda now=now: now)
+        found = sitting(run, tmp_path / "run", until)
+    assert [one["update"] for one in found["sittings"]] == [0, 2, 4]
+    told = [text for text in killed.notes(tmp_path / "run") if "versions" in text]
+    assert [text.split(" on ")[0] for text in told] == ["from update 2", "from update 4"]
+    with pytest.raises(UserError, match=r"in .* from update 2"):
+        refuse([found], Varied())
+
+
+def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for now in (OTHER, ONE):
+        monkeypatch.setattr(manifest, "versions", lambda now=now: now)
+        loop.Training(run, corpus_of(run), tmp_path / "run", Silent()).start()
+    sitting(run, tmp_path / "run", 2)
+    monkeypatch.setattr(manifest, "versions", lambda: OTHER)
+    loop.Training(run, corpus_of(run), tmp_path / "run", Silent()).start()
+    monkeypatch.setattr(manifest, "versions", lambda: ONE)
+    assert "sittings" not in sitting(run, tmp_path / "run", 6)
+
+
+def test_a_checkpoint_counts_on_events_that_are_written(tmp_path: Path, run: Any) -> None:
+    training = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="kept yet"):
+        training.note("no room")
+        training.checkpoint()
