@@ -45,11 +45,14 @@ class Pace:
         update: seconds of an update; None where there is no such device.
         activations: bytes that a forward pass leaves for the backward pass.
         measured: here, now; else by formula.
+        forward: seconds of a forward pass of as many tokens, as evaluations make it: without
+            gradients, and never rounded; None where it was not measured.
     """
 
     update: float | None
     activations: int
     measured: bool
+    forward: float | None = None
 
 
 def here(device: str) -> bool:
@@ -204,8 +207,17 @@ class _Trial:
         scale = wanted / (self.rows * self.length) * self._longer()
         portion = _rows(self.run) * self.block / (self.rows * self.length)
         return Pace(
-            update=through * scale + step, activations=round(kept.bytes * portion), measured=True
+            update=through * scale + step,
+            activations=round(kept.bytes * portion),
+            measured=True,
+            forward=min(self._forward() for _ in range(TIMES)) * scale,
         )
+
+    @torch.no_grad()
+    def _forward(self) -> float:
+        start = self.clock()
+        self._loss()
+        return self.clock() - start
 
     def _timed(self) -> tuple[float, float]:
         start = self.clock()

@@ -265,14 +265,15 @@ def estimate(
     arms: dict[str, list[Run]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
-    sides = {
-        arm: _side(of, paced(of[0], work(of[0].recipe).full, peak, measure=measure), peak)
+    paces = {
+        arm: paced(of[0], work(of[0].recipe).full, peak, measure=measure)
         for arm, of in arms.items()
     }
+    sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
     start = starting(first.run.device, measure=measure) if processes and peak else 0.0
     seconds = {
         arm: side.seconds
-        and side.seconds + start + _reading(arms[arm][0].recipe, side, validation_tokens)
+        and side.seconds + start + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
         for arm, side in sides.items()
     }
     slots = slots_of(settings or first.run)
@@ -332,13 +333,16 @@ def _side(runs: Sequence[Run], pace: Pace, peak: float | None) -> Side:
     )
 
 
-def _reading(recipe: Recipe, side: Side, validation: int) -> float:
+def _reading(recipe: Recipe, pace: Pace, validation: int) -> float:
     """Seconds of a run's evaluations, which read each token forward only."""
     if recipe.evaluate.blocks is not None:
         validation = min(validation, recipe.evaluate.blocks * (recipe.data.block or validation))
-    every = recipe.evaluate.every or max(1, side.updates // 10)
-    evaluations = 1 + -(-side.updates // every)
-    return evaluations * validation * (side.update_seconds or 0.0) / side.update_tokens / 3
+    updates = recipe.train.updates or 0
+    every = recipe.evaluate.every or max(1, updates // 10)
+    evaluations = 1 + -(-updates // every)
+    tokens = recipe.train.batch * (recipe.data.block or 1)
+    forward = (pace.update or 0.0) / 3 if pace.forward is None else pace.forward
+    return evaluations * validation * forward / tokens
 
 
 def _makespan(seconds: Sequence[float | None], slots: int) -> float | None:

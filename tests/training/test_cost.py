@@ -151,7 +151,11 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     plain = plan(recipe(sizes), EXTENT)[0]
     rounded = plan(recipe(sizes, emulate={"format": "bf16"}), EXTENT)[0]
     flops = work(plain.recipe).full
-    times = [paced(run, flops, 1e11).update or 0.0 for run in (plain, rounded)]
+    paces = [paced(run, flops, 1e11) for run in (plain, rounded)]
+    times = [pace.update or 0.0 for pace in paces]
+    # Evaluations are not rounded.
+    assert 0.2 < (paces[1].forward or 0.0) / (paces[0].forward or 0.0) < 5
+    assert (paces[0].forward or 0.0) < times[0]
     assert 1.3 < times[1] / times[0] < 30
     assert calibration._timeless(plain) != calibration._timeless(rounded)
 
