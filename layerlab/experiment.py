@@ -123,7 +123,7 @@ def trained(task: Task, *, progress: bool = True) -> Trained:
     if task.recipe.compare is not None:
         raise UserError(
             f"the recipe {shown(task.recipe.name)} compares several arms; "
-            f"type: layerlab compare {task.recipe.name}"
+            "type layerlab compare in place of layerlab train"
         )
     (run,) = task.runs
     with _display(task, progress) as watch:
@@ -167,7 +167,7 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
     if task.recipe.compare is None:
         raise UserError(
             f"the recipe {shown(task.recipe.name)} has no compare section; "
-            f"type: layerlab train {task.recipe.name}"
+            "type layerlab train in place of layerlab compare"
         )
     comparison, out = task.recipe.compare, task.out / "runs"
     outcomes: list[Outcome] = []
@@ -203,7 +203,7 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
         raise UserError(
             told[0]
             if told
-            else f"nothing has run yet in {task.out}; type: layerlab compare {task.recipe.name}"
+            else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
     found = compared(task.recipe, folders).content
     comparison = Comparison({**found, "failed": told, "remarks": [*found["remarks"], *told]})

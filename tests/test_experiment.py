@@ -1,18 +1,67 @@
 """Training as a function: what is said where there is nothing to train, or nothing to keep."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from layerlab import UserError, train
+from layerlab import UserError, compare, train
+from layerlab.experiment import Trained, judged, prepared
 
-LOST = {
-    "name": "lost",
+SMALL = {
+    "name": "small",
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
     "data": {"vocab": 300},
-    "train": {"updates": 6, "batch": 2, "rate": 1e30, "clip": 0.0},
+    "train": {"updates": 2, "batch": 2},
     "evaluate": {"blocks": 2},
 }
+LOST = {**SMALL, "name": "lost", "train": {"updates": 6, "batch": 2, "rate": 1e30, "clip": 0.0}}
+TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """A run that is finished; the text that it read is kept for all tests here."""
+    folder = tmp_path_factory.mktemp("experiment")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
+        yield train(SMALL, out=folder, progress=False)
+
+
+def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) -> None:
+    assert ended.folder.parent.name == "runs" and ended.page.is_file()
+    assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
+    assert ended.frame()["update"].tolist() == [1, 2]
+    assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
+    said = ended.told().splitlines()
+    assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
+    assert said[1:] == [f"The model: {ended.folder / 'model'}", f"The page: {ended.page}"]
+
+
+def test_a_finished_run_is_kept(ended: Trained) -> None:
+    before = (ended.folder / "result.json").stat().st_mtime_ns
+    again = train(SMALL, out=ended.folder.parents[2], progress=False)
+    assert again.result == ended.result and again.folder == ended.folder
+    assert (ended.folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
+    ended: Trained, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="'small' compares several arms; type layerlab compare in"):
+        train(TWO, out=tmp_path, progress=False)
+    with pytest.raises(UserError, match="'small' has no compare section; type layerlab train in"):
+        compare(SMALL, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_is_nothing_to_judge_before_anything_has_run(ended: Trained, tmp_path: Path) -> None:
+    task = prepared(TWO, tmp_path, progress=False)
+    with pytest.raises(
+        UserError, match=r"nothing has run yet in .*; type layerlab compare without"
+    ):
+        judged(task)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_name_that_is_no_recipe_is_told_all_there_are(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""`layerlab train` and `compare` as typed: exit codes, words, and what a second time does."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.command import settings
+from tests.forked import python
+
+RECIPE = """
+[model]
+width = 16
+layers = 1
+heads = 2
+context = 16
+
+[data]
+vocab = 300
+
+[train]
+updates = 2
+batch = 2
+
+[evaluate]
+blocks = 2
+"""
+ARMS = 'compare.arms=["llama", "gpt2"]'
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "small.toml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+def layerlab(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": "100", "LAYERLAB_CACHE": str(place / "cache")}
+    return python("-m", "layerlab", *words, cwd=place, env=env)
+
+
+@pytest.fixture(scope="module")
+def first(place: Path) -> subprocess.CompletedProcess[str]:
+    """The one run that these tests share."""
+    return layerlab(place, "train", "small.toml")
+
+
+@pytest.fixture(scope="module")
+def result(place: Path, first: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert first.returncode == 0, first.stderr
+    (file,) = place.glob("layerlab-runs/small/runs/*/result.json")
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def test_a_run_is_told_with_its_model_and_its_page(
+    place: Path, first: subprocess.CompletedProcess[str], result: dict[str, Any]
+) -> None:
+    head, model, page = first.stdout.splitlines()
+    assert head.startswith(f"{result['run']}: {result['nats']:.4f} nats per token")
+    assert (place / model.partition(": ")[2] / "config.json").is_file()
+    assert (place / page.partition(": ")[2]).is_file()
+    # No terminal: ten parts of a run of two updates are two lines.
+    assert "50 % (1 of 2)" in first.stderr and "\x1b" not in first.stderr + first.stdout
+
+
+def test_the_same_again_runs_nothing_and_says_the_same(
+    place: Path, first: subprocess.CompletedProcess[str], result: dict[str, Any]
+) -> None:
+    again = layerlab(place, "train", "small.toml", "--quiet", "--json")
+    assert again.returncode == 0 and again.stderr == ""
+    assert json.loads(again.stdout) == result
+
+
+def test_the_metrics_may_be_those_of_run_clm(
+    place: Path, first: subprocess.CompletedProcess[str]
+) -> None:
+    done = layerlab(place, "train", "small.toml", "--metrics", "run-clm", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "***** train metrics *****" in done.stdout and "perplexity" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("train", "small.toml", "--set", ARMS),
+            "the recipe 'small' compares several arms; type layerlab compare in place of",
+        ),
+        (
+            ("compare", "small.toml"),
+            "the recipe 'small' has no compare section; type layerlab train in place of",
+        ),
+        (
+            ("compare", "small.toml", "--set", ARMS, "--judge", "--out", "none"),
+            "nothing has run yet in none/small; type layerlab compare without --judge",
+        ),
+        (("train", "small.toml", "--set", "train.batch=0"), "train.batch is 0; input should be"),
+        (
+            ("train", "small.toml", "--set", "train.batch"),
+            "cannot read the setting 'train.batch'; expected PATH=VALUE: type for example",
+        ),
+        (("train", "smal.toml"), "cannot read the recipe 'smal.toml': No such file"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(place: Path, words: tuple[str, ...], said: str) -> None:
+    done = layerlab(place, *words, "-q")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"layerlab: {said}"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (place / "none").exists()
+
+
+def test_a_plan_runs_nothing(place: Path) -> None:
+    done = layerlab(place, "compare", "small.toml", "--set", ARMS, "--plan", "--out", "planned")
+    assert done.returncode == 0, done.stderr
+    assert "gpt2" in done.stdout and not (place / "planned").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "there", "not_there"),
+    [("train", "pangu-pretrain", "sizes"), ("compare", "sizes", "pangu-pretrain")],
+)
+def test_without_a_recipe_there_is_a_list(
+    place: Path, command: str, there: str, not_there: str
+) -> None:
+    done = layerlab(place, command)
+    firsts = [line.split()[0] for line in done.stdout.splitlines() if line.split()]
+    assert done.returncode == 0 and there in firsts and not_there not in firsts
+
+
+def test_settings_are_toml_where_they_can_be() -> None:
+    found = settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
+    assert found == {"a.b": 3, "c": [1, 2], "d": "plain words", "e": 0.001, "f": True}
+    for word in ("train.updates", "=3", "train.updates= "):
+        with pytest.raises(UserError, match="expected PATH=VALUE"):
+            settings([word])
