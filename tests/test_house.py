@@ -62,7 +62,9 @@ def texts() -> Iterator[tuple[Path, str]]:
     inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     beside = [path for path in ROOT.iterdir() if path.name not in {".git", ".coverage"}]
     for path in sorted({*inside, *beside}):
-        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts:
+        # The page of a comparison whose results are kept is made, and never committed.
+        made = "__pycache__" in path.parts or path.name in {"report.html", "log.txt"}
+        if path.is_file() and path.suffix in TEXT and not made:
             yield path, path.read_text("utf-8")
 
 
