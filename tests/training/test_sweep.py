@@ -74,4 +74,3 @@ def test_runs_of_another_recipe_are_not_taken_for_those_of_a_plan(tmp_path: Path
         write_run(run, tmp_path / run.name)
     (tmp_path / "something").mkdir()
     assert [run.name for run in carried_out([mine], tmp_path)] == [mine.name]
-
