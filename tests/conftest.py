@@ -1,6 +1,7 @@
 """One thread, no network, and the few models that tests share."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ os.environ.update(
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_HUB_DISABLE_PROGRESS_BARS="1",
     TOKENIZERS_PARALLELISM="false",
+    # One for all tests, in nobody's home.
+    LAYERLAB_CACHE=os.environ.get("LAYERLAB_CACHE")
+    or str(Path(tempfile.gettempdir()) / f"layerlab-tests-{os.getuid()}"),
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
     # A child process runs the working tree, from whatever folder it is started in.

@@ -1,7 +1,7 @@
 """Which blocks of the text an update sees: a function of the seed and a number, nothing else."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from math import log
@@ -170,6 +170,8 @@ class Held:
             for row, (stream, first, last) in zip(rows, part, strict=True):
                 row[: last - first + 1] = stream.tokens[first : last + 1]
             batch = batch_of(rows, self.corpus)
+            # Inputs lie in the same memory, and are to stay tokens.
+            batch = replace(batch, targets=batch.targets.clone())
             for target, (_, first, last) in zip(batch.targets, part, strict=True):
                 target[last - first :] = IGNORED
             yield batch

@@ -144,6 +144,12 @@ def test_a_limit_chooses_blocks_everywhere_with_their_own_bytes() -> None:
     assert len(Held(text, 4, 1000)) == 20 and Held(text, 4, 1000).digest == Held(text, 4).digest
 
 
+def test_a_last_block_that_is_not_whole_still_reads_tokens() -> None:
+    for rest in range(1, 8):
+        last = list(Held(corpus(50, held=(17 + rest,)), 8).batches(2))[-1]
+        assert (last.inputs >= 0).all() and (last.targets[-1] >= 0).sum() == rest
+
+
 def test_held_out_text_without_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="gives no token to predict; write a larger"):
         Held(corpus(50, held=(1,)), 4)
