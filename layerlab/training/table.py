@@ -58,11 +58,16 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
 
 def _grid(content: Mapping[str, Any], columns: Sequence[Column]) -> Table:
-    found = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    # One blank between columns: "not distinguishable" then breaks between its words at 80 columns.
+    found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for name, _, _ in columns:
         left = name in ("arm", "verdict")
         found.add_column(
-            _text(name), justify="left" if left else "right", no_wrap=not left, overflow="fold"
+            _text(name),
+            justify="left" if left else "right",
+            no_wrap=not left,
+            overflow="fold",
+            min_width=max(map(len, "not distinguishable".split())) if name == "verdict" else None,
         )
     metric = str(content["metric"])
     for row in content["rows"]:

@@ -37,6 +37,13 @@ def test_it_fits_and_keeps_what_decides(width: int) -> None:
     assert "compared at one learning rate" in " ".join(said.split())
 
 
+def test_a_verdict_breaks_between_its_words() -> None:
+    losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
+    said = printed(compared(recipe(), records(recipe(), losses)), 80)
+    head = said[: said.index("Cost")]
+    assert "not" in head.split() and "distinguishable" in head.split()
+
+
 def test_what_came_from_outside_is_text() -> None:
     hostile = "[/b] [red]x\x1b[31m\x07\u202e\nnext"
     said = printed(comparison(name=hostile, about=hostile, remarks=[hostile]), 100)
