@@ -50,20 +50,30 @@ class Trained:
     page: Path
 
     def model(self) -> Any:
-        """The trained model, as transformers loads it."""
+        """The trained model, as transformers loads it.
+
+        Raises:
+            UserError: the recipe kept none.
+        """
         from transformers import AutoModelForCausalLM
 
+        if not (self.folder / MODEL).is_dir():
+            raise UserError(
+                f"{self.folder} kept no model; write run.model = true, delete it and train again"
+            )
         with quiet():
             return AutoModelForCausalLM.from_pretrained(self.folder / MODEL)
 
     def told(self) -> str:
         """What a terminal shows of it."""
         found = self.result
+        kept = self.folder / MODEL
+        model = f"The model: {kept}\n" if kept.is_dir() else ""
         return (
             f"{found['run']}: {found['nats']:.4f} nats per token, "
             f"{found['bits_per_byte']:.4f} bits per byte, "
             f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
-            f"The model: {self.folder / MODEL}\nThe page: {self.page}"
+            f"{model}The page: {self.page}"
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:

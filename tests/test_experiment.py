@@ -38,6 +38,14 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     assert said[1:] == [f"The model: {ended.folder / 'model'}", f"The page: {ended.page}"]
 
 
+def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
+    settings = {"run.model": False, "train.seed": 1}
+    run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
+    assert "The model" not in run.told() and "The page" in run.told()
+    with pytest.raises(UserError, match=r"kept no model; write run\.model = true, delete it"):
+        run.model()
+
+
 def test_a_finished_run_is_kept(ended: Trained) -> None:
     before = (ended.folder / "result.json").stat().st_mtime_ns
     again = train(SMALL, out=ended.folder.parents[2], progress=False)
