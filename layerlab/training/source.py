@@ -27,6 +27,8 @@ KEPT = {"brown": "brown/brown.txt.gz", "wiki-zh": "zh-general/cn_wiki_sample.txt
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
 ENDINGS = (*PLAIN, *TABLES)
+# Files of whole rows: also one JSON array, which no corpus is.
+ROWS = (".json", *TABLES)
 EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
 READ = 1 << 20
 # From here on a file is known by its place, size and time, and by its two ends.
@@ -103,6 +105,26 @@ def fingerprint(path: Path) -> str:
             return hashlib.blake2b(b"\0".join([*ends, stream.read()])).hexdigest()[:32]
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Whole rows of a file or a folder, each with the file and the line that it stands in.
+
+    Raises:
+        UserError: there is no such file, or it holds no rows that can be read.
+    """
+    path = Path(given).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no file or folder {shown(given)}; expected {', '.join(ROWS)}")
+    inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    files = [one for one in inside if one.name.lower().endswith(ROWS)]
+    if not files:
+        raise UserError(f"{given} holds no rows that can be read; expected {', '.join(ROWS)}")
+    for file in files:
+        if file.suffix.lower() == ".parquet":
+            yield from _parquet(file, None)
+        else:
+            yield from (_array if file.suffix.lower() == ".json" else _json)(file)
 
 
 def _documentation() -> Text:
@@ -256,17 +278,48 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield place, row
 
 
-def _parquet(path: Path, field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Objects of one JSON array, or one on every line, as some files of that name hold them."""
+    text = "".join(_decoded(path))
+    at, line, seen = _after_blanks(text, 0), 1, 0
+    if text[at : at + 1] != "[":
+        yield from _json(path)
+        return
+    reader, at = json.JSONDecoder(), _after_blanks(text, at + 1)
+    while text[at : at + 1] != "]":
+        line, seen = line + text.count("\n", seen, at), at
+        place = f"{path}, line {line}"
+        try:
+            row, at = reader.raw_decode(text, at)
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
+        yield place, row
+        at = _after_blanks(text, at)
+        if text[at : at + 1] == ",":
+            at = _after_blanks(text, at + 1)
+        elif text[at : at + 1] != "]":
+            raise UserError(f"{path}: after the row of line {line} comes neither , nor ]; mend it")
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             known = file.schema_arrow.names
-            if field not in known:
+            if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
-            number = 0
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
+            number, columns = 0, None if field is None else [field]
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
