@@ -1,0 +1,1 @@
+"""Adapting a model to a domain: its vocabulary, its embeddings, its data, and the stages."""
