@@ -26,6 +26,8 @@ def stopped(folder, how, after):
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that runs in the background inherits a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     store, limit = folder / ".out.batches", time.monotonic() + 200
     while len([*store.glob("*.npz")]) < after:
