@@ -1,0 +1,119 @@
+"""Where the files of a benchmark lie: in its folder, at any depth, or in an archive there.
+
+Archives are read in memory and never unpacked, so no name in them can lead outside.
+"""
+
+import tarfile
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from layerlab import UserError
+from layerlab.evaluation.declaration import Benchmark, Subject
+from layerlab.training.source import data_folder
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+
+
+class File(NamedTuple):
+    """A file of a benchmark; `name` is where it lies, as errors repeat it."""
+
+    name: str
+    content: bytes
+
+
+def fetched(
+    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+) -> list[File]:
+    """The files of a split of a subject.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: the benchmark has no such split, or a file is not there.
+    """
+    if split not in benchmark.files:
+        raise UserError(
+            f"{benchmark.title} has no split {split!r}; expected {' or '.join(benchmark.files)}"
+        )
+    home = (folder or data_folder()) / benchmark.folder
+    wanted = [pattern.format(file=subject.file) for pattern in benchmark.files[split]]
+    return [_found(home, path) or _missing(benchmark, home, path) for path in wanted]
+
+
+def here(benchmark: Benchmark, folder: Path | None = None) -> bool:
+    """Whether the scored split of the first subject of a benchmark is in the data folder."""
+    try:
+        return bool(fetched(benchmark, benchmark.subjects[0], benchmark.split, folder))
+    except UserError:
+        return False
+
+
+def _found(home: Path, wanted: str) -> File | None:
+    direct = home / wanted
+    if direct.is_file():
+        return File(str(direct), _read(direct))
+    inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
+    for path in inside:
+        if _ends(path.relative_to(home).as_posix(), wanted):
+            return File(str(path), _read(path))
+    for path in inside:
+        if path.name.lower().endswith(ARCHIVES):
+            for name, content in _members(path).items():
+                if _ends(name, wanted):
+                    return File(f"{path}:{name}", content)
+    return None
+
+
+def _ends(name: str, wanted: str) -> bool:
+    """Whether a path ends in another; macOS writes the same letters in another form."""
+    whole, tail = (unicodedata.normalize("NFC", text) for text in (name, wanted))
+    return whole == tail or whole.endswith(f"/{tail}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; copy it anew") from None
+
+
+def _members(path: Path) -> Mapping[str, bytes]:
+    known = path.stat()
+    return _unpacked(path, known.st_mtime_ns, known.st_size)
+
+
+# Every subject has a file of its own in the same archive.
+@lru_cache(maxsize=4)
+def _unpacked(path: Path, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
+    try:
+        return dict(_of_zip(path) if path.name.lower().endswith(".zip") else _of_tar(path))
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error):
+        raise UserError(f"{path} is not a whole archive; copy it anew") from None
+
+
+def _of_zip(path: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if not name.endswith("/"):
+                yield name, archive.read(name)
+
+
+def _of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                yield member.name, stream.read()
+
+
+def _missing(benchmark: Benchmark, home: Path, wanted: str) -> File:
+    raise UserError(
+        f"{benchmark.title} is not here: expected {home / wanted}, or an archive in {home} that "
+        f"holds it; get it from {benchmark.source}, or name its place in LAYERLAB_DATA"
+    )
