@@ -1,0 +1,67 @@
+"""Finished tasks, each in a file of its own: a run that was interrupted goes on after the last."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError
+from layerlab.disk import write_file
+
+LEAVES, SAMPLES = "leaves", "samples"
+
+
+def key(**parts: str) -> str:
+    """A hash of all that a task's result depends on: model, task, options, versions.
+
+    Example:
+        >>> key(model="a", task="b") == key(task="b", model="a")
+        True
+    """
+    content = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(content.encode("utf-8"), digest_size=12).hexdigest()
+
+
+class Keeper:
+    """The folder of a run; without one nothing is kept.
+
+    Args:
+        folder: of results; made when the first task is finished.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.found = 0
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """What was kept under a key; None where there is nothing, or nothing whole.
+
+        Raises:
+            UserError: it is there and cannot be read.
+        """
+        if self.folder is None:
+            return None
+        path = self.folder / LEAVES / f"{name}.json"
+        if not path.is_file() or not self._samples(name).is_file():
+            return None
+        try:
+            kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {path}: {error}; delete it and type it again") from None
+        self.found += 1
+        return kept
+
+    def save(
+        self, name: str, record: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Keep a task with its samples; the samples first, so that a record is always whole."""
+        if self.folder is None:
+            return
+        lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
+        write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
+        write_file(self.folder / LEAVES / f"{name}.json", json.dumps(record, ensure_ascii=False))
+
+    def _samples(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / SAMPLES / f"{name}.jsonl"

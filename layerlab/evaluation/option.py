@@ -1,0 +1,79 @@
+"""How benchmarks are put to a model: one frozen value, checked before anything is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from layerlab import UserError
+from layerlab.domain import Domain, shown
+from layerlab.evaluation.declaration import Benchmark, Scoring
+
+SCORINGS: tuple[str, ...] = get_args(Scoring)
+DOMAINS = {
+    "scoring": Domain(kind=str, choices=SCORINGS),
+    "shots": Domain(kind=int, least=0, most=1000),
+    "limit": Domain(kind=int, least=1),
+    "batch": Domain(kind=int, least=1),
+    "seed": Domain(kind=int, least=0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How questions are put.
+
+    Attributes:
+        scoring: "choice_ll": the option whose tokens are likeliest after the prompt; "mean_nll":
+            the option with which prompt and option together are likeliest per token; "gen": what
+            the model writes is searched for an answer. A benchmark that knows no such scoring is
+            asked in its usual one. None: each in its usual one.
+        shots: examples before each question; as each benchmark is usually asked where left out.
+        cot: examples are shown with their explanations, where a benchmark has them.
+        limit: only the first so many questions of every subject.
+        chat: prompts as the tokenizer's chat template has them.
+        batch: prompts that are run at once, at most.
+        seed: of examples that are drawn.
+
+    Raises:
+        UserError: a value that is none of those.
+    """
+
+    scoring: Any = None
+    shots: Any = None
+    cot: bool = False
+    limit: Any = None
+    chat: bool = False
+    batch: Any = 16
+    seed: Any = 0
+
+    def __post_init__(self) -> None:
+        for name, domain in DOMAINS.items():
+            value = getattr(self, name)
+            if value is None and name not in ("batch", "seed"):
+                continue
+            if value not in domain:
+                raise UserError(f"{name} is {shown(value)}; expected {domain}")
+
+    def scored(self, benchmark: Benchmark) -> str:
+        """The scoring that a benchmark is asked in."""
+        usual = benchmark.scorings[0]
+        return self.scoring if self.scoring in benchmark.scorings else usual
+
+    def explained(self, benchmark: Benchmark) -> bool:
+        """Whether the examples of a benchmark come with explanations."""
+        return self.cot and benchmark.explained
+
+    def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
+        """Where a benchmark is asked in another way than was wished, in words."""
+        found = []
+        other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
+        if other:
+            found.append(f"{', '.join(other)}: not scored by {self.scoring}, but as usual")
+        plain = [one.title for one in benchmarks if self.cot and not one.explained]
+        if plain:
+            found.append(f"{', '.join(plain)}: no explanations are there to show")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As results keep it."""
+        return asdict(self)

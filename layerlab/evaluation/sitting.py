@@ -1,0 +1,156 @@
+"""A model put to the tasks of its benchmarks, one leaf task after another; what is done is kept."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from layerlab import __version__
+from layerlab.evaluation.declaration import Benchmark
+from layerlab.evaluation.declaration import Subject as Part
+from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described
+from layerlab.evaluation.keeper import SAMPLES, Keeper, key
+from layerlab.evaluation.option import Options
+from layerlab.evaluation.precision import Arithmetic
+from layerlab.evaluation.score import mean
+from layerlab.measures.subject import Subject, weights_hash
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A task ready to be asked: one subject of one benchmark."""
+
+    benchmark: Benchmark
+    subject: Part
+    task: Any
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark.title} {self.subject.english}"
+
+    def questions(self, limit: int | None) -> int:
+        """How many will be asked."""
+        whole = len(self.task.eval_docs)
+        return whole if limit is None else min(whole, limit)
+
+
+class Watch(Protocol):
+    """Is told how far a sitting is."""
+
+    def start(self, name: str, questions: int) -> None: ...
+
+    def asked(self, questions: int) -> None: ...
+
+    def ended(self, questions: int) -> None: ...
+
+
+class Unwatched:
+    """A `Watch` that says nothing."""
+
+    def start(self, name: str, questions: int) -> None: ...
+
+    def asked(self, questions: int) -> None: ...
+
+    def ended(self, questions: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sitting:
+    """One model, in one arithmetic, before its questions.
+
+    Attributes:
+        arm: what tables call it.
+    """
+
+    arm: str
+    subject: Subject
+    arithmetic: Arithmetic
+    options: Options
+    keeper: Keeper
+    watch: Watch
+
+    def records(self, leaves: list[Leaf]) -> Iterator[dict[str, Any]]:
+        """Results of all tasks, in their order; those that are kept are not asked again.
+
+        Raises:
+            UserError: the model has no tokenizer, or a task fewer examples than were asked for.
+        """
+        model, engines = self._model(), dict[str, Engine]()
+        for leaf in leaves:
+            scoring = self.options.scored(leaf.benchmark)
+            name = self._name(leaf, model, scoring)
+            count = leaf.questions(self.options.limit)
+            self.watch.start(f"{self.arm}: {leaf.name}", count)
+            kept = self.keeper.load(name)
+            if kept is None:
+                if scoring not in engines:
+                    engines[scoring] = self._engine(scoring)
+                kept = self._asked(leaf, engines[scoring], name)
+            self.watch.ended(count)
+            yield {**kept, "arm": self.arm}
+
+    def _asked(self, leaf: Leaf, engine: Engine, name: str) -> dict[str, Any]:
+        options, start = self.options, time.monotonic()
+        engine.step = self.watch.asked
+        with self.arithmetic.running(self.subject):
+            found = answer(
+                engine,
+                leaf.task,
+                shots=options.shots,
+                limit=options.limit,
+                seed=options.seed,
+                chat=options.chat,
+            )
+        record = _record(leaf, found, time.monotonic() - start)
+        record.update(scoring=engine.scoring, cot=options.explained(leaf.benchmark))
+        record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
+        self.keeper.save(name, record, found.samples)
+        return record
+
+    def _engine(self, scoring: str) -> Engine:
+        # A cache would hold what an emulation rounds on its way, and what it does not.
+        share = self.arithmetic.format is None
+        return Engine(self.subject, batch=self.options.batch, scoring=scoring, share=share)
+
+    def _model(self) -> str:
+        words = self.subject.tokenizer
+        backend = getattr(words, "backend_tokenizer", None)
+        told = backend.to_str() if backend is not None else repr(words)
+        digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{weights_hash(self.subject)} {digest} {self.subject.model.dtype}"
+
+    def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
+        options = self.options
+        parts = {
+            "model": model,
+            "context": str(self.subject.context),
+            "arithmetic": self.arithmetic.key,
+            "task": described(leaf.task, options.limit),
+            "scoring": scoring,
+            "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
+            "cot": str(options.explained(leaf.benchmark)),
+            "versions": f"{ENGINE} layerlab {__version__}",
+        }
+        return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
+
+
+def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
+    whole = mean(list(found.scores.values()))
+    return {
+        "task": leaf.task.task_name,
+        "benchmark": leaf.benchmark.name,
+        "subject": leaf.subject.name,
+        "english": leaf.subject.english,
+        "category": leaf.subject.category,
+        "score": whole.value,
+        "error": whole.error,
+        "n": whole.n,
+        "abstained": found.abstained,
+        "chance": found.chance,
+        "shots": asdict(found.shots),
+        "limited": found.limited,
+        "metrics": dict(found.metrics),
+        "seconds": round(seconds, 3),
+        "scores": dict(found.scores),
+    }
