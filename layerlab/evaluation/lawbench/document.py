@@ -1,0 +1,53 @@
+"""LawBench as lm-eval asks for it: the documents of a task, and the scores of one output.
+
+The files under `tasks/lawbench` name these functions.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.evaluation.lawbench.rows import scored_rows
+from layerlab.evaluation.lawbench.task import TASKS
+from layerlab.evaluation.metrics.edit import EditCount, edit_count, edit_f
+
+
+def documents(subject: str, shots: int = 0, **_: Any) -> dict[str, Any]:
+    """The rows of a task as the split `test`.
+
+    Args:
+        subject: the number of the task.
+        shots: 0 or 1; `lm-eval run --metadata '{"shots": 1}'` gives it too.
+    """
+    from datasets import Dataset
+
+    found = scored_rows(subject, shots=shots)
+    for why, count in Counter(found.left_out.values()).items():
+        logging.getLogger(__name__).info("LawBench %s: %d rows left out: %s", subject, count, why)
+    return {"test": Dataset.from_list([dict(row) for row in found.kept])}
+
+
+def marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, float]:
+    """The score of one output, and 1 where nothing in it was an answer."""
+    mark = TASKS[doc["subject"]].score(results[0], doc)
+    return {"score": mark.score, "abstained": float(mark.abstained)}
+
+
+def correction_marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, Any]:
+    """As `marks`, with the edits of the sentence counted for an F over all of them."""
+    count = edit_count(doc["question"].split("\n")[0], results[0], doc["answer"])
+    return {**marks(doc, results), "corpus": list(count)}
+
+
+def corpus_f(counts: Sequence[Sequence[int]]) -> float:
+    """F0.5 of the edits of all sentences together, as the source takes it.
+
+    Source: fei23, document proofreading.
+    Differs: as `edit_count`.
+
+    Example:
+        >>> corpus_f([[1, 0, 0], [0, 0, 0]])
+        1.0
+    """
+    return edit_f(EditCount(*(sum(column) for column in zip(*counts, strict=True))))

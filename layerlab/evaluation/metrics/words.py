@@ -1,0 +1,77 @@
+"""How a text is cut into words before words are compared.
+
+Chinese has no spaces, so a score over words is one of a segmentation: figures over characters and
+over jieba's words do not compare. Each way has a name, to stand beside the figure.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from layerlab import UserError
+
+
+@dataclass(frozen=True)
+class Words:
+    """A way to cut a text into words.
+
+    Attributes:
+        name: as it is printed beside a score.
+        cut: does it.
+    """
+
+    name: str
+    cut: Callable[[str], list[str]]
+
+    def __call__(self, text: str) -> list[str]:
+        return self.cut(text)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def _tokenizer() -> Any:
+    """A tokenizer of our own, which words added elsewhere in the process do not change."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it imports a module that is deprecated
+            import jieba
+    except ImportError:
+        raise UserError(
+            "words of Chinese are found with jieba, which is not installed; "
+            "type: pip install 'layerlab[eval]'"
+        ) from None
+    jieba.setLogLevel(logging.ERROR)
+    return jieba.Tokenizer()
+
+
+def _segmented(text: str) -> list[str]:
+    return [word for word in _tokenizer().cut(text) if word.strip()]
+
+
+def _in_sentences(text: str) -> list[str]:
+    """Words of sentences, where a piece of nothing but white space between two is a word too."""
+    spaced = " ".join(_tokenizer().cut(text))
+    pieces = re.sub("([。！？?])([^”’])", r"\1\n\2", spaced).rstrip().split("\n")
+    return [word for piece in pieces if piece for word in piece.split() or [""]]
+
+
+def _characters(text: str) -> list[str]:
+    return [character for character in text if not character.isspace()]
+
+
+def _latin(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+JIEBA = Words("jieba words", _segmented)
+# As LawBench's scores are published: rouge-chinese counts the blank lines of an output.
+JIEBA_LINES = Words("jieba words and blank lines", _in_sentences)
+CHARACTERS = Words("characters", _characters)
+SPACED = Words("words between spaces", str.split)
+LATIN = Words("lower-case runs of a-z and 0-9", _latin)
