@@ -117,14 +117,10 @@ def read_backend(engine: Tokenizer) -> Backend:
     bytewise = _has_bytes(content)
     _refuse(model, bytewise)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    merges = tuple(
-        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
-        for merge in model["merges"]
-    )
     return Backend(
         content=content,
         vocab={**model["vocab"], **added},
-        merges=merges,
+        merges=tuple(map(_pair, model["merges"])),
         added=frozenset(added),
         bytewise=bytewise,
     )
@@ -151,6 +147,12 @@ def rebuilt(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedToke
 def is_byte(token: str) -> bool:
     """Whether a token stands for a byte to fall back to, as <0x41> does."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def _pair(merge: str | list[str]) -> Merge:
+    """Older files hold a merge as one string."""
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
 
 
 def _has_bytes(content: Mapping[str, Any]) -> bool:

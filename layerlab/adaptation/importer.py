@@ -1,0 +1,121 @@
+"""A tokenizer to adapt: one that training can load, or a `.model` of SentencePiece, converted."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab import UserError
+from layerlab.adaptation.backend import SPACE
+from layerlab.training.words import loaded_words
+
+MODEL = ".model"
+NEEDED = ("sentencepiece", "google.protobuf")
+UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
+
+
+def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of a folder, a file (tokenizer.json or .model), or the Hub.
+
+    Raises:
+        UserError: there is none, or it is of a kind that cannot be read.
+    """
+    path = Path(given).expanduser()
+    files = sorted(path.glob(f"*{MODEL}")) if path.is_dir() else [path]
+    whole = path.is_dir() and (path / "tokenizer.json").exists()
+    if len(files) == 1 and not whole and files[0].suffix == MODEL and files[0].is_file():
+        return converted(files[0])
+    return loaded_words(given)
+
+
+def converted(path: Path) -> PreTrainedTokenizerFast:
+    """A `.model` as a fast tokenizer.
+
+    Its scores become the order of merges, so that merges which come later rank below all of them,
+    as pieces with scores below its least would. The library's own conversion goes by the order of
+    the pieces, which need not be that of their scores.
+
+    Raises:
+        UserError: the package that reads it is missing, or it is no such file.
+    """
+    missing = [name for name in NEEDED if not _found(name)]
+    if missing:
+        raise UserError(
+            f"{path} is a model of SentencePiece, and {' and '.join(missing)} cannot be imported; "
+            'type: pip install "layerlab[spm]"'
+        )
+    from google.protobuf.message import DecodeError
+    from transformers.convert_slow_tokenizer import SentencePieceExtractor
+
+    try:
+        proto = SentencePieceExtractor(str(path)).proto
+    except DecodeError:
+        proto = None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; name another file") from None
+    if proto is None or not proto.pieces:
+        raise UserError(
+            f"{path} is no model of SentencePiece; expected what its trainer writes, or a folder "
+            "with a tokenizer.json"
+        )
+    return _fast(proto)
+
+
+def _fast(proto: Any) -> PreTrainedTokenizerFast:
+    from tokenizers import AddedToken
+    from transformers.convert_slow_tokenizer import SpmConverter
+
+    unigram = proto.trainer_spec.model_type == UNIGRAM
+    vocab = [(one.piece, one.score) for one in proto.pieces]
+    numbers = {piece: number for number, (piece, _) in enumerate(vocab)}
+    engine = SpmConverter.build_tokenizer_from_spm_proto(
+        proto, vocab if unigram else numbers, None if unigram else _merges(proto)
+    )
+    _with_prefix(engine, proto.normalizer_spec.add_dummy_prefix)
+    engine.add_tokens(
+        [
+            AddedToken(one.piece, normalized=False, special=one.type == CONTROL)
+            for one in proto.pieces
+            if one.type in {CONTROL, DEFINED}
+        ]
+    )
+    named = {}
+    for name in ("bos", "eos", "pad", "unk"):
+        number = getattr(proto.trainer_spec, f"{name}_id")
+        if 0 <= number < len(vocab):
+            named[f"{name}_token"] = vocab[number][0]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=engine, clean_up_tokenization_spaces=False, **named
+    )
+
+
+def _merges(proto: Any) -> list[tuple[str, str]]:
+    """Every way to make a piece of two others, the best score first, then as the library does."""
+    kinds = {one.piece: one.type for one in proto.pieces}
+    numbers = {one.piece: number for number, one in enumerate(proto.pieces)}
+    usable = {piece for piece, kind in kinds.items() if kind == NORMAL}
+    found = [
+        (-one.score, numbers[one.piece], numbers[left], numbers[right], left, right)
+        for one in proto.pieces
+        if one.type == NORMAL
+        for cut in range(1, len(one.piece))
+        if (left := one.piece[:cut]) in usable and (right := one.piece[cut:]) in usable
+    ]
+    return [(left, right) for *_, left, right in sorted(found)]
+
+
+def _with_prefix(engine: Any, wanted: bool) -> None:
+    """A space before each text, which the library's conversion leaves out."""
+    from tokenizers import decoders, normalizers
+
+    if wanted:
+        engine.normalizer = normalizers.Sequence([engine.normalizer, normalizers.Prepend(SPACE)])
+        engine.decoder = decoders.Sequence([engine.decoder, decoders.Strip(" ", 1, 0)])
+
+
+def _found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
