@@ -82,7 +82,7 @@ def rows(
 
 
 def of_table(file: File) -> Iterator[Row]:
-    """Rows of a file of comma-separated cells whose first line names the columns.
+    r"""Rows of a file of comma-separated cells whose first line names the columns.
 
     Source: Own.
 
@@ -90,7 +90,7 @@ def of_table(file: File) -> Iterator[Row]:
         UserError: a column is missing, or a row has too few or too many cells.
 
     Example:
-        >>> table = b'\\xef\\xbb\\xbfid,Question,A,B,C,D,Answer\\n0,"1,2?",01,NA,1.50,None,a\\n'
+        >>> table = b'\xef\xbb\xbfid,Question,A,B,C,D,Answer\n0,"1,2?",01,NA,1.50,None,a\n'
         >>> [row.cells["a"] for row in of_table(File("x.csv", table))]
         ['01']
     """
