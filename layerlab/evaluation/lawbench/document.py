@@ -6,6 +6,7 @@ The files under `tasks/lawbench` name these functions.
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from layerlab.evaluation.lawbench.rows import scored_rows
@@ -13,16 +14,17 @@ from layerlab.evaluation.lawbench.task import TASKS
 from layerlab.evaluation.metrics.edit import EditCount, edit_count, edit_f
 
 
-def documents(subject: str, shots: int = 0, **_: Any) -> dict[str, Any]:
+def documents(subject: str, shots: int = 0, folder: str | None = None, **_: Any) -> dict[str, Any]:
     """The rows of a task as the split `test`.
 
     Args:
         subject: the number of the task.
         shots: 0 or 1; `lm-eval run --metadata '{"shots": 1}'` gives it too.
+        folder: the data folder; LAYERLAB_DATA where none is given.
     """
     from datasets import Dataset
 
-    found = scored_rows(subject, shots=shots)
+    found = scored_rows(subject, shots=shots, folder=Path(folder) if folder else None)
     for why, count in Counter(found.left_out.values()).items():
         logging.getLogger(__name__).info("LawBench %s: %d rows left out: %s", subject, count, why)
     return {"test": Dataset.from_list([dict(row) for row in found.kept])}
