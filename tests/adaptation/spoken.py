@@ -1,0 +1,50 @@
+"""A tokenizer, chat templates and conversations that tests share."""
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.conversation import Conversation, Turn
+from layerlab.builtin.tokenizer import byte_pairs
+
+MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content + '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ message.content + '<|im_end|>' }}{% endif %}{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content | trim }}"
+    "{{ '<|eot_id|>' }}{% endgeneration %}{% else %}{{ message.content | trim + '<|eot_id|>' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+ALPACA = (
+    "{{ 'Below is an instruction.\n\n' }}{% for message in messages %}"
+    "{% if message.role == 'assistant' %}{{ '### Response:\n' }}{% generation %}"
+    "{{ message.content + eos_token }}{% endgeneration %}{{ '\n\n' }}"
+    "{% else %}{{ '### Instruction:\n' + message.content + '\n\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response:\n' }}{% endif %}"
+)
+TEMPLATES = {"chatml": CHATML, "llama": LLAMA, "alpaca": ALPACA}
+ENDS = {"chatml": "<|im_end|>", "llama": "<|eot_id|>", "alpaca": "<|endoftext|>"}
+
+
+def unmarked(template: str) -> str:
+    return template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+
+def speaker(template: str | None = CHATML, vocab: int = 280) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes and of the templates' marks."""
+    words = byte_pairs(["hello there, what is a contract? 合同是什么"], vocab=vocab)
+    words.add_special_tokens({"additional_special_tokens": list(MARKS)})
+    words.chat_template = template
+    return words
+
+
+def talk(*texts: str, system: str = "") -> Conversation:
+    """A user and an assistant by turns."""
+    turns = [Turn(("user", "assistant")[place % 2], text) for place, text in enumerate(texts)]
+    return Conversation((*([Turn("system", system)] if system else []), *turns))
