@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
+from layerlab.adaptation.command import adapt
 from layerlab.command import compare, train
 from layerlab.pause import Paused
 from layerlab.studies.command import study
@@ -26,7 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
 
 Text = Annotated[
     str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")
@@ -60,8 +60,8 @@ def plainly(command: Callable[..., Any]) -> int:
     except typer.TyperException as error:
         message = " ".join(error.format_message().split())
         place = getattr(error, "ctx", None)
-        name = f"{place.info_name} " if place is not None and place.parent is not None else ""
-        sys.stderr.write(f"layerlab: {message}; type layerlab {name}--help\n")
+        path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
+        sys.stderr.write(f"layerlab: {message}; type layerlab{path} --help\n")
         return 2
     except Paused as pause:
         sys.stderr.write(f"layerlab: {pause}\n")
@@ -365,6 +365,7 @@ def precision(
 
 for command in (train, compare, study):
     app.command()(command)
+app.add_typer(adapt, name="adapt")
 
 
 @app.command()
@@ -394,7 +395,6 @@ def _show(report: Any, as_json: bool) -> None:
     from rich.console import Console
 
     if as_json:
-        sys.stdout.write(report.to_json())
-        sys.stdout.flush()
+        typer.echo(report.to_json(), nl=False)
     else:
         Console(soft_wrap=False).print(report.summary())

@@ -1,14 +1,15 @@
-"""A tokenizer to adapt: one that training can load, or a `.model` of SentencePiece, converted."""
+"""A tokenizer to adapt: one that training can load, or in older files: `.model`, `merges.txt`."""
 
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.adaptation.backend import SPACE
-from layerlab.training.words import loaded_words
+from layerlab.training.words import SEPARATORS, loaded_words
 
 MODEL = ".model"
 NEEDED = ("sentencepiece", "google.protobuf")
@@ -18,15 +19,33 @@ UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     """A tokenizer of a folder, a file (tokenizer.json or .model), or the Hub.
 
+    A folder may also hold the vocab.json and merges.txt of GPT-2's kind, and nothing else.
+
     Raises:
         UserError: there is none, or it is of a kind that cannot be read.
     """
     path = Path(given).expanduser()
     files = sorted(path.glob(f"*{MODEL}")) if path.is_dir() else [path]
     whole = path.is_dir() and (path / "tokenizer.json").exists()
+    if not whole and (path / "merges.txt").exists() and (path / "vocab.json").exists():
+        return _bytewise(path) or loaded_words(given)
     if len(files) == 1 and not whole and files[0].suffix == MODEL and files[0].is_file():
         return converted(files[0])
     return loaded_words(given)
+
+
+def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
+    """A BPE over bytes as GPT-2 cuts words; nothing where the vocabulary lacks bytes."""
+    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    engine = Tokenizer(model)
+    if not set(pre_tokenizers.ByteLevel.alphabet()) <= engine.get_vocab().keys():
+        return None
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    end = next((name for name in SEPARATORS if name in engine.get_vocab()), None)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=engine, eos_token=end, clean_up_tokenization_spaces=False
+    )
 
 
 def converted(path: Path) -> PreTrainedTokenizerFast:
@@ -63,7 +82,6 @@ def converted(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _fast(proto: Any) -> PreTrainedTokenizerFast:
-    from tokenizers import AddedToken
     from transformers.convert_slow_tokenizer import SpmConverter
 
     unigram = proto.trainer_spec.model_type == UNIGRAM
@@ -107,8 +125,6 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
 
 def _with_prefix(engine: Any, wanted: bool) -> None:
     """A space before each text, which the library's conversion leaves out."""
-    from tokenizers import decoders, normalizers
-
     if wanted:
         engine.normalizer = normalizers.Sequence([engine.normalizer, normalizers.Prepend(SPACE)])
         engine.decoder = decoders.Sequence([engine.decoder, decoders.Strip(" ", 1, 0)])

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.adaptation.backend import Backend, Merge, backend, read_backend, rebuilt
-from layerlab.adaptation.count import word_counts
 from layerlab.adaptation.continuation import Continuation
+from layerlab.adaptation.count import word_counts
 
 LEAST = 2
 # Some merges make no new token: so many more than wanted are learned, and this share of them.
@@ -85,9 +85,10 @@ def _grown(course: Continuation, size: int, barred: Set[str]) -> Tokenizer:
         if made == size:
             return found.engine(vocab, merges)
         if len(pairs) < wanted:
+            less = f", or ask for +{made}" if made else ""
             raise UserError(
                 f"the text gives {made:,} of {size:,} new entries: no more pairs of tokens occur "
-                f"{course.least} times; give more text, or ask for +{made}"
+                f"{course.least} times; give more text{less}"
             )
         wanted *= 2
 

@@ -1,0 +1,162 @@
+"""From a tokenizer and a corpus to a folder with the changed tokenizer and its proof."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab import UserError, __version__
+from layerlab.adaptation.importer import load_tokenizer
+from layerlab.adaptation.proof import Proof, prove
+from layerlab.adaptation.pruning import prune
+from layerlab.adaptation.published import JEC_QA, at_hand, beside, measured, questions
+from layerlab.adaptation.vocabulary import extend
+from layerlab.disk import check_folder, write_folder
+from layerlab.domain import shown
+from layerlab.training.section import Source
+from layerlab.training.source import opened
+from layerlab.training.spool import Spool, spooled
+
+WHAT = "vocabulary"
+PROOF, KEPT = "proof.json", "kept.json"
+SCHEMA = 1
+_SIZE = re.compile(r"(\+?)(\d{1,9})")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is wanted.
+
+    Attributes:
+        tokenizer: a folder, a file or a name of the Hub.
+        size: "+1600" adds entries, "8000" leaves so many.
+        corpus: what is learned or counted on; as the sources of training.
+        against: texts that the proof is also made on; `jec-qa` is that of the data folder.
+        terms: a file with an expression on each line.
+        field: of a row that holds the text.
+    """
+
+    tokenizer: str
+    size: str
+    corpus: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    terms: Path | None = None
+    field: str = "text"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A tokenizer made of another, and the proof.
+
+    Attributes:
+        kept: where entries were removed, the old id of each new one.
+    """
+
+    words: PreTrainedTokenizerFast
+    proof: Proof
+    kept: tuple[int, ...] | None
+
+
+def change(asked: Asked, out: Path, say: Say) -> Changed:
+    """Extend or prune a tokenizer, prove it, and write both to a folder.
+
+    Raises:
+        UserError: the tokenizer, a text or the size is none that can be used.
+    """
+    check_folder(out, WHAT, _is_ours)
+    base, added, size = load_tokenizer(asked.tokenizer), *parsed(asked.size)
+    terms = _terms(asked.terms)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        spools: dict[str, Spool] = {}
+        for number, name in enumerate(dict.fromkeys((*asked.corpus, *asked.against))):
+            if name != JEC_QA:
+                say(f"reading {name}")
+                given = opened(Source(text=name, field=asked.field))
+                for note in given.notes:
+                    say(note)
+                file = folder / str(number)
+                spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
+        texts = {name: _texts(spool) for name, spool in spools.items()}
+        learned = chain.from_iterable(_texts(spools[name]) for name in asked.corpus)
+        exam = questions() if JEC_QA in asked.against else []
+        if exam:
+            texts[JEC_QA] = iter(exam)
+        say(f"{'extending' if added else 'pruning'} {asked.tokenizer}")
+        kept = coverage = None
+        if added:
+            words = extend(base, learned, size)
+        else:
+            pruned = prune(base, learned, size)
+            words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
+        say("proving it")
+        proof = prove(base, words, texts, terms=terms, coverage=coverage)
+        if exam:
+            proof = replace(proof, published=_beside(base, words, exam))
+    changed = Changed(words, proof, kept)
+    write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _is_ours)
+    return changed
+
+
+def parsed(size: str) -> tuple[bool, int]:
+    """Whether entries are added, and how many, or how many are left.
+
+    Raises:
+        UserError: it is neither.
+
+    Example:
+        >>> parsed("+1600"), parsed("8000")
+        ((True, 1600), (False, 8000))
+    """
+    found = _SIZE.fullmatch(size.strip())
+    if not found or not int(found[2]):
+        raise UserError(
+            f"cannot read the size {shown(size)}; type +1600 to add so many entries, or 8000 to "
+            "cut down to so many"
+        )
+    return bool(found[1]), int(found[2])
+
+
+def _texts(spool: Spool) -> Iterator[str]:
+    return (piece.text for piece in spool.pieces())
+
+
+def _terms(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    given = opened(Source(text=str(path)))
+    lines = "".join(piece.text for piece in given.pieces()).splitlines()
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise UserError(f"{path} holds no terms; write one on each line")
+    return found
+
+
+def _beside(
+    base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, exam: list[str]
+) -> dict[str, object]:
+    found, left = at_hand()
+    return beside(measured({**found, "this base": base, "this one": new}, exam), left)
+
+
+def _fill(place: Path, asked: Asked, changed: Changed) -> None:
+    changed.words.save_pretrained(place)
+    given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
+    head = {"schema": SCHEMA, "layerlab": __version__, "asked": given}
+    content = {**head, **changed.proof.to_json()}
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    (place / PROOF).write_text(text + "\n", encoding="utf-8")
+    if changed.kept is not None:
+        (place / KEPT).write_text(json.dumps(changed.kept) + "\n", encoding="utf-8")
+
+
+def _is_ours(folder: Path) -> bool:
+    return (folder / PROOF).is_file()
