@@ -8,6 +8,7 @@ the one before; otherwise the template is refused.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -150,18 +151,20 @@ class Template:
         tracked: bool = False,
     ) -> tuple[str, list[tuple[int, int]]]:
         messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        settings: dict[str, Any] = {
+            "chat_template": self.text,
+            "return_assistant_tokens_mask": tracked,
+            "add_generation_prompt": prompt,
+            **self._special,
+        }
+        found: Any = None
         try:
-            texts, spans = render_jinja_template(
-                [messages],
-                chat_template=self.text,
-                return_assistant_tokens_mask=tracked,
-                add_generation_prompt=prompt,
-                **self._special,
-            )
+            found = render_jinja_template([messages], **settings)
         except Exception as error:  # whatever a template's own code raises
             said = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
                 f"{place}: the chat template refuses it: {said}; leave that row out, or use "
                 "another chat_template"
             ) from None
+        texts, spans = found
         return texts[0], spans[0] if spans else []

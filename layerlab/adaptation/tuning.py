@@ -1,0 +1,326 @@
+"""Instruction tuning by transformers' Trainer: domain and general rows shuffled in one stage."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from layerlab import UserError
+from layerlab.adaptation.adapter import Lora, adapted, merged
+from layerlab.adaptation.conversation import Conversation
+from layerlab.adaptation.lesson import Course, Lesson, Rows, course
+from layerlab.adaptation.sampling import Tally
+from layerlab.adaptation.separation import check_separation
+from layerlab.adaptation.sitting import agree, newest
+from layerlab.adaptation.template import templated
+from layerlab.disk import write_file, write_folder
+from layerlab.lock import locked
+from layerlab.measures.checkpoint import quiet
+from layerlab.measures.subject import Subject
+from layerlab.model.loss import causal_loss
+from layerlab.training.words import entries
+
+RESULT, MODEL, HELD = "result.json", "model", "held"
+# What the lesson decides; the rest of TrainingArguments is the caller's.
+OWN = (
+    "output_dir",
+    "max_steps",
+    "num_train_epochs",
+    "seed",
+    "data_seed",
+    "train_sampling_strategy",
+    "remove_unused_columns",
+    "gradient_accumulation_steps",
+    "average_tokens_across_devices",
+    "auto_find_batch_size",
+    "ignore_data_skip",
+    "label_smoothing_factor",
+    "dataloader_drop_last",
+    "save_only_model",
+    "eval_strategy",
+    "disable_tqdm",
+)
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What came of it.
+
+    Attributes:
+        model: in which adapters are still apart, unless they were to be merged.
+        updates: of the weights.
+        sources: what became of the rows, by source.
+        curve: update, and nats per token of held-out answers by source: the first before any
+            update.
+        folder: with the result and the model.
+        notes: what the reader of a result has to know.
+    """
+
+    model: Any
+    updates: int
+    sources: Mapping[str, Tally]
+    curve: Sequence[tuple[int, Mapping[str, float]]]
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> Mapping[str, float]:
+        """Held-out answers before any update, in nats per token, by source."""
+        return self.curve[0][1] if self.curve else {}
+
+    @property
+    def after(self) -> Mapping[str, float]:
+        """The same at the end."""
+        return self.curve[-1][1] if self.curve else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the model and where it lies."""
+        return {
+            "updates": self.updates,
+            "sources": {name: asdict(one) for name, one in self.sources.items()},
+            "before": dict(self.before),
+            "after": dict(self.after),
+            "curve": [[update, dict(found)] for update, found in self.curve],
+            "notes": list(self.notes),
+        }
+
+    def told(self) -> str:
+        """Lines for a terminal."""
+        lines = [f"{self.updates:,} updates"]
+        for name, one in self.sources.items():
+            lines.append(
+                f"{name}: {one.rows:,} rows, {one.turns:,} turns, {one.tokens:,} tokens, of them "
+                f"{one.answers:,} the assistant's; {one.passes:.2f} passes; {one.held:,} held out"
+            )
+            if one.cut:
+                lines.append(f"{name}: {one.cut:,} rows lost turns at their end")
+            lines += [f"{name}: {count:,} rows {why}" for why, count in one.dropped.items()]
+        lines += [
+            f"{name}: {self.before[name]:.4f} -> {self.after[name]:.4f} nats per held-out token"
+            for name in self.after
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def tune(
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    rows: Mapping[str, Sequence[Conversation]],
+    *,
+    out: Path,
+    lesson: Lesson | None = None,
+    lora: Lora | None = None,
+    progress: Progress | None = None,
+    **arguments: Any,
+) -> Tuned:
+    """Train a causal language model, in place, on what the assistant says and on nothing else.
+
+    The loss of an update is the mean over all tokens of the assistant in it, however they are
+    split over rows, passes and processes. Conversations that share a row have positions of their
+    own, and that they do not see each other is tried out at the start. The same call goes on from
+    the newest whole checkpoint in `out`, with the weights of a run that was never stopped.
+
+    Several processes: start the program with `accelerate launch --num_processes N`.
+
+    Source: pangu23, section on YunShan (domain and general instructions shuffled in one stage).
+
+    Args:
+        model: of transformers or layerlab.
+        words: its tokenizer; it is given a plain chat template where it has none.
+        rows: conversations by the name of their source.
+        out: a folder of its own, which at the end holds the model too.
+        lora: train adapters instead of the weights.
+        progress: is told what is done, and the share of it.
+        arguments: of transformers.TrainingArguments.
+
+    Raises:
+        UserError: rows, tokenizer, model or an argument cannot be used, or `out` holds another run.
+    """
+    lesson = lesson or Lesson()
+    _check(model, words)
+    note = templated(words)
+    notes = (note,) if note else ()
+    block = lesson.block or min(1024, _context(model) or 1024)
+    if lesson.pack:
+        check_separation(model)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        settings = _arguments(lesson, out, lora, arguments)
+        found = course(words, rows, lesson, block)
+        settings.max_steps = found.updates
+        settings.logging_steps = line = max(1, found.updates // 100)
+        settings.save_steps = arguments.get("save_steps", 10 * line)
+        if settings.process_index == 0:
+            stack.enter_context(locked(out))
+            agree(out, _plan(found, block, lora, arguments))
+        cached = model.config.use_cache
+        learner = adapted(model, lora) if lora else model
+        curve, trainer = _trained(learner, found, settings, out, progress)
+        model.config.use_cache = cached
+        learner.eval()
+        done = Tuned(
+            model=merged(learner) if lora and lora.merged else learner,
+            updates=found.updates,
+            sources={one.name: one.tally for one in found.sources},
+            curve=curve,
+            folder=out,
+            notes=notes,
+        )
+        if settings.process_index == 0:
+            _saved(done, words)
+        trainer.accelerator.wait_for_everyone()
+        return done
+
+
+class Watch(TrainerCallback):
+    """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
+
+    def __init__(self, found: Course, trainer: Trainer, progress: Progress | None) -> None:
+        self.course, self.trainer = found, trainer
+        self.progress = progress if trainer.is_world_process_zero() else None
+        self.every = found.lesson.every or max(1, found.updates // 10)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Measure before any update."""
+        if state.global_step == 0:
+            self._measure(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Measure where it is due, and after the last update."""
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            self._measure(state)
+        if self.progress:
+            held = [one[HELD] for one in state.log_history if HELD in one][-1:]
+            said = [f"{name} {value:.4f}" for one in held for name, value in one.items()]
+            said.insert(0, f"update {state.global_step:,} of {state.max_steps:,}")
+            self.progress(", ".join(said), state.global_step / state.max_steps)
+
+    def _measure(self, state: Any) -> None:
+        precision = self.trainer.accelerator.autocast
+        size = self.trainer.args.per_device_train_batch_size
+        found = self.course.loss(self.trainer.model, precision, size)
+        if found:
+            state.log_history.append({"step": state.global_step, HELD: found})
+
+
+def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
+    """The part of an update's mean over the assistant's tokens that some of its rows have."""
+    return causal_loss(
+        outputs.logits, labels, outputs.logits.shape[-1], num_items_in_batch=num_items_in_batch
+    )
+
+
+def _trained(
+    model: Any, found: Course, settings: TrainingArguments, out: Path, progress: Progress | None
+) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        data_collator=found.collator,
+        train_dataset=Rows(found),
+        compute_loss_func=mean_loss,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Watch(found, trainer, progress))
+    trainer.train(resume_from_checkpoint=newest(out))
+    history: list[Any] = trainer.state.log_history
+    return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
+
+
+def _saved(done: Tuned, words: PreTrainedTokenizerFast) -> None:
+    def fill(folder: Path) -> None:
+        done.model.save_pretrained(folder)
+        words.save_pretrained(folder)
+
+    write_folder(done.folder / MODEL, fill, "model", like=lambda _: True)
+    write_file(
+        done.folder / RESULT, json.dumps(done.to_json(), indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def _arguments(
+    lesson: Lesson, out: Path, lora: Lora | None, given: Mapping[str, Any]
+) -> TrainingArguments:
+    if reserved := sorted(set(given) & set(OWN)):
+        raise UserError(
+            f"{reserved[0]} is no argument of yours here: tune decides it; leave it out "
+            "(epochs, tokens, batch and seed are those of the lesson)"
+        )
+    settings = {
+        "learning_rate": 2e-4 if lora else 2e-5,
+        "lr_scheduler_type": "cosine",
+        "report_to": "none",
+        "save_total_limit": 2,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "per_device_train_batch_size": 4,
+        **given,
+    }
+    try:
+        found = TrainingArguments(
+            output_dir=str(out),
+            seed=lesson.seed,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            **settings,
+        )
+    except TypeError as error:
+        raise UserError(
+            f"{str(error).partition(') ')[2] or error}; expected arguments of "
+            "transformers.TrainingArguments"
+        ) from None
+    if found.n_gpu > 1:
+        raise UserError(
+            f"this one process sees {found.n_gpu} GPUs; type: accelerate launch --num_processes "
+            f"{found.n_gpu} ..., or set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    own, rest = divmod(lesson.batch, found.world_size)
+    if rest:
+        raise UserError(
+            f"a batch of {lesson.batch} rows cannot be shared by {found.world_size} processes; "
+            "choose a multiple of that"
+        )
+    most = min(found.per_device_train_batch_size, own)
+    micro = next(size for size in range(most, 0, -1) if own % size == 0)
+    found.per_device_train_batch_size, found.gradient_accumulation_steps = micro, own // micro
+    return found
+
+
+def _plan(
+    found: Course, block: int, lora: Lora | None, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What may not change between two sittings of a run."""
+    return {
+        "rows": found.digest,
+        "block": block,
+        **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
+        "lora": asdict(lora) if lora else None,
+        "arguments": {name: str(value) for name, value in sorted(arguments.items())},
+    }
+
+
+def _check(model: Any, words: PreTrainedTokenizerFast) -> None:
+    known = model.get_input_embeddings().weight.shape[0]
+    if entries(words) > known:
+        raise UserError(
+            f"the tokenizer has {entries(words)} entries and the model embeds {known} tokens; "
+            "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
+        )
+
+
+def _context(model: Any) -> int | None:
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return Subject(name="", source="memory", model=whole, tokenizer=None).context
