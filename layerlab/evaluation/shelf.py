@@ -4,7 +4,6 @@ Archives are read in memory and never unpacked, so no name in them can lead outs
 """
 
 import tarfile
-import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -71,9 +70,8 @@ def _found(home: Path, wanted: str) -> File | None:
 
 
 def _ends(name: str, wanted: str) -> bool:
-    """Whether a path ends in another; macOS writes the same letters in another form."""
-    whole, tail = (unicodedata.normalize("NFC", text) for text in (name, wanted))
-    return whole == tail or whole.endswith(f"/{tail}")
+    """Whether a path is another or ends in it, name by name."""
+    return f"/{name}".endswith(f"/{wanted}")
 
 
 def _read(path: Path) -> bytes:

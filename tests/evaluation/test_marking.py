@@ -1,0 +1,84 @@
+"""Marks: likelihoods, letters found in a written answer, values, summaries."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab.evaluation.extraction import chosen
+from layerlab.evaluation.marking import by_letter, by_likelihood, by_value, likeliest, summary
+
+number = st.floats(-100, 0)
+
+
+@given(st.lists(number, min_size=2, max_size=5), st.integers(0, 4))
+def test_the_likeliest_choice_is_right_or_wrong(likelihoods: list[float], right: int) -> None:
+    place = likeliest(likelihoods)
+    assert likelihoods[place] == max(likelihoods)
+    assert likelihoods.index(max(likelihoods)) == place
+    assert by_likelihood(likelihoods, [right]) == float(place == right)
+    assert by_likelihood(likelihoods, list(range(len(likelihoods)))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("output", "letter"),
+    [
+        *(("B", "B"), ("B。", "B"), ("Ｂ", "B"), ("(C) 因为", "C"), ("D\n题目：", "D")),
+        *(("答案是C", "C"), ("答案：C。", "C"), ("正确答案为选项D", "D"), ("故选A。", "A")),
+        *(("The answer is (B).", "B"), ("Answer: C", "C"), ("我们应选择D", "D")),
+        ("只有C项符合题意", "C"),
+        *(("", None), ("我不知道", None), ("A和B都对", None), ("E", None)),
+        *(("投资A股有风险", None), ("Because", None), ("B2B", None), ("AB", None)),
+    ],
+)
+def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str | None) -> None:
+    assert chosen(output, "ABCD") == letter
+
+
+def test_of_several_statements_the_last_counts_after_reasoning() -> None:
+    output = "先看答案是A的情形，不成立。所以答案是C。"
+    assert chosen(output, "ABCD") == "A"
+    assert chosen(output, "ABCD", reasoned=True) == "C"
+    assert chosen("A 不对，所以答案是B。", "ABCD", reasoned=True) == "B"
+
+
+@given(st.text(max_size=40), st.sampled_from("ABCD"))
+def test_whatever_is_written_is_marked_and_an_abstention_is_wrong(output: str, right: str) -> None:
+    found = by_letter(output, "ABCD", right)
+    assert set(found) == {"score", "abstained"}
+    assert found["score"] in {0.0, 1.0} and found["abstained"] in {0.0, 1.0}
+    assert not (found["score"] and found["abstained"])
+    assert found == by_letter(output, "ABCD", right)
+
+
+@given(st.sampled_from("ABCD"))
+def test_the_right_letter_alone_is_right(letter: str) -> None:
+    assert by_letter(letter, "ABCD", letter) == {"score": 1.0, "abstained": 0.0}
+    wide = chr(ord(letter) + 0xFEE0)
+    assert by_letter(f"{wide}．", "ABCD", letter)["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("output", "reply", "score"),
+    [
+        *(("2", "2", 1.0), (" $2$.", "2", 1.0), ("$x=2$", "2", 1.0), ("2.5", "2", 0.0)),
+        *((r"\boxed{\frac{1}{2}}", r"\frac12", 1.0), (r"$\dfrac{1}{2}$", r"\frac{1}{2}", 1.0)),
+        *((r"the value is $\left(3,4\right]$.", "(3,4]", 1.0), ("答案是 5", "5", 1.0)),
+        *(("", "2", 0.0), ("2\nsecond line 7", "2", 1.0), (r"\boxed{", "2", 0.0)),
+    ],
+)
+def test_values_are_the_same_up_to_how_they_are_written(
+    output: str, reply: str, score: float
+) -> None:
+    assert by_value(output, reply)["score"] == score
+
+
+@given(st.text(max_size=30), st.text(max_size=10))
+def test_every_value_gets_a_mark(output: str, reply: str) -> None:
+    found = by_value(output, reply)
+    assert found["score"] in {0.0, 1.0} and found["abstained"] in {0.0, 1.0}
+    assert not (found["score"] and found["abstained"])
+
+
+def test_a_summary_is_its_first_line() -> None:
+    assert summary("\n  央行降准 \n\n阅读以下文章") == "央行降准"
+    assert summary(" \n") == ""
