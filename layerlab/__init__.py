@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from layerlab.advice import precision
     from layerlab.api import inspect, retrofit
     from layerlab.doctor import diagnose
+    from layerlab.examination import evaluate
     from layerlab.experiment import compare, train
     from layerlab.model.build import build
     from layerlab.model.card import list_variants
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "diagnose",
     "emulate",
+    "evaluate",
     "inspect",
     "list_variants",
     "load",
@@ -54,6 +56,7 @@ _HOMES = {
     "inspect": "layerlab.api",
     "retrofit": "layerlab.api",
     "diagnose": "layerlab.doctor",
+    "evaluate": "layerlab.examination",
     "compare": "layerlab.experiment",
     "train": "layerlab.experiment",
     "build": "layerlab.model.build",

@@ -12,7 +12,7 @@ import typer
 
 from layerlab import UserError, __version__
 from layerlab.adaptation.command import adapt
-from layerlab.command import compare, train
+from layerlab.command import compare, evaluate, train
 from layerlab.pause import Paused
 from layerlab.studies.command import study
 
@@ -363,7 +363,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study):
+for command in (train, compare, study, evaluate):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 

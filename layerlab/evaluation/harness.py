@@ -96,37 +96,49 @@ class Engine(HFLM):
         return list(self._encoded(string))
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if self.scoring == MEAN_NLL:
-            whole = self.tok_encode(context + continuation)
-            return whole[:1], whole[1:]
         before, after = super()._encode_pair(context, continuation)
         if not after:  # joined by the tokenizer: the last token is all that can be told apart
             return before[:-1] or [self.prefix_token_id], before[-1:]
         return before, after
 
+    def _whole(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+        """Prompt and choice as one text: a token that nothing foretells, and all others."""
+        tokens = self.tok_encode("".join(arguments))
+        return (tokens[:1], tokens[1:]) if len(tokens) > 1 else ([self.prefix_token_id], tokens)
+
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
         """Whether a request goes into the context with nothing cut."""
         if kind == "generate_until":
             return len(self.tok_encode(arguments[0])) + _limit(arguments[1]) <= self.max_length
-        if kind == "loglikelihood" and arguments[0]:
-            return sum(map(len, self._encode_pair(*arguments))) <= self.max_length + 1
-        # Whatever has no beginning to lose is read in windows, or starts from one token.
-        return kind != "loglikelihood" or len(self.tok_encode(arguments[1])) <= self.max_length
+        if kind != "loglikelihood":  # read in windows, however long it is
+            return True
+        if self.scoring == MEAN_NLL:
+            pair = self._whole(arguments)
+        elif arguments[0]:
+            pair = self._encode_pair(*arguments)
+        else:
+            pair = [self.prefix_token_id], self.tok_encode(arguments[1], add_special_tokens=False)
+        return sum(map(len, pair)) <= self.max_length + 1
 
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
         """Log-likelihoods of continuations; or, as means, of whole texts per token."""
         asked = self._possible(requests)
-        found = iter(super().loglikelihood(asked, disable_tqdm=True))
-        answers = [
-            (-math.inf, False) if one.doc_id in self.unfit else next(found) for one in requests
-        ]
-        if self.scoring != MEAN_NLL:
-            return answers
+        if self.scoring == MEAN_NLL:
+            scored = self._means(asked)
+        else:
+            scored = super().loglikelihood(asked, disable_tqdm=True)
+        found = iter(scored)
+        return [(-math.inf, False) if one.doc_id in self.unfit else next(found) for one in requests]
+
+    def _means(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        whole = [(one.args, *self._whole(one.args)) for one in requests]
+        totals = self._loglikelihood_tokens(whole)
+        # By all tokens, the first included, as OpenCompass does.
         return [
-            (total / len(self.tok_encode("".join(one.args))), greedy)
-            for (total, greedy), one in zip(answers, requests, strict=True)
+            (total / (len(first) + len(rest)), greedy)
+            for (_, first, rest), (total, greedy) in zip(whole, totals, strict=True)
         ]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
@@ -226,13 +238,14 @@ def answer(
         if one["doc_id"] in engine.unfit:
             one.update(score=0.0, **({"abstained": 1.0} if "abstained" in one else {}))
     withheld = [float(one["abstained"]) for one in samples if "abstained" in one]
-    choices = [1 / len(one["arguments"]) for one in samples]
+    guesses = [_guessed(one) for one in samples]
     chosen = task.get_config("output_type") == "multiple_choice"
+    scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
     return Answer(
-        scores={f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples},
+        scores=scores,
         abstained=fmean(withheld) if withheld else None,
-        metrics=_numbers(found["results"][task.task_name]),
-        chance=fmean(choices) if chosen else None,
+        metrics={**_numbers(found["results"][task.task_name]), "score": fmean(scores.values())},
+        chance=fmean(guesses) if chosen else None,
         shots=counted(asked, used, len(engine.unfit)),
         limited=limited,
         samples=[_brief(one) for one in samples],
@@ -272,6 +285,12 @@ def _examples(task: Any, shots: int | None) -> int:
             f"type --shots {len(sampler.df)} or fewer"
         )
     return shots
+
+
+def _guessed(sample: Mapping[str, Any]) -> float:
+    """The chance that an option taken at random is right; of some questions several are."""
+    right = sample["doc"].get("gold")
+    return (len(right) if isinstance(right, list) else 1) / len(sample["arguments"])
 
 
 def _limit(options: Mapping[str, Any]) -> int:

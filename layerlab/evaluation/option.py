@@ -55,24 +55,62 @@ class Options:
                 raise UserError(f"{name} is {shown(value)}; expected {domain}")
 
     def scored(self, benchmark: Benchmark) -> str:
-        """The scoring that a benchmark is asked in."""
+        """The scoring that a benchmark is asked in; whoever is to reason writes the answer."""
+        if self.explained(benchmark):
+            return "gen"
         usual = benchmark.scorings[0]
-        return self.scoring if self.scoring in benchmark.scorings else usual
+        return str(self.scoring) if self.scoring in benchmark.scorings else usual
 
     def explained(self, benchmark: Benchmark) -> bool:
         """Whether the examples of a benchmark come with explanations."""
         return self.cot and benchmark.explained
+
+    def group(self, benchmark: Benchmark) -> str:
+        """The name of its tasks in lm-eval, asked in this way.
+
+        Example:
+            >>> from layerlab.evaluation.benchmark import declared
+            >>> Options(cot=True).group(declared("ceval")), Options().group(declared("ceval"))
+            ('layerlab_ceval_cot', 'layerlab_ceval')
+        """
+        if self.explained(benchmark):
+            return f"{benchmark.task}_cot"
+        scoring = self.scored(benchmark)
+        return benchmark.task + ("_gen" if scoring == "gen" != benchmark.scorings[0] else "")
+
+    def inside(self, benchmark: Benchmark) -> int:
+        """Examples that stand in the benchmark's own files, where the engine cannot count them."""
+        return min(self.shots or 0, 1) if "one_shot" in benchmark.files else 0
+
+    def changes(self, benchmark: Benchmark) -> dict[str, Any]:
+        """What the reader of its questions has to know."""
+        found: dict[str, Any] = {}
+        if self.scored(benchmark) == "mean_nll":
+            found["scoring"] = "mean_nll"
+        if self.inside(benchmark):
+            found["shots"] = self.inside(benchmark)
+        return found
 
     def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
         """Where a benchmark is asked in another way than was wished, in words."""
         found = []
         other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
         if other:
-            found.append(f"{', '.join(other)}: not scored by {self.scoring}, but as usual")
+            found.append(f"{', '.join(other)}: not scored by {self.scoring}")
         plain = [one.title for one in benchmarks if self.cot and not one.explained]
         if plain:
             found.append(f"{', '.join(plain)}: no explanations are there to show")
+        bare = [one.title for one in benchmarks if (self.shots or 0) > self._most(one)]
+        if bare:
+            found.append(f"{', '.join(bare)}: fewer than {self.shots} examples are there")
         return found
+
+    def examples(self, benchmark: Benchmark) -> int | None:
+        """Examples that the engine is to show; None as the task declares."""
+        return None if self.shots is None else min(self.shots, benchmark.most_shots)
+
+    def _most(self, benchmark: Benchmark) -> int:
+        return 1 if "one_shot" in benchmark.files else benchmark.most_shots
 
     def to_json(self) -> dict[str, Any]:
         """As results keep it."""

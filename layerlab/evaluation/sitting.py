@@ -4,17 +4,21 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from layerlab import __version__
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.declaration import Subject as Part
-from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described
+from layerlab.evaluation.display import Watch
+from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described, load_tasks
 from layerlab.evaluation.keeper import SAMPLES, Keeper, key
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.precision import Arithmetic
 from layerlab.evaluation.score import mean
+from layerlab.evaluation.task import FOLDER as TASKS
 from layerlab.measures.subject import Subject, weights_hash
+
+__all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks"]
 
 
 @dataclass(frozen=True)
@@ -33,26 +37,6 @@ class Leaf:
         """How many will be asked."""
         whole = len(self.task.eval_docs)
         return whole if limit is None else min(whole, limit)
-
-
-class Watch(Protocol):
-    """Is told how far a sitting is."""
-
-    def start(self, name: str, questions: int) -> None: ...
-
-    def asked(self, questions: int) -> None: ...
-
-    def ended(self, questions: int) -> None: ...
-
-
-class Unwatched:
-    """A `Watch` that says nothing."""
-
-    def start(self, name: str, questions: int) -> None: ...
-
-    def asked(self, questions: int) -> None: ...
-
-    def ended(self, questions: int) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +71,7 @@ class Sitting:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
                 kept = self._asked(leaf, engines[scoring], name)
-            self.watch.ended(count)
+            self.watch.ended()
             yield {**kept, "arm": self.arm}
 
     def _asked(self, leaf: Leaf, engine: Engine, name: str) -> dict[str, Any]:
@@ -97,13 +81,15 @@ class Sitting:
             found = answer(
                 engine,
                 leaf.task,
-                shots=options.shots,
+                shots=options.examples(leaf.benchmark),
                 limit=options.limit,
                 seed=options.seed,
                 chat=options.chat,
             )
         record = _record(leaf, found, time.monotonic() - start)
         record.update(scoring=engine.scoring, cot=options.explained(leaf.benchmark))
+        if inside := options.inside(leaf.benchmark):
+            record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
         self.keeper.save(name, record, found.samples)
         return record

@@ -1,0 +1,50 @@
+"""What can be asked: every benchmark, whether its data is here, its licence, how to get it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from layerlab.evaluation.benchmark import BENCHMARKS
+from layerlab.evaluation.shelf import here
+from layerlab.evaluation.view import Column, grid
+
+
+def listed(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Every benchmark in a row.
+
+    Args:
+        folder: of the data; LAYERLAB_DATA where none is given.
+    """
+    return [
+        {
+            "benchmark": one.name,
+            "title": one.title,
+            "group": one.group,
+            "subjects": len(one.subjects),
+            "split": one.split,
+            "examples": one.shots,
+            "scorings": list(one.scorings),
+            "here": here(one, folder),
+            "licence": one.licence,
+            "source": one.source,
+            "hub": one.hub,
+            "folder": one.folder,
+        }
+        for one in BENCHMARKS.values()
+    ]
+
+
+_COLUMNS: tuple[Column, ...] = (
+    ("benchmark", lambda row: str(row["benchmark"])),
+    ("group", lambda row: str(row["group"])),
+    ("subjects", lambda row: str(row["subjects"])),
+    ("data", lambda row: "here" if row["here"] else f"put it in {row['folder']}/"),
+    ("get it from", lambda row: str(row["source"])),
+    ("licence", lambda row: str(row["licence"])),
+)
+
+
+def drawn_list(rows: list[dict[str, Any]]) -> Table:
+    """The rows for a terminal."""
+    return grid(rows, _COLUMNS, tuple(name for name, _ in _COLUMNS if name != "subjects"))

@@ -1,0 +1,173 @@
+"""From results of tasks to those of benchmarks, of the source's groups, and of parts of each."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from layerlab.evaluation.average import GROUPS, Average, group_means, headed, official, weighted
+from layerlab.evaluation.benchmark import BENCHMARKS
+from layerlab.evaluation.declaration import Benchmark
+from layerlab.evaluation.lawbench.task import TASKS
+from layerlab.evaluation.score import Mean
+from layerlab.evaluation.shots import Shots
+
+Record = Mapping[str, Any]
+Parts = dict[str, Mean]
+# LawBench's own scorer of proofreading needs programs of its own; ours counts edits otherwise.
+APPROXIMATE = {"lawbench": ("2-1",)}
+
+
+def benchmark_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The official average of every benchmark, by model, in the order in which they were asked."""
+    return [
+        row
+        for (arm, name), found in _grouped(records, "arm", "benchmark").items()
+        for row in _of_benchmark(arm, BENCHMARKS[name], found)
+    ]
+
+
+def _of_benchmark(
+    arm: str, benchmark: Benchmark, records: Sequence[Record]
+) -> Iterator[dict[str, Any]]:
+    parts = _parts(records)
+    about = {
+        "arm": arm,
+        "benchmark": benchmark.name,
+        "title": benchmark.title,
+        "group": benchmark.group,
+        "metric": benchmark.metric,
+    }
+    yield {
+        **about,
+        **_value(official(benchmark.name, parts)),
+        "chance": _chance(benchmark, records),
+        "abstained": _pooled(records, "abstained"),
+        "shots": _shots(records),
+        "limited": next((one["limited"] for one in records if one["limited"]), None),
+        "scoring": records[0]["scoring"],
+        "cot": records[0]["cot"],
+        "other": _others(records),
+        "approximate": False,
+    }
+    without = APPROXIMATE.get(benchmark.name, ())
+    rest = {name: part for name, part in parts.items() if name not in without}
+    if rest and len(rest) < len(parts):
+        title = f"{benchmark.title} without {', '.join(without)}"
+        found = official(benchmark.name, rest, without=without)
+        yield {**about, **_value(found), "title": title, "without": list(without)}
+
+
+def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
+    """Means of the source's groups and of all general benchmarks, by model."""
+    found: list[dict[str, Any]] = []
+    for (arm,), rows in _grouped([one for one in benchmarks if whole(one)], "arm").items():
+        parts = {str(row["benchmark"]): Mean(row["score"], row["error"], row["n"]) for row in rows}
+        means = group_means(parts)
+        special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
+        means |= headed(parts, special)
+        found += [
+            {"arm": arm, "group": name, **_value(average)}
+            for name, average in means.items()
+            if average.parts
+        ]
+    return found
+
+
+def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Means of the parts of a benchmark that its authors name: levels, kinds, categories."""
+    found: list[dict[str, Any]] = []
+    for (arm, name), rows in _grouped(records, "arm", "benchmark").items():
+        benchmark, parts = BENCHMARKS[name], _parts(rows)
+        for kind, headings in _headings(benchmark).items():
+            averages = _headed(benchmark, parts, headings)
+            found += [
+                {"arm": arm, "benchmark": name, "by": kind, "section": section, **_value(one)}
+                for section, one in averages.items()
+                if one.parts and len(averages) > 1
+            ]
+    return found
+
+
+def whole(row: Record) -> bool:
+    """Whether a row is of a benchmark with all its parts, not of one that leaves some out."""
+    return not row.get("without")
+
+
+def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
+    category = {one.name: one.category for one in benchmark.subjects}
+    if benchmark.name != "lawbench":
+        return {"category": category}
+    return {"level": category, "kind": {name: task.kind for name, task in TASKS.items()}}
+
+
+def _headed(benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]) -> dict[str, Average]:
+    """Under headings, by the benchmark's own rule."""
+    if benchmark.average != "weighted":
+        return headed(parts, headings)
+    shares = {name: float(part.n) for name, part in parts.items()}
+    return {
+        heading: weighted(parts, shares, [name for name, its in headings.items() if its == heading])
+        for heading in dict.fromkeys(headings.values())
+    }
+
+
+def _grouped(records: Iterable[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
+    found: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(str(record[name]) for name in names), []).append(record)
+    return found
+
+
+def _parts(records: Iterable[Record]) -> Parts:
+    return {str(one["subject"]): Mean(one["score"], one["error"], one["n"]) for one in records}
+
+
+def _value(average: Average) -> dict[str, Any]:
+    mean = average.mean
+    return {
+        "score": None if math.isnan(mean.value) else mean.value,
+        "error": mean.error,
+        "n": mean.n,
+        "formula": average.formula,
+        "missing": list(average.missing),
+    }
+
+
+def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
+    """The score of guessing, averaged as the scores are; None where nothing is chosen from."""
+    chances = {str(one["subject"]): Mean(one["chance"] or 0.0, None, one["n"]) for one in records}
+    if all(one["chance"] is None for one in records):
+        return None
+    return official(benchmark.name, chances).mean.value
+
+
+def _pooled(records: Sequence[Record], name: str) -> float | None:
+    """Of all questions of the tasks that tell it."""
+    told = [one for one in records if one[name] is not None]
+    total = sum(one["n"] for one in told)
+    return sum(one["n"] * one[name] for one in told) / total if total else None
+
+
+def _shots(records: Sequence[Record]) -> dict[str, Any]:
+    found = [Shots(**one["shots"]) for one in records]
+    total = sum(one["n"] for one in records)
+    mean = sum(one["n"] * shots.mean for one, shots in zip(records, found, strict=True)) / total
+    joined = Shots(
+        asked=max(one.asked for one in found),
+        mean=mean,
+        least=min(one.least for one in found),
+        shortened=sum(one.shortened for one in found),
+        unfit=sum(one.unfit for one in found),
+    )
+    return {**vars(joined), "told": joined.told()}
+
+
+def _others(records: Sequence[Record]) -> dict[str, float]:
+    """Further metrics of a benchmark that is one task."""
+    if len(records) != 1:
+        return {}
+    return {
+        name: value
+        for name, value in records[0]["metrics"].items()
+        if name not in ("score", "abstained")
+    }

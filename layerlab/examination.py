@@ -1,0 +1,377 @@
+"""`layerlab.evaluate`: models put to benchmarks, as the sources did, and what that came to."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from layerlab import UserError, __version__
+from layerlab.domain import shown
+from layerlab.evaluation.against import compared, differing
+from layerlab.evaluation.beside import published_rows
+from layerlab.evaluation.declaration import Benchmark
+from layerlab.evaluation.display import Bar, Silent, Watch
+from layerlab.evaluation.keeper import LEAVES, Keeper
+from layerlab.evaluation.option import Options
+from layerlab.evaluation.outcome import Result, load_result
+from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.shelf import fetched
+from layerlab.evaluation.suite import chosen
+from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
+from layerlab.evaluation.token import words
+from layerlab.lock import locked
+from layerlab.measures.checkpoint import quiet
+from layerlab.measures.subject import Subject, subject
+from layerlab.measures.thread import threads
+from layerlab.pause import Paused
+
+DATA = "LAYERLAB_DATA"
+Given = str | PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What `examined` answers.
+
+    Attributes:
+        models: names, folders or loaded models.
+        suite: suites, groups and benchmarks, with commas between.
+        options: how the questions are put.
+        arithmetics: in which each model computes, as it was loaded first.
+        data: folder of benchmark files; LAYERLAB_DATA where none is given.
+        out: folder of results; None where nothing is written.
+        compare: whether the source's tables are set beside.
+        against: results of an earlier run.
+    """
+
+    models: Sequence[Any]
+    suite: str
+    options: Options
+    arithmetics: Sequence[Arithmetic] = (Arithmetic(),)
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    compare: bool = False
+    against: Result | None = None
+
+
+def evaluate(
+    model: Any,
+    suite: str = "general",
+    *,
+    out: Given | None = None,
+    data: Given | None = None,
+    format: str | None = None,
+    policy: Any = None,
+    compare: bool = False,
+    against: Given | Result | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Result:
+    """Put one or several models to benchmarks, and average as their authors do.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name or a loaded `PreTrainedModel`; or a list.
+        suite: "general", "finance", "law", a group of the source such as "reasoning", a benchmark,
+            or several with commas between.
+        out: folder of results; a second call goes on after the last finished task.
+        data: folder of benchmark files; LAYERLAB_DATA where none is given.
+        format: of numbers, with commas between: what computing in it costs.
+        policy: what stays in float32, or the file that says so: what computing so costs.
+        compare: set the source's published tables beside.
+        against: an earlier result, or its file: paired differences to it.
+        tokenizer: for a loaded model; others bring their own.
+        device: where models are loaded.
+        dtype: of the loaded weights; as stored if left out.
+        progress: show a live bar on standard error.
+        options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
+            as `Options` has them.
+
+    Raises:
+        UserError: no such suite, none of its data is here, or a model cannot be asked.
+    """
+    earlier = against if isinstance(against, Result | None) else load_result(against)
+    question = Question(
+        models=model if isinstance(model, list | tuple) else [model],
+        suite=suite,
+        options=_options(options),
+        arithmetics=arithmetics(format, policy),
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        data=None if data is None else Path(data),
+        out=None if out is None else Path(out),
+        compare=compare,
+        against=earlier,
+    )
+    return examined(question, progress=progress)
+
+
+def examined(question: Question, *, progress: bool = True) -> Result:
+    """Load the models, ask them, and sum up.
+
+    Raises:
+        UserError: as `evaluate`.
+        Paused: it was interrupted; what is finished is kept.
+    """
+    benchmarks = chosen(question.suite)
+    if question.data is not None and not question.data.is_dir():
+        raise UserError(
+            f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
+        )
+    with ExitStack() as stack:
+        if question.out is not None:
+            stack.enter_context(locked(question.out))
+        stack.enter_context(_data(question.data))
+        there, left_out = _here(benchmarks)
+        content = _asked(question, there, left_out, progress)
+    result = Result(content)
+    return result if question.out is None else result.save(question.out)
+
+
+def _asked(
+    question: Question,
+    benchmarks: Sequence[Benchmark],
+    left_out: list[dict[str, str]],
+    progress: bool,
+) -> dict[str, Any]:
+    sitting = _engine()
+    leaves = _leaves(sitting, question.options, benchmarks, left_out)
+    questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
+    keeper = Keeper(question.out)
+    records: list[dict[str, Any]] = []
+    arms: list[dict[str, Any]] = []
+    total = questions * len(question.models) * len(question.arithmetics)
+    with ExitStack() as stack:
+        stack.enter_context(_paused(question.out))
+        watch: Watch = stack.enter_context(Bar(total)) if progress else Silent()
+        for model in question.models:
+            with quiet():
+                loaded = _loaded(question, model)
+            for arithmetic in question.arithmetics:
+                arm = _arm(loaded, arithmetic, arms)
+                arms.append(arm)
+                sit = sitting.Sitting(
+                    arm=arm["arm"],
+                    subject=loaded,
+                    arithmetic=arithmetic,
+                    options=question.options,
+                    keeper=keeper,
+                    watch=watch,
+                )
+                with threads(loaded):
+                    records.extend(sit.records(leaves))
+                    if len(question.arithmetics) > 1:
+                        with quiet(), arithmetic.running(loaded):
+                            arm["perplexity"] = perplexity(loaded)
+    return _summed(question, arms, records, left_out)
+
+
+def _summed(
+    question: Question,
+    arms: list[dict[str, Any]],
+    records: list[dict[str, Any]],
+    left_out: list[dict[str, str]],
+) -> dict[str, Any]:
+    benchmarks, sections = benchmark_rows(records), section_rows(records)
+    remarks = question.options.deviations(chosen(question.suite))
+    names = [arm["arm"] for arm in arms]
+    content = {
+        "layerlab": __version__,
+        "engine": _engine().ENGINE,
+        "suite": question.suite,
+        "options": question.options.to_json(),
+        "arms": arms,
+        "benchmarks": benchmarks,
+        "groups": group_rows(benchmarks),
+        "sections": sections,
+        "subjects": records,
+        "precision": _costs(arms, records),
+        "left_out": left_out,
+        "remarks": remarks,
+    }
+    if question.against is not None:
+        found, said = _differences(question.against, names, records)
+        content |= {"compared": found, "remarks": [*remarks, *said]}
+    if question.compare:
+        content["published"] = published_rows(names, benchmarks, records, sections)
+        content["remarks"] = [
+            *content["remarks"],
+            "rows of tables are published by the source, or measured here; the source's prompts, "
+            "examples and scoring are only partly known",
+        ]
+    return content
+
+
+def _leaves(
+    sitting: Any, options: Options, benchmarks: Sequence[Benchmark], left_out: list[dict[str, str]]
+) -> list[Any]:
+    """The tasks of all benchmarks, in order; a benchmark that cannot be read is left out."""
+    found: list[Any] = []
+    for benchmark in benchmarks:
+        try:
+            tasks = sitting.load_tasks(
+                sitting.TASKS, options.group(benchmark), options.changes(benchmark)
+            )
+        except UserError as error:
+            left_out.append(_left(benchmark, error))
+            continue
+        found += [
+            sitting.Leaf(benchmark, part, tasks[benchmark.leaf(part)])
+            for part in benchmark.subjects
+        ]
+    if not found:
+        _refuse(left_out)
+    return found
+
+
+def _here(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[dict[str, str]]]:
+    """Benchmarks whose data is here, and the others with the reason."""
+    there, left_out = [], []
+    for benchmark in benchmarks:
+        try:
+            fetched(benchmark, benchmark.subjects[0], benchmark.split)
+            there.append(benchmark)
+        except UserError as error:
+            left_out.append(_left(benchmark, error))
+    if not there:
+        _refuse(left_out)
+    return there, left_out
+
+
+def _left(benchmark: Benchmark, error: UserError) -> dict[str, str]:
+    return {"benchmark": benchmark.name, "title": benchmark.title, "reason": str(error)}
+
+
+def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
+    others = [one["title"] for one in left_out[1:]]
+    more = f"; nor can {', '.join(others)} be read" if others else ""
+    raise UserError(
+        f"nothing can be asked: {left_out[0]['reason']}{more}; type layerlab evaluate --list to "
+        "see what is here"
+    )
+
+
+def _loaded(question: Question, model: Any) -> Subject:
+    found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
+    words(found)  # whoever cannot read is told so before the first question
+    return found
+
+
+def _arm(
+    loaded: Subject, arithmetic: Arithmetic, others: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A model in an arithmetic, with a name that no other has."""
+    name = loaded.name + (f" in {arithmetic.name}" if arithmetic.name else "")
+    taken = [one["arm"] for one in others]
+    unique = name if name not in taken else f"{name} ({len(taken) + 1})"
+    return {"arm": unique, "model": loaded.name, "precision": arithmetic.name, **loaded.facts()}
+
+
+def _costs(
+    arms: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What each arithmetic costs against the model as it was loaded."""
+    found: list[dict[str, Any]] = []
+    plain: Mapping[str, Any] = {}
+    for arm in arms:
+        if "perplexity" not in arm:
+            continue
+        found.append({"arm": arm["arm"], **arm["perplexity"]})
+        if not arm["precision"]:
+            plain = arm
+            continue
+        ours, theirs = _of(records, arm["arm"]), _of(records, plain["arm"])
+        rows = compared(ours, theirs, str(plain["arm"]))
+        found += [row for row in rows if row["title"] != "forgetting"]
+    return found
+
+
+def _differences(
+    earlier: Result, names: Sequence[str], records: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Of every model of ours to the one of the same name there, or to the only one."""
+    content = earlier.content
+    there = [str(one["arm"]) for one in content["arms"]]
+    found: list[dict[str, Any]] = []
+    said: dict[str, None] = {}
+    for name in names:
+        if name not in there and len(there) != 1:
+            raise UserError(
+                f"--against holds {', '.join(map(shown, there))}, and none is called "
+                f"{shown(name)}; give the results of a single model"
+            )
+        other = name if name in there else there[0]
+        ours, theirs = _of(records, name), _of(content["subjects"], other)
+        found += compared(ours, theirs, f"{other}, earlier")
+        said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
+    return found, list(said)
+
+
+def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
+    return [one for one in records if one["arm"] == arm]
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    known = Options.__dataclass_fields__
+    strange = [name for name in given if name not in known]
+    if strange:
+        raise UserError(f"evaluate knows no option {strange[0]!r}; expected {', '.join(known)}")
+    return Options(**given)
+
+
+def _engine() -> Any:
+    """The part that needs lm-eval, which is an extra.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        from layerlab.evaluation import sitting
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("lm_eval", "jieba"):
+            raise
+        raise UserError(
+            f"evaluation needs {error.name}, which is not installed; type "
+            "pip install 'layerlab[eval]'"
+        ) from None
+    return sitting
+
+
+@contextmanager
+def _data(folder: Path | None) -> Iterator[None]:
+    """Readers find their files in a folder, until the block ends."""
+    before = os.environ.get(DATA)
+    if folder is not None:
+        os.environ[DATA] = str(folder)
+    try:
+        yield
+    finally:
+        if folder is not None and before is None:
+            del os.environ[DATA]
+        elif folder is not None:
+            os.environ[DATA] = str(before)
+
+
+@contextmanager
+def _paused(out: Path | None) -> Iterator[None]:
+    """An interruption in words."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is None:
+            raise
+        raise Paused(
+            f"interrupted; what is finished is kept in {out / LEAVES}: type the same command to "
+            "go on"
+        ) from None
