@@ -24,7 +24,7 @@ class Lora:
     """
 
     r: int = 16
-    alpha: float = 32
+    alpha: int | float = 32
     dropout: float = 0.0
     target: tuple[str, ...] | None = None
     whole: tuple[str, ...] = ()

@@ -38,10 +38,10 @@ class Lesson:
 
     block: int | None = None
     batch: int = 16
-    epochs: float = 1.0
+    epochs: int | float = 1.0
     tokens: int | None = None
-    weights: Mapping[str, float] | None = None
-    held: float = 0.05
+    weights: Mapping[str, int | float] | None = None
+    held: int | float = 0.05
     every: int | None = None
     pack: bool = True
     seed: int = 0

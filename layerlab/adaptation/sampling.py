@@ -59,7 +59,13 @@ class Source:
 
 
 def source(
-    name: str, rows: Sequence[Conversation], encoder: Encoder, *, block: int, held: float, seed: int
+    name: str,
+    rows: Sequence[Conversation],
+    encoder: Encoder,
+    *,
+    block: int,
+    held: int | float,
+    seed: int,
 ) -> Source:
     """Encode the rows of a source and set some apart.
 
@@ -98,8 +104,8 @@ def source(
 
 def blocks(
     sources: Sequence[Source],
-    weights: Mapping[str, float] | None,
-    amount: float,
+    weights: Mapping[str, int | float] | None,
+    amount: int | float,
     *,
     block: int,
     pack: bool,
@@ -139,7 +145,7 @@ def blocks(
 
 
 def _shares(
-    sources: Sequence[Source], weights: Mapping[str, float] | None, totals: Sequence[int]
+    sources: Sequence[Source], weights: Mapping[str, int | float] | None, totals: Sequence[int]
 ) -> list[float]:
     if weights is None:
         return [one / sum(totals) for one in totals]
@@ -148,7 +154,7 @@ def _shares(
         raise UserError(
             f"weights are {dict(weights)}; expected a number above 0 for each of {', '.join(names)}"
         )
-    parts = parts_of([weights[name] for name in names])
+    parts = parts_of([float(weights[name]) for name in names])
     return [part / sum(parts) for part in parts]
 
 
