@@ -12,6 +12,7 @@ from layerlab.domain import shown
 
 # Tokens that are named; the file names all.
 NAMED = 8
+WIDTH = 24
 
 
 def drawn(proof: Proof) -> RenderableType:
@@ -50,24 +51,16 @@ def _named(tokens: Sequence[str]) -> str:
     return f" ({' '.join(map(shown, tokens[:NAMED]))}{more})"
 
 
-def _tallies(tallies: Sequence[Tally]) -> Table:
-    table = _table("texts", *_SIZES, *_COUNTS)
+def _tallies(tallies: Sequence[Tally]) -> Group:
+    sizes = _table("", "tokens/char", "now", "tokens/byte", "bytes/token", "ratio")
+    counts = _table("", "texts", "come back", "changed", "longer", "only joined")
     for one in tallies:
-        sizes = [
-            f"{one.base.per_character:.4f}",
-            f"{one.new.per_character:.4f}",
-            f"{one.new.per_byte:.4f}",
-            f"{one.new.bytes / one.new.tokens:.3f}",
-            f"{one.ratio:.4f}",
-        ]
-        counts = (one.back, one.changed, one.longer, one.coarser)
-        cells = [*sizes, f"{one.new.texts:,}", *(f"{count:,}" for count in counts)]
-        table.add_row(Text(_short(one.name)), *map(Text, cells))
-    return table
-
-
-_SIZES = ("tokens/char before", "now", "tokens/byte", "bytes/token", "ratio")
-_COUNTS = ("texts", "come back", "changed", "longer", "only joined")
+        name, new = _short(one.name), one.new
+        rates = (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens)
+        sizes.add_row(Text(name), *(f"{rate:.4f}" for rate in (*rates, one.ratio)))
+        found = (new.texts, one.back, one.changed, one.longer, one.coarser)
+        counts.add_row(Text(name), *(f"{count:,}" for count in found))
+    return Group(sizes, Text(), counts)
 
 
 def _published(content: Mapping[str, Any]) -> Group:
@@ -75,7 +68,7 @@ def _published(content: Mapping[str, Any]) -> Group:
     for row in content["rows"]:
         origin = "published" if row["published"] else "measured here"
         cells = (f"{row['entries']:,}", f"{row['rate']:.3f}", origin)
-        table.add_row(Text(_short(row["tokenizer"])), *map(Text, cells))
+        table.add_row(Text(_short(row["tokenizer"])), *cells)
     left = [f"{_short(name)} is left out: {why}" for name, why in content["left_out"].items()]
     return Group(table, Text("\n".join([content["about"], *left]), style="dim"))
 
@@ -90,4 +83,4 @@ def _table(*headings: str) -> Table:
 def _short(name: str) -> str:
     """A name without what steers a terminal."""
     plain = "".join(one if one.isprintable() else " " for one in name)
-    return plain if len(plain) <= 40 else f"...{plain[-37:]}"
+    return plain if len(plain) <= WIDTH else f"...{plain[3 - WIDTH :]}"

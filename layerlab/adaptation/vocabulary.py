@@ -4,9 +4,13 @@ The base cuts every word as it always did, and each of its tokens becomes one sy
 on those symbols gives the merges to append. They rank behind all merges of the base, so the cut of
 the base is finished first and can only be joined: no text gets longer, and a boundary that is new
 was there before. Ids of the base stay, new ones follow the largest.
+
+Where the base writes an unknown character in bytes, frequent ones become tokens first.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -19,6 +23,8 @@ from layerlab.adaptation.count import word_counts
 LEAST = 2
 # Some merges make no new token: so many more than wanted are learned, and this share of them.
 SPARE, SHARE = 64, 0.05
+# Of the characters of a text, as many as these become or are tokens where unknown ones are bytes.
+COVERAGE = 0.9995
 
 
 def extend(
@@ -52,9 +58,10 @@ def extend(
     counts = word_counts(found, texts)
     if not counts:
         raise UserError("there is no text to learn a vocabulary from; give one with words in it")
-    course, barred = Continuation(found, counts, least), set(found.fixed)
+    spelled = _with_letters(found, counts, size, least)
+    course, barred = Continuation(spelled, counts, least), set(found.fixed)
     while True:
-        engine = _grown(course, size, barred)
+        engine = _grown(course, len(found.vocab), size, barred)
         known = engine.get_vocab()
         lost = unreachable(engine, [token for token in known if token not in found.vocab])
         if not lost:
@@ -76,14 +83,41 @@ def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
     ]
 
 
-def _grown(course: Continuation, size: int, barred: Set[str]) -> Tokenizer:
-    found, wanted = course.found, size + SPARE + int(SHARE * size)
+def _with_letters(found: Backend, counts: Mapping[str, int], size: int, least: int) -> Backend:
+    """The base and the characters of a text that it has to write in bytes, which never merge.
+
+    The most frequent come in, as long as the others are more than a character in 2000, the share
+    that a trainer of SentencePiece leaves out.
+    """
+    if found.bytewise:
+        return found
+    letters = Counter[str]()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    rest, limit = letters.total(), letters.total() * (1 - COVERAGE)
+    rest -= sum(count for letter, count in letters.items() if letter in found.vocab)
+    vocab = dict(found.vocab)
+    number = max(vocab.values()) + 1
+    for letter, count in sorted(letters.items(), key=lambda item: (-item[1], item[0])):
+        full = len(vocab) == len(found.vocab) + size
+        if full or count < least or rest <= limit:
+            break
+        if letter not in vocab:
+            vocab[letter] = number
+            number += 1
+            rest -= count
+    return replace(found, vocab=vocab)
+
+
+def _grown(course: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
+    wanted = size + SPARE + int(SHARE * size)
     while True:
         pairs = course.merges(wanted)
-        vocab, merges = _appended(found, pairs, size, barred)
-        made = len(vocab) - len(found.vocab)
+        vocab, merges = _appended(course.found, pairs, before + size, barred)
+        made = len(vocab) - before
         if made == size:
-            return found.engine(vocab, merges)
+            return course.found.engine(vocab, merges)
         if len(pairs) < wanted:
             less = f", or ask for +{made}" if made else ""
             raise UserError(
@@ -94,7 +128,7 @@ def _grown(course: Continuation, size: int, barred: Set[str]) -> Tokenizer:
 
 
 def _appended(
-    found: Backend, pairs: Sequence[Merge], size: int, barred: Set[str]
+    found: Backend, pairs: Sequence[Merge], entries: int, barred: Set[str]
 ) -> tuple[dict[str, int], list[Merge]]:
     """The base's vocabulary and merges with new ones behind them.
 
@@ -105,7 +139,7 @@ def _appended(
     known, number = set(merges), max(vocab.values()) + 1
     for pair in pairs:
         token = "".join(pair)
-        if len(vocab) == len(found.vocab) + size:
+        if len(vocab) == entries:
             break
         if token in barred or pair in known or not vocab.keys() >= set(pair):
             continue
