@@ -24,15 +24,15 @@ def lines(path: Path, *rows: Mapping[str, Any]) -> Path:
     return path
 
 
-def ceval(folder: Path, subject: str, answers: Sequence[str] = "ABCD") -> None:
-    """A subject of C-Eval: five examples with explanations, and a question for each answer."""
+def exam(folder: Path, benchmark: str, subject: str, answers: Sequence[str] = "ABCD") -> None:
+    """A subject of C-Eval or FinEval: five examples, and a question for each answer."""
     shots = [f"{place},例{place},甲,乙,丙,丁,B,1. 因为{place}" for place in range(5)]
-    table(folder / "ceval" / "dev" / f"{subject}_dev.csv", *shots)
+    table(folder / benchmark / "dev" / f"{subject}_dev.csv", *shots)
     asked = [
         f"{place},问{place},{','.join(TRAPS)},{letter}" for place, letter in enumerate(answers)
     ]
     table(
-        folder / "ceval" / "val" / f"{subject}_val.csv", *asked, head="id,question,A,B,C,D,answer"
+        folder / benchmark / "val" / f"{subject}_val.csv", *asked, head="id,question,A,B,C,D,answer"
     )
 
 
