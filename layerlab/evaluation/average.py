@@ -104,7 +104,7 @@ def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts")
 
 def weighted(
     parts: Mapping[str, Mean],
-    weights: Mapping[str, float],
+    weights: Mapping[str, int],
     wanted: Sequence[str],
     what: str = "parts",
 ) -> Average:
@@ -119,7 +119,7 @@ def weighted(
     """
     there = [name for name in wanted if name in parts]
     missing = tuple(name for name in wanted if name not in parts)
-    mean = combined([parts[name] for name in there], [weights[name] for name in there])
+    mean = combined([parts[name] for name in there], [float(weights[name]) for name in there])
     share = f"{len(there)} of {len(wanted)}" if missing else str(len(there))
     lacking = f"; not run: {', '.join(missing)}" if missing else ""
     return Average(mean, f"mean of {share} {what}{lacking}", len(there), missing)
@@ -163,7 +163,7 @@ def _by_category(one: Benchmark, parts: Mapping[str, Mean], wanted: Sequence[str
         missing += [name for name in names if name not in parts]
         there = [parts[name] for name in names if name in parts]
         if there:
-            means[category] = combined(there, [part.n for part in there])
+            means[category] = combined(there, [float(part.n) for part in there])
     what = "parts, (305 Accounting + 334 Certificate + 207 Economy + 305 Finance) / 1151"
     found = weighted(means, FINEVAL, list(FINEVAL), what)
     lacking = f"; not run: {', '.join(missing)}" if missing else ""
