@@ -304,11 +304,11 @@ def _plan(
 ) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
-        "rows": found.digest,
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
         "lora": asdict(lora) if lora else None,
         "arguments": {name: str(value) for name, value in sorted(arguments.items())},
+        "order of rows": found.digest,
     }
 
 
