@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.evaluation.benchmark import BENCHMARKS, declared
 from layerlab.evaluation.reader import (
+    Row,
     of_headless_table,
     of_labelled_lines,
     of_lines,
@@ -117,7 +119,9 @@ def test_labels_and_summaries_stand_in_a_second_file() -> None:
         (of_list, "[{]", "x.csv is not JSON: Expecting property name enclosed in double quotes"),
     ],
 )
-def test_a_fault_is_one_line_with_its_place(read, text: str | bytes, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_is_one_line_with_its_place(
+    read: Callable[[File], Iterator[Row]], text: str | bytes, said: str
+) -> None:
     with pytest.raises(UserError) as error:
         list(read(file(text)))
     assert str(error.value).startswith(said)
