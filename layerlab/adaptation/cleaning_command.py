@@ -1,0 +1,120 @@
+"""`layerlab adapt clean`, `contamination` and `catalogue`; heavy imports only inside."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
+
+
+class Form(StrEnum):
+    """How Unicode is normalised."""
+
+    nfc = "NFC"
+    nfkc = "NFKC"
+    none = "none"
+
+
+def clean(
+    source: Annotated[str, typer.Argument(help="A file, a folder or hf:NAME, as in a recipe.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for text.jsonl and the report.")],
+    form: Annotated[Form, typer.Option(help="Normalisation of Unicode.")] = Form.nfc,
+    shortest: Annotated[int, typer.Option(help="Characters of the shortest document.")] = 50,
+    longest: Annotated[int, typer.Option(help="Characters of the longest one.")] = 10_000_000,
+    repetition: Annotated[bool, typer.Option(help="Leave out what repeats itself.")] = True,
+    near: Annotated[float, typer.Option(help="Similarity of copies; 0 looks for none.")] = 0.8,
+    field: Field = "text",
+    as_json: Json = False,
+) -> None:
+    """Normalise, filter and deduplicate text; report what went and why."""
+    from layerlab.adaptation import cleaning
+    from layerlab.adaptation.repetition import Limits
+    from layerlab.training.section import Source
+
+    rules = cleaning.Rules(
+        form=form.value,
+        shortest=shortest,
+        longest=longest,
+        repetition=Limits() if repetition else None,
+        near=near,
+    )
+    found = cleaning.clean(Source(text=source, field=field), out, rules)
+    _shown(found, as_json)
+    if not as_json:
+        typer.echo(f"What is left: {found.file}")
+
+
+def contamination(
+    source: Annotated[str, typer.Argument(help="Training text: a file, a folder or hf:NAME.")],
+    benchmark: Annotated[
+        list[Path], typer.Option(metavar="DIR", help="Questions: a folder or a file; repeatable.")
+    ],
+    field: Field = "text",
+    most: Annotated[int, typer.Option(help="Questions that are listed.")] = 20,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look for the questions of benchmarks in training text."""
+    from layerlab.adaptation.contamination import contamination as search
+    from layerlab.adaptation.question import questions
+    from layerlab.disk import write_file
+    from layerlab.training.section import Source
+    from layerlab.training.source import opened
+
+    text = opened(Source(text=source, field=field))
+    asked = (one for place in benchmark for one in questions(place))
+    found = search(text.pieces(), asked)
+    if out is not None:
+        write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
+    _shown(found, as_json)
+    if as_json:
+        return
+    for one in found.matches[:most]:
+        typer.echo(
+            f"{one.covered:4.0%}  {_line(one.benchmark)} {_line(one.id)} in document "
+            f"{one.document}: {_line(one.run)}"
+        )
+    if len(found.matches) > most:
+        typer.echo(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
+    for note in (*text.notes, *found.notes):
+        typer.echo(note)
+
+
+def catalogue(as_json: Json = False) -> None:
+    """List the source's corpora: ids, licences, sizes, and how to get them."""
+    from layerlab.adaptation import catalogue as listed
+
+    if as_json:
+        _printed([entry.to_json() for entry in listed.catalogue()])
+        return
+    _drawn(listed.table())
+
+
+def _shown(found: Any, as_json: bool) -> None:
+    if as_json:
+        _printed(found.to_json())
+    else:
+        _drawn(found.table())
+
+
+def _printed(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.flush()
+
+
+def _drawn(table: Any) -> None:
+    from rich.console import Console
+
+    Console(markup=False, highlight=False).print(table)
+
+
+def _line(text: str) -> str:
+    """A text on one line, without what steers a terminal."""
+    return "".join(one if one.isprintable() else " " for one in text)

@@ -1,0 +1,124 @@
+"""The questions of benchmarks in a folder, whatever their rows are called."""
+
+import csv
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from layerlab import UserError
+from layerlab.adaptation.contamination import Question
+
+# What holds a question, by the names that benchmarks use; the first that a row has counts.
+ASKED = (
+    "question",
+    "sentence",
+    "sentence1",
+    "goal",
+    "query",
+    "input",
+    "text",
+    "content",
+    "document",
+)
+BESIDE = ("passage", "sentence2", "premise", "hypothesis")
+KINDS = (".json", ".jsonl", ".csv")
+ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
+
+
+def questions(place: Path) -> Iterator[Question]:
+    """Every question of the .json, .jsonl and .csv files of a folder, or of one such file.
+
+    Archives (.tar.gz, .zip) are read where they lie. A benchmark is called after its file, without
+    the ending; a row by its own id, or its number.
+
+    Raises:
+        UserError: there is no such file, it is not UTF-8, or no row has a question.
+    """
+    if not place.exists():
+        raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
+    found = False
+    for name, data in _files(place):
+        for number, row in enumerate(_rows(name, data), 1):
+            text = _text(row)
+            if text:
+                found = True
+                yield Question(PurePosixPath(name).stem, str(row.get("id") or number), text)
+    if not found:
+        raise UserError(
+            f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
+            f"rows have one of {', '.join(ASKED)}"
+        )
+
+
+def _files(place: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, in an order that does not depend on the machine."""
+    every = sorted(place.rglob("*")) if place.is_dir() else [place]
+    for path in every:
+        if not path.is_file():
+            continue
+        try:
+            if path.name.endswith(".zip"):
+                with zipfile.ZipFile(path) as archive:
+                    for name in sorted(archive.namelist()):
+                        if name.endswith(KINDS):
+                            yield name, archive.read(name)
+            elif path.name.endswith(ARCHIVES):
+                with tarfile.open(path) as archive:
+                    for one in sorted(archive.getmembers(), key=lambda one: one.name):
+                        stream = archive.extractfile(one) if one.isfile() else None
+                        if stream is not None and one.name.endswith(KINDS):
+                            yield one.name, stream.read()
+            elif path.name.endswith(KINDS):
+                yield path.name, path.read_bytes()
+        except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+            raise UserError(f"cannot read {path}: {error}; copy it anew") from None
+
+
+def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
+    if PurePosixPath(name).name.startswith("."):  # what macOS leaves in archives
+        return
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}: byte {error.start} is not UTF-8 text; convert that file first"
+        ) from None
+    if name.endswith(".csv"):
+        lines = list(csv.reader(io.StringIO(text)))
+        head = [cell.strip().lower() for cell in lines[0]] if lines else []
+        if not set(head) & {*ASKED, *BESIDE}:  # as MMLU's: no line of names, the question first
+            yield from ({"question": row[0], "options": row[1:-1]} for row in lines if row)
+            return
+        yield from (dict(zip(head, row, strict=False)) for row in lines[1:])
+        return
+    yield from _objects(name, text)
+
+
+def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a JSON array, or of an object on every line, whatever the ending says."""
+    try:
+        if text.lstrip().startswith("["):
+            rows = json.loads(text)
+        else:
+            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError as error:
+        raise UserError(f"{name} is not JSON: {error}; mend that file") from None
+    for row in rows:
+        if isinstance(row, Mapping):
+            yield {str(key).lower(): value for key, value in row.items()}
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """The question with its options, and what it is about."""
+    first = next((row[name] for name in ASKED if isinstance(row.get(name), str)), "")
+    parts = [row[name] for name in BESIDE if isinstance(row.get(name), str)]
+    options = row.get("options")
+    parts += [first, *(one for one in options or () if isinstance(one, str))] if first else []
+    parts += [
+        row[name] for name in ("a", "b", "c", "d") if first and isinstance(row.get(name), str)
+    ]
+    return "\n".join(part for part in parts if part.strip())

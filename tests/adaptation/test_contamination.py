@@ -1,0 +1,160 @@
+"""Questions of benchmarks are found in training text, however it is cut."""
+
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.adaptation.contamination import Question, contamination
+from layerlab.adaptation.question import questions
+from layerlab.adaptation.unit import units
+from layerlab.training.source import Piece, data_folder
+
+CHINESE = "根据我国反补贴条例以及相关法律法规下列关于此次调查的哪项判断是正确的"
+ENGLISH = " ".join(f"word{number}" for number in range(30))
+alphabet = st.lists(st.sampled_from([*"abc", "民", "法"]), max_size=60)
+
+
+def literal(text: list[str], question: list[str], size: int) -> float:
+    """The share of a question's units in runs that a text has too, by search."""
+    length = min(len(question), size)
+    if length < 8:
+        return 0.0
+    runs = {tuple(text[at : at + length]) for at in range(len(text) - length + 1)}
+    covered: set[int] = set()
+    for at in range(len(question) - length + 1):
+        if tuple(question[at : at + length]) in runs:
+            covered.update(range(at, at + length))
+    return len(covered) / len(question)
+
+
+@settings(max_examples=300)
+@given(alphabet, st.lists(alphabet, min_size=1, max_size=5), st.integers(8, 13))
+def test_it_finds_what_a_search_finds(text, asked, size) -> None:
+    given_text = " ".join(text)
+    given_asked = [("b", str(number), " ".join(one)) for number, one in enumerate(asked)]
+    found = contamination([given_text], given_asked, size=size)
+    got = {one.id: one.covered for one in found.matches}
+    for number, one in enumerate(asked):
+        wanted = literal(units(given_text), units(" ".join(one)), size)
+        assert got.get(str(number), 0.0) == pytest.approx(wanted)
+
+
+@given(st.lists(st.integers(1, 200), max_size=8))
+def test_how_a_document_is_cut_into_pieces_does_not_matter(cuts: list[int]) -> None:
+    document = f"Before. {ENGLISH} after.\n{CHINESE}\nThe end of it"
+    pieces, first = [], 0
+    for cut in [*sorted({one for one in cuts if one < len(document)}), len(document)]:
+        pieces.append(Piece(document[first:cut], first == 0))
+        first = cut
+    asked = [("law", "zh", CHINESE), ("law", "en", ENGLISH), ("law", "no", ENGLISH[::-1])]
+    found = contamination([*pieces, Piece("another " * 20, True)], asked)
+    assert {(one.id, one.covered, one.document) for one in found.matches} == {
+        ("zh", 1.0, 1),
+        ("en", 1.0, 1),
+    }
+    assert found.documents == 2
+
+
+def test_runs_do_not_cross_documents() -> None:
+    half = len(ENGLISH.split()) // 3
+    parts = ENGLISH.split()
+    texts = [" ".join(parts[:half]), " ".join(parts[half : 2 * half]), " ".join(parts[2 * half :])]
+    assert not contamination(texts, [("law", "1", ENGLISH)]).matches
+
+
+def test_case_width_and_punctuation_do_not_hide_a_question() -> None:
+    text = "，".join(CHINESE) + " — " + ENGLISH.upper().replace(" ", ", ")
+    found = contamination([text], [("a", "1", CHINESE), ("b", "2", ENGLISH)])
+    assert [one.covered for one in found.held] == [1.0, 1.0]
+    assert found.benchmarks["a"].held == 1 and found.benchmarks["b"].covered == 1.0
+
+
+def test_a_part_is_touched_and_not_held() -> None:
+    asked = ENGLISH + " " + " ".join(f"other{number}" for number in range(30))
+    found = contamination([ENGLISH], [("a", "1", asked), ("a", "2", "too short to tell")])
+    count = found.benchmarks["a"]
+    assert (count.questions, count.short, count.touched, count.held) == (2, 1, 1, 0)
+    assert found.matches[0].covered == 0.5 and count.covered == 0.5
+    assert found.matches[0].run == " ".join(ENGLISH.split()[:13])
+    assert found.table().row_count == 1
+    assert json.loads(json.dumps(found.to_json()))["matches"][0]["document"] == 1
+
+
+def test_the_wording_that_questions_share_does_not_count() -> None:
+    frame = "choose the one right answer to this question and write down its letter alone please"
+    asked = [("a", str(number), f"{frame} {number} {'x y z ' * 3}{number}") for number in range(12)]
+    assert not contamination([frame], asked).matches
+    assert len(contamination([frame], asked[:9]).matches) == 9
+
+
+def test_what_jec_qa_feeds_is_always_said() -> None:
+    for name in ("lawbench/1-2", "3-6", "layerlab_lawbench", "LawBench"):
+        found = contamination(["text"], [(name, "1", ENGLISH)])
+        assert "LawBench 1-2 and 3-6 are taken from JEC-QA" in found.notes[0]
+    assert contamination(["text"], [("financeiq", "1", ENGLISH)]).notes == ()
+
+
+def test_no_question_is_no_search() -> None:
+    with pytest.raises(UserError, match="there is no question to look for; give benchmarks"):
+        contamination(["text"], [])
+    with pytest.raises(UserError, match="size is 5; expected runs of at least 8 units"):
+        contamination(["text"], [("a", "1", ENGLISH)], size=5)
+
+
+def test_questions_are_read_from_files_of_all_kinds(tmp_path: Path) -> None:
+    row = {"instruction": "Choose.", "question": "Why?", "options": ["(A)one", "(B)two"]}
+    (tmp_path / "1-2.json").write_text(json.dumps([row, {"question": None}], ensure_ascii=False))
+    (tmp_path / "jec.jsonl").write_text(json.dumps(row) + "\n\n" + json.dumps({"id": "x7", **row}))
+    (tmp_path / "eval.csv").write_text('\ufeffid,question,A,B\n3,"So,\nwhat?",01,NA\n', "utf-8")
+    (tmp_path / "plain.csv").write_text("Is it?,yes,no,B\n")
+    (tmp_path / "boolq.jsonl").write_text('{"question": "is it", "passage": "it is", "idx": 0}')
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.writestr("val/law_val.csv", "id,question,A\n0,Who?,me\n")
+        archive.writestr("__MACOSX/._law_val.csv", b"\xff\xfe")
+    with tarfile.open(tmp_path / "z.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "1-2.json", "zero_shot/3-6.json")
+    found = list(questions(tmp_path))
+    assert Question("1-2", "1", "Why?\n(A)one\n(B)two") in found
+    assert Question("jec", "x7", "Why?\n(A)one\n(B)two") in found
+    assert Question("eval", "3", "So,\nwhat?\n01\nNA") in found
+    assert Question("plain", "1", "Is it?\nyes\nno") in found
+    assert Question("boolq", "1", "it is\nis it") in found
+    assert Question("law_val", "0", "Who?\nme") in found
+    assert Question("3-6", "1", "Why?\n(A)one\n(B)two") in found
+    assert len(found) == 8
+
+
+def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no benchmark .*; give a folder or a file"):
+        list(questions(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"holds no questions; expected \.json, \.jsonl, \.csv"):
+        list(questions(tmp_path))
+    (tmp_path / "a.json").write_text("[{")
+    with pytest.raises(UserError, match=r"a.json is not JSON: .*; mend that file"):
+        list(questions(tmp_path))
+    (tmp_path / "a.json").write_bytes(b'{"question": "\xe4"}')
+    with pytest.raises(UserError, match="byte 14 is not UTF-8 text; convert that file first"):
+        list(questions(tmp_path))
+    (tmp_path / "a.json").rename(tmp_path / "a.zip")
+    with pytest.raises(UserError, match=r"cannot read .*a.zip: .*; copy it anew"):
+        list(questions(tmp_path))
+
+
+def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
+    held = data_folder() / "agieval" / "agieval-v1.tar.gz"
+    bench = data_folder() / "lawbench" / "zero_shot.tar.gz"
+    if not (held.is_file() and bench.is_file()):
+        pytest.skip("LAYERLAB_DATA names no folder with AGIEval and LawBench")
+    trained = [one.text for one in questions(held) if one.benchmark.startswith("jec-qa")]
+    tasks = ("1-2", "3-6", "2-1", "3-8")
+    asked = [one for one in questions(bench) if one.benchmark in tasks]
+    found = contamination(trained, asked).benchmarks
+    assert len(trained) > 1900 and all(found[task].questions == 500 for task in tasks)
+    assert found["1-2"].held > 0 and found["3-6"].held > 0
+    assert found["2-1"].held == found["3-8"].held == 0
