@@ -39,12 +39,14 @@ class Parrot(LM):  # type: ignore[misc]
     loglikelihood_rolling = loglikelihood
 
 
-def run(output: str, metadata: dict[str, Any] | None = None) -> tuple[Parrot, dict[str, Any]]:
+def run(
+    output: str, task: str = "layerlab_lawbench", metadata: dict[str, Any] | None = None
+) -> tuple[Parrot, dict[str, Any]]:
     model = Parrot(output)
     with hushed():
         found = lm_eval.simple_evaluate(
             model,
-            tasks=["layerlab_lawbench"],
+            tasks=[task],
             num_fewshot=3,  # the tasks are declared without examples, and stay so
             task_manager=TaskManager(
                 include_path=str(FOLDER), include_defaults=False, metadata=metadata
@@ -79,7 +81,7 @@ def test_the_group_scores_as_the_tasks_do(home: Path) -> None:
 
 
 def test_one_shot_by_metadata(home: Path) -> None:
-    model, _ = run("", {"shots": 1})
+    model, _ = run("", "layerlab_lawbench_1_1", {"shots": 1})
     assert {prompt.split("\n")[0] for prompt, _ in model.asked} == {"请回答。例子：甲。"}
 
 
