@@ -104,7 +104,7 @@ def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts")
 
 def weighted(
     parts: Mapping[str, Mean],
-    weights: Mapping[str, int],
+    weights: Mapping[str, int | float],
     wanted: Sequence[str],
     what: str = "parts",
 ) -> Average:
