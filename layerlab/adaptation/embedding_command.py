@@ -1,0 +1,128 @@
+"""`layerlab adapt embed`: a model with another tokenizer; heavy imports only inside."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab import UserError
+from layerlab.domain import shown
+
+FILE = "embedding.json"
+
+
+def embed(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
+    ],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="DIR", help="The new one, as layerlab adapt vocabulary makes it.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for model and tokenizer.")],
+    input: Annotated[
+        str, typer.Option(help="Start of the embedding: mean, mean-resizing, first or random.")
+    ] = "mean",
+    head: Annotated[
+        str, typer.Option(help="Start of the head; one that is tied follows the embedding.")
+    ] = "mean-resizing",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Text to be compared on; may be repeated.  [default: built-in]"
+        ),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of a window.  [default: all the model can, to 1024]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Give a model another tokenizer; bits per byte before any training, for every start."""
+    from layerlab.adaptation.start import check_start
+    from layerlab.disk import check_folder, write_folder
+
+    check_start("input", input)
+    check_start("head", head)
+    check_folder(out, "model", _ours)
+    from layerlab.adaptation import trial
+    from layerlab.adaptation.importer import load_tokenizer
+    from layerlab.builtin import SAMPLE
+    from layerlab.measures import checkpoint
+    from layerlab.measures.subject import subject
+    from layerlab.training.section import Source
+
+    given = {one: one for one in text} if text else {SAMPLE.name: str(SAMPLE)}
+    texts = {name: trial.sampled(Source(text=one)) for name, one in given.items()}
+    found = subject(model, device=device, dtype=dtype)
+    base, new = _fast(found.tokenizer, model), load_tokenizer(tokenizer)
+    choice = trial.Choice(input=input, head=head, seed=seed, context=context)
+    done = trial.embed(found.model, base, new, texts, choice, _silent if quiet else _told)
+
+    def fill(folder: Path) -> None:
+        found.model.save_pretrained(folder)
+        new.save_pretrained(folder)
+        (folder / FILE).write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    with checkpoint.quiet():
+        write_folder(out, fill, "model", _ours)
+    if as_json:
+        sys.stdout.write(json.dumps(done.to_json(), indent=1) + "\n")
+        return
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    console.print(_table(done))
+    console.print(f"{done.resized.told()}\nThe model: {out}", soft_wrap=True)
+
+
+def _ours(folder: Path) -> bool:
+    """Whether an earlier one lies there."""
+    return (folder / FILE).is_file() and (folder / "config.json").is_file()
+
+
+def _told(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+def _fast(words: Any, name: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
+        return words
+    raise UserError(
+        f"{shown(name)} has no tokenizer of the tokenizers library beside it; expected the "
+        "tokenizer.json that the model was trained with in its folder"
+    )
+
+
+def _table(done: Any) -> Any:
+    """A row for the base and for each way; the last one stays."""
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(done.before)
+    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
+    for heading in ("input", "head", *(f"bits per byte, {name}" for name in names)):
+        table.add_column(Text(heading), justify="left" if heading in ("input", "head") else "right")
+    table.add_row("before", "", *(_bits(done.before[name]) for name in names))
+    for way in done.ways:
+        style = "bold" if way is done.ways[-1] else None
+        cells = (_bits(way.bits[name], done.before[name]) for name in names)
+        table.add_row(way.input, way.head, *cells, style=style)
+    return table
+
+
+def _bits(one: Any, before: Any = None) -> str:
+    change = "" if before is None else f" ({one.bits_per_byte - before.bits_per_byte:+.3f})"
+    return f"{one.bits_per_byte:.3f}{change}"

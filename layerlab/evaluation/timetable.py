@@ -1,0 +1,73 @@
+"""Times of models as a terminal shows them, beside those that the source printed."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.evaluation.accounting import published
+from layerlab.evaluation.latency import Latency, Timed
+from layerlab.evaluation.ratio import Spread
+
+
+def timetable(found: Latency) -> RenderableType:
+    """A row for each contestant and for the source, then the ratios and the verdict."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("model", overflow="fold")
+    for heading in ("parameters", "prefill ms", "decode ms", "weights", "cache", "peak"):
+        table.add_column(heading, justify="right")
+    for one in found.timed:
+        table.add_row(*map(Text, _cells(one)))
+    if found.pair is not None:
+        times = published(found.pair.shape)
+        for name in ("pangu", "llama"):
+            cells = (f"{name}, {found.pair.shape.upper()}, published", "", "")
+            table.add_row(*map(Text, cells), f"{times[f'{name}_ms']:.1f}", *[""] * 3, style="dim")
+    return Group(table, *(Text(line) for line in _lines(found)))
+
+
+def _cells(one: Timed) -> tuple[str, ...]:
+    return (
+        one.name,
+        f"{one.parameters / 1e6:,.1f} M",
+        _milliseconds(one.prefill),
+        _milliseconds(one.decode),
+        _size(one.weights),
+        _size(one.cache),
+        "unknown" if one.peak is None else _size(one.peak),
+    )
+
+
+def _milliseconds(one: Spread) -> str:
+    return f"{one.median:.3g} [{one.low:.3g}, {one.high:.3g}]"
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / 1e6:,.1f} MB"
+
+
+def _lines(found: Latency) -> Iterator[str]:
+    setting = found.setting
+    clock = "processor time" if (setting.device, setting.threads) == ("cpu", 1) else "wall time"
+    yield (
+        f"ms per token, median and quartiles of {setting.repetitions} repetitions in turns; batch "
+        f"{setting.batch}, context {setting.context}, {setting.new} new tokens, {setting.kind}, "
+        f"{setting.device}, {setting.threads} threads, {clock}"
+    )
+    if any(one.random for one in found.timed):
+        yield "weights at random: " + ", ".join(one.name for one in found.timed if one.random)
+    if found.decode is not None and found.prefill is not None:
+        yield (
+            f"first over second, paired, with 95 % intervals: prefill {found.prefill.told()}, "
+            f"decode {found.decode.told()}"
+        )
+    pair, verdict = found.pair, found.verdict
+    if pair is not None and verdict is not None:
+        note = f"; {pair.note}" if pair.note else ""
+        yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
+        yield (
+            f"published, on an Ascend 910A in a setting that is not printed: "
+            f"{published(pair.shape)['ratio']:.3f}"
+        )
+        yield verdict.said
