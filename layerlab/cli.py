@@ -1,5 +1,6 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
 
+import json
 import os
 import sys
 import webbrowser
@@ -13,6 +14,7 @@ import typer
 from layerlab import UserError, __version__
 from layerlab.adaptation.command import adapt
 from layerlab.command import compare, evaluate, train
+from layerlab.evaluation.bench_command import bench
 from layerlab.pause import Paused
 from layerlab.studies.command import study
 
@@ -269,8 +271,6 @@ def variants(
         against=against,
     )
     if as_json:
-        import json
-
         typer.echo(json.dumps(wanted.to_json(), indent=2))
     else:
         from rich.console import Console
@@ -366,6 +366,7 @@ def precision(
 for command in (train, compare, study, evaluate):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
+app.add_typer(bench, name="bench")
 
 
 @app.command()
@@ -375,8 +376,6 @@ def doctor(as_json: Json = False) -> None:
 
     found = diagnose()
     if as_json:
-        import json
-
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
         typer.echo(str(found))
@@ -384,11 +383,10 @@ def doctor(as_json: Json = False) -> None:
 
 def _load(files: list[Path] | None) -> None:
     """Take in variants from outside the package."""
-    if files:
-        from layerlab import registry
+    from layerlab import registry
 
-        for path in files:
-            registry.load(path)
+    for path in files or ():
+        registry.load(path)
 
 
 def _show(report: Any, as_json: bool) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from layerlab.adaptation.embedding_command import embed
+
 DEFAULT = "recipe"
 
 
@@ -71,6 +73,9 @@ def vocabulary(
         typer.echo(f"The tokenizer and its proof: {out}")
     if not changed.proof.holds:
         raise typer.Exit(1)
+
+
+adapt.command()(embed)
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,9 @@ import typer
 
 from layerlab import UserError
 
-bench = typer.Typer(help="Time models beside each other.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Time models beside each other.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @bench.callback()
