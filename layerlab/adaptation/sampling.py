@@ -1,7 +1,6 @@
 """Which rows a stage of tuning reads, in which order, and what share each source has of it."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -14,7 +13,8 @@ from layerlab.adaptation.example import Encoder, Example
 from layerlab.adaptation.packing import best_fit
 from layerlab.training.mixture import parts_of
 
-LONG = "longer than a block before the assistant's first turn ends"
+LONG = "left out: longer than a block before the assistant's first turn ends"
+NONE = "left out: no token of the assistant"
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Tally:
     tokens: int = 0
     answers: int = 0
     cut: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, int] = field(default_factory=dict)
     passes: float = 0.0
 
 
@@ -81,7 +81,8 @@ def source(
         whole = encoder.example(row)
         found = whole.cut(block)
         if not found.answer.any():
-            tally.dropped[LONG if len(whole.ids) > block else "no token of the assistant"] += 1
+            why = LONG if len(whole.ids) > block else NONE
+            tally.dropped[why] = tally.dropped.get(why, 0) + 1
             continue
         tally.cut += len(found.ends) < len(whole.ends) or len(found.ids) < len(whole.ids)
         kept.append(found)

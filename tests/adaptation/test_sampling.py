@@ -97,7 +97,9 @@ def test_what_became_of_the_rows_is_counted() -> None:
 
 def test_a_source_of_which_nothing_is_left_is_refused() -> None:
     encoder = Encoder(speaker())
-    with pytest.raises(UserError, match=r"no row of law can be learned from \(1 longer than a"):
+    with pytest.raises(
+        UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
+    ):
         source("law", [talk("q" * 90, "b")], encoder, block=40, held=0, seed=0)
     with pytest.raises(UserError, match="it is empty"):
         source("law", [], encoder, block=40, held=0, seed=0)

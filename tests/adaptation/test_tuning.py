@@ -22,7 +22,11 @@ from tests.forked import Forked
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 WORDS = speaker()
 ROWS = {
-    "law": [talk(f"what is a contract {number}?", "an agreement") for number in range(20)],
+    "law": [
+        *(talk(f"what is a contract {number}?", "an agreement") for number in range(20)),
+        talk("q" * 200, "too long to learn from"),
+        talk("q", "a", "q" * 200, "its first answer fits"),
+    ],
     "general": [talk(f"say {number}", "hello", "again", "hello there") for number in range(10)],
 }
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
@@ -74,12 +78,19 @@ def test_answers_are_learned_and_counted(done: Tuned) -> None:
     assert set(done.after) == {"law", "general"}
     assert all(done.after[name] < done.before[name] - 0.5 for name in done.after)
     law = done.sources["law"]
-    assert (law.rows, law.held, law.turns, law.passes) == (18, 2, 18, 3.0)
+    assert (law.rows, law.held, law.turns, law.passes) == (19, 2, 19, 3.0)
+    assert law.cut == 1 and sum(law.dropped.values()) == 1
     assert 0 < law.answers < law.tokens
     assert done.curve[0][0] == 0 and done.curve[-1][0] == done.updates
     told = json.loads((done.folder / "result.json").read_text())
-    assert told["after"] == done.after and told["sources"]["law"]["rows"] == 18
-    assert "18 rows, 18 turns" in done.told() and "nats per held-out token" in done.told()
+    assert told["after"] == done.after and told["sources"]["law"]["rows"] == 19
+    assert told["sources"]["law"]["dropped"] == law.dropped
+    assert "1 rows left out: longer than a block" in done.told()
+    assert (
+        "1 rows lost turns at their end" in done.told()
+        and "19 rows, 19 turns" in done.told()
+        and "nats per held-out token" in done.told()
+    )
     again = AutoModelForCausalLM.from_pretrained(done.folder / "model")
     assert same(again, done.model) and not done.model.training
 

@@ -1,0 +1,82 @@
+"""What packing saves in instruction tuning: filling, and time of an update.
+
+    python bench/packing.py [ROWS ...]
+
+ROWS are files of conversations; without them, the finance rows of the data folder. A model of
+one million parameters is tuned on the same tokens in both ways, by turns.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerlab import build
+from layerlab.adaptation.conversation import Conversation, conversations
+from layerlab.adaptation.lesson import Lesson, Rows, course
+from layerlab.adaptation.template import templated
+from layerlab.adaptation.tuning import tune
+from layerlab.training.source import data_folder
+from layerlab.training.words import trained_words
+
+BLOCK, BATCH, ROUNDS = 1024, 8, 3
+TIMED = 64  # conversations, every so many of all
+FINANCE = ("consulting_part", "task_part", "computing_part", "retrieval_part")
+
+
+def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, int, int]:
+    """Rows of a batch in all, their tokens, and those of them that are no filling."""
+    lesson = Lesson(batch=BATCH, held=0.0, pack=pack)
+    found = course(words, {"rows": rows}, lesson, BLOCK)
+    data, batches, real = Rows(found), 0, 0
+    for start in range(0, len(data), BATCH):
+        part = [data[place] for place in range(start, start + BATCH)]
+        batches += found.collator(part)["input_ids"].numel()
+        real += sum(len(one.ids) for row in part for one in row)
+    return len(data), batches, real
+
+
+def timed(rows: list[Conversation], words: Any, *, pack: bool) -> float:
+    """Seconds for one epoch, held-out rows and checkpoints left out."""
+    torch.manual_seed(0)
+    model = build("llama", width=128, layers=4, heads=4, vocab=len(words), context=BLOCK)
+    lesson = Lesson(batch=BATCH, block=BLOCK, held=0.0, pack=pack)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        options: dict[str, Any] = {"save_strategy": "no", "use_cpu": True}
+        tune(model, words, {"rows": rows}, out=Path(folder) / "run", lesson=lesson, **options)
+        return time.perf_counter() - began
+
+
+def main(files: list[str]) -> int:
+    """Print a table; 1 where packing wastes more than a twentieth."""
+    files = files or [
+        str(data_folder() / "zh-sft" / "disc-finllm" / f"{one}.json") for one in FINANCE
+    ]
+    rows = [one for file in files for one in conversations(file)]
+    words = trained_words((turn.text for one in rows for turn in one.turns), 4000)
+    templated(words)
+    print(f"{len(rows)} conversations, blocks of {BLOCK}, updates of {BATCH} rows")
+    shares = {}
+    for pack in (False, True):
+        count, size, real = filling(rows, words, pack=pack)
+        shares[pack] = real / size
+        print(f"pack={pack}: {count} rows, {size:,} places, {real / size:.1%} are tokens")
+    rows = rows[:: max(1, len(rows) // TIMED)][:TIMED]
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(ROUNDS):
+        for pack, found in seconds.items():
+            found.append(timed(rows, words, pack=pack))
+    for pack, found in seconds.items():
+        print(
+            f"pack={pack}: {statistics.median(found):.1f} s (median of {ROUNDS}) for {len(rows)} of them"
+        )
+    return int(shares[True] < 0.95)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
