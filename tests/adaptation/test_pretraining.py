@@ -17,25 +17,25 @@ from layerlab.adaptation.pretraining import Course, Pretrained, pretrain
 from layerlab.adaptation.replay import Blocks, Reading, mixed, stacked
 from layerlab.training.batch import Order
 from layerlab.training.journal import read
-from layerlab.training.launch import ranks
 from tests.adaptation.small import LAW, NATURE, llama, words, written
 from tests.forked import Forked
 
 ROUNDING = 64 * 2.0**-23
 BLOCK = 16
+ROOT = Path(__file__).resolve().parents[2]
 # What a process of its own does: with a number, it ends at that update as if it had been killed.
 PROGRAM = """
 import os, sys
 from pathlib import Path
 from tests.adaptation.test_pretraining import run
 
-folder, end = Path(sys.argv[1]), int(sys.argv[2])
+folder, out, end = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 
 def progress(said, share):
     if said.startswith(f"update {end} of"):
         os._exit(3)
 
-run(folder, folder / "out", progress=progress, use_cpu=True, save_steps=2)
+run(folder, out, progress=progress, save_steps=2)
 """
 
 
@@ -137,22 +137,19 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
 
 
 def test_a_batch_may_be_split(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
-    run(texts, tmp_path / "out", per_device_train_batch_size=1, gradient_checkpointing=True)
+    run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
     near(whole.folder, tmp_path / "out")
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(
     whole: Pretrained, texts: Path, tmp_path: Path
 ) -> None:
-    for name in ("law.jsonl", "nature.jsonl", "cache"):
-        (tmp_path / name).symlink_to(texts / name)
-    program = Forked("-c", PROGRAM, tmp_path, "5")
-    assert program.wait().returncode == 3
     out = tmp_path / "out"
+    assert Forked("-c", PROGRAM, texts, out, "5").wait().returncode == 3
     assert not (out / "model").exists() and (out / "checkpoint-4").is_dir()
     # One that was being written when the end came: its state, written last, is missing.
     (out / "checkpoint-6").mkdir()
-    resumed = run(tmp_path, out, save_steps=2)
+    resumed = run(texts, out, save_steps=2)
     assert all(torch.equal(one, weights(out)[name]) for name, one in weights(whole.folder).items())
     ours, theirs = (
         [event for event in read(folder) if event["kind"] == "evaluate"]
@@ -171,15 +168,14 @@ def test_a_finished_run_is_told_again(whole: Pretrained, texts: Path) -> None:
 
 
 def test_two_processes_train_like_one(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
-    for name in ("law.jsonl", "nature.jsonl", "cache"):
-        (tmp_path / name).symlink_to(texts / name)
-    running = [
-        Forked("-c", PROGRAM, tmp_path, "0", env={**os.environ, "OMP_NUM_THREADS": "1", **rank})
-        for rank in ranks(2)
-    ]
-    for one in running:
-        done = one.wait()
-        assert done.returncode == 0, done.stderr[-4000:]
+    """As a user starts them: accelerate launch, copies of the model (DDP), gloo."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    alone = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", *alone]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = Forked(*launch, script, texts, tmp_path / "out", "-1", env=settings).wait()
+    assert done.returncode == 0, done.stderr[-4000:]
     near(whole.folder, tmp_path / "out")
     ours, theirs = (
         [event for event in read(folder) if event["kind"] == "evaluate"]
@@ -192,7 +188,7 @@ def test_two_processes_train_like_one(whole: Pretrained, texts: Path, tmp_path: 
 
 def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     """The experiment of domain.md, section 4, at a size for a test."""
-    written(tmp_path / "law.jsonl", LAW, 60, 1)
+    written(tmp_path / "law.jsonl", LAW, 30, 1)
     written(tmp_path / "nature.jsonl", NATURE, 90, 2)
     model = llama(width=32)
     base = pretrain(
@@ -234,6 +230,8 @@ def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
     assert sum(one.blocks for one in found.sources) == 16
 
 
+# PEFT asks transformers by a name that is on its way out.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
