@@ -44,6 +44,7 @@ class Benchmark:
         group: the heading of the source over several benchmarks.
         language: of its prompts.
         split: the part that is scored; it has answers.
+        first: so many questions of it are scored, where the source scores no more; 0: all.
         shots_split: the part that examples come from, in the order of its file; None: no examples.
         shots: the usual number of examples.
         most_shots: so many examples are there for every subject.
@@ -56,7 +57,7 @@ class Benchmark:
         licence: of its data.
         source: where its data comes from.
         hub: its name on the Hugging Face Hub, where it has a home there.
-        hub_config: the configuration there, with `{subject}` in place of the subject's name.
+        hub_files: which files there are the original ones; none where it has only other tables.
         folder: where it lies in the data folder.
         form: how its files are written.
         files: for every split, the files of a subject, with `{file}` in place of `Subject.file`.
@@ -68,6 +69,7 @@ class Benchmark:
     group: Group
     language: Literal["zh", "en"]
     split: str
+    first: int = 0
     shots_split: str | None = None
     shots: int = 0
     most_shots: int = 0
@@ -80,7 +82,7 @@ class Benchmark:
     licence: str
     source: str
     hub: str | None = None
-    hub_config: str | None = None
+    hub_files: tuple[str, ...] = ()
     folder: str
     form: Form
     files: Mapping[str, tuple[str, ...]] = field(hash=False)

@@ -64,10 +64,12 @@ def questions(
     """
     read = _READERS[benchmark.name]
     found = [read(row) for row in rows(benchmark, subject, split, folder)]
-    for one in found:
+    if benchmark.first and split == benchmark.split:
+        found = found[: benchmark.first]
+    answered = [one for one in found if one.answered]
+    for one in answered:
         if not one.text.strip():
             raise UserError(f"{one.place} has an empty question; mend that line or leave it out")
-    answered = [one for one in found if one.answered]
     if not answered:
         file = found[0].place.rpartition(", ")[0]
         raise UserError(
@@ -207,10 +209,10 @@ def _of_eprstmt(row: Row) -> Question:
 
 
 def _of_summary(row: Row) -> Question:
+    """Some articles of XSum are empty; there is nothing to sum up, and they are left out."""
+    text = row.text("dialogue", "document", "text", "content")
     return Question(
-        place=row.place,
-        text=row.text("dialogue", "document", "text", "content"),
-        reply=row.text("summary", "abst"),
+        place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
     )
 
 

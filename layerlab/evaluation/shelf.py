@@ -1,5 +1,7 @@
 """Where the files of a benchmark lie: in its folder, at any depth, or in an archive there.
 
+What is not in the data folder is taken from the Hub, where its authors keep the same files there.
+
 Archives are read in memory and never unpacked, so no name in them can lead outside.
 """
 
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 from layerlab import UserError
 from layerlab.evaluation.declaration import Benchmark, Subject
+from layerlab.evaluation.remote import held
 from layerlab.training.source import data_folder
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -40,17 +43,20 @@ def fetched(
         raise UserError(
             f"{benchmark.title} has no split {split!r}; expected {' or '.join(benchmark.files)}"
         )
-    home = (folder or data_folder()) / benchmark.folder
+    home = _home(benchmark, folder)
     wanted = [pattern.format(file=subject.file) for pattern in benchmark.files[split]]
-    return [_found(home, path) or _missing(benchmark, home, path) for path in wanted]
+    return [_found(home, path) or _from_afar(benchmark, home, path) for path in wanted]
 
 
 def here(benchmark: Benchmark, folder: Path | None = None) -> bool:
     """Whether the scored split of the first subject of a benchmark is in the data folder."""
-    try:
-        return bool(fetched(benchmark, benchmark.subjects[0], benchmark.split, folder))
-    except UserError:
-        return False
+    files = benchmark.files[benchmark.split]
+    home, first = _home(benchmark, folder), benchmark.subjects[0]
+    return all(_found(home, pattern.format(file=first.file)) for pattern in files)
+
+
+def _home(benchmark: Benchmark, folder: Path | None) -> Path:
+    return (folder or data_folder()) / benchmark.folder
 
 
 def _found(home: Path, wanted: str) -> File | None:
@@ -110,8 +116,17 @@ def _of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, stream.read()
 
 
-def _missing(benchmark: Benchmark, home: Path, wanted: str) -> File:
+def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
+    """What is not in the data folder, from the Hub, where that has the same files."""
+    tried = ""
+    if benchmark.hub_files:
+        try:
+            found = _found(held(benchmark), wanted)
+        except UserError as error:
+            found, tried = None, f" ({str(error).partition(';')[0]})"
+        if found:
+            return found
     raise UserError(
         f"{benchmark.title} is not here: expected {home / wanted}, or an archive in {home} that "
-        f"holds it; get it from {benchmark.source}, or name its place in LAYERLAB_DATA"
+        f"holds it{tried}; get it from {benchmark.source}, or name its place in LAYERLAB_DATA"
     )

@@ -162,6 +162,17 @@ def test_summaries_are_replies(tmp_path: Path) -> None:
     assert (found.text, found.reply) == ("长文", "短")
 
 
+def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_path: Path) -> None:
+    rows = [{"dialogue": f"long {place}", "summary": "short"} for place in range(1001)]
+    lines(tmp_path / "xsum/dev.jsonl", *rows[:3], {"dialogue": "\n", "summary": "s"}, *rows[3:])
+    found = only("xsum", tmp_path)
+    assert len(found) == 999
+    assert found[-1].text == "long 998"
+    xsum = declared("xsum")
+    (said,) = oddities(xsum, xsum.subjects[0], "dev", tmp_path)
+    assert said == f"{tmp_path}/xsum/dev.jsonl, line 4 has no answer; it is left out"
+
+
 # AGIEval: one question of JEC-QA is published without an answer.
 ANSWERED = {
     **{"ceval": 1346, "cmmlu": 11582, "mmlu": 14042, "agieval": 8268, "boolq": 3270},

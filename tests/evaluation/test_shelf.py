@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
+from layerlab.evaluation import remote
 from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.shelf import fetched, here
 
@@ -66,9 +67,36 @@ def test_missing_data_say_where_to_get_them(tmp_path: Path) -> None:
         fetched(CEVAL, PART, "val", tmp_path)
     assert str(error.value) == (
         f"C-Eval is not here: expected {tmp_path}/ceval/val/law_val.csv, or an archive in "
-        f"{tmp_path}/ceval that holds it; get it from github.com/hkust-nlp/ceval, "
-        "or name its place in LAYERLAB_DATA"
+        f"{tmp_path}/ceval that holds it (cannot get ceval/ceval-exam from the Hub: HF_HUB_OFFLINE "
+        "is set, and no copy that is kept here can be read); get it from "
+        "github.com/hkust-nlp/ceval, or name its place in LAYERLAB_DATA"
     )
+    boolq = declared("boolq")
+    with pytest.raises(UserError, match=r"superglue that holds it; get it from super\.gluebench"):
+        fetched(boolq, boolq.subjects[0], "val", tmp_path)
+
+
+def test_what_is_not_in_the_folder_comes_from_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that the Hub's own library keeps, as it lays it out, read without a network."""
+    home = tmp_path / "hub" / "datasets--ceval--ceval-exam"
+    put(home, "refs/main", "0" * 40)
+    kept = home / "snapshots" / ("0" * 40) / "ceval-exam.zip"
+    kept.parent.mkdir(parents=True)
+    with zipfile.ZipFile(kept, "w") as packed:
+        packed.writestr("val/law_val.csv", "from the Hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    try:
+        (found,) = fetched(CEVAL, PART, "val", tmp_path)
+        assert found == (f"{kept}:val/law_val.csv", b"from the Hub")
+        assert not here(CEVAL, tmp_path)
+        put(tmp_path, "ceval/val/law_val.csv", "in the folder")
+        assert fetched(CEVAL, PART, "val", tmp_path)[0].content == b"in the folder"
+        with pytest.raises(UserError, match=r"dev/law_dev.csv, or an archive in .* that holds it;"):
+            fetched(CEVAL, PART, "dev", tmp_path)
+    finally:
+        remote._downloaded.cache_clear()
 
 
 def test_an_unknown_split_names_the_known_ones(tmp_path: Path) -> None:
