@@ -1,0 +1,213 @@
+"""Tables of settings: plain values or TOML, checked against sections; what is wrong is named."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from layerlab import UserError
+from layerlab.domain import shown
+
+Whole = TypeVar("Whole", bound=BaseModel)
+
+
+def checked(kind: type[Whole], content: Mapping[str, Any], place: str) -> Whole:
+    """Sections from plain values.
+
+    Raises:
+        UserError: a key that no section has, or a value that a setting does not take.
+    """
+    try:
+        # By way of JSON: a strict model then takes its arrays as tuples, and nothing else as such.
+        return kind.model_validate_json(json.dumps(content, default=str))
+    except ValidationError as error:
+        # Where a name or a table may stand, the table's own errors lie deeper, and say more.
+        deepest = max(error.errors(), key=lambda one: len(one["loc"]))
+        raise UserError(_told(kind, deepest, place)) from None
+
+
+def changed(
+    whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
+) -> Whole:
+    """The same with settings by their paths, as `{"train.batch": 8}`.
+
+    Args:
+        exclusive: by the name of a table, settings of which the one that is set ousts the others.
+
+    Raises:
+        UserError: there is no such setting, or it takes no such value.
+    """
+    kind, content = type(whole), whole.model_dump(mode="json")
+    for path, value in settings.items():
+        table = content
+        head, options, option = path.partition(".options.")
+        *tables, last = [*head.split("."), *(["options", option] if options else [])]
+        for depth, name in enumerate(tables):
+            if table.get(name, 0) is None and _section(kind, tables[: depth + 1]):
+                table[name] = {}
+            if isinstance(table.get(name), list):
+                raise _listed(path, name, table[name])
+            if not isinstance(table.get(name), dict):
+                raise _unknown(kind, path)
+            table = table[name]
+        if last not in table and last not in _keys(kind, tables) and not options:
+            raise _unknown(kind, path)
+        table[last] = value
+        others = exclusive.get(tables[-1], ()) if tables else ()
+        if last in others:
+            table.update({name: None for name in others if name != last})
+    return checked(kind, content, ", ".join(settings))
+
+
+def load_table(
+    given: str | PathLike[str], home: str, what: str = "a recipe"
+) -> tuple[dict[str, Any], str]:
+    """The content of a TOML file, or of one of a package by its name, and what errors call it.
+
+    The content has a `name`: what the file is called, where it gives no other.
+
+    Args:
+        home: the package in whose folder `recipes` there are some by name.
+        what: is read, in words.
+
+    Raises:
+        UserError: there is none, or it is not TOML.
+    """
+    path = Path(given)
+    if not path.suffix and not path.exists():
+        return {"name": str(given), **tomllib.loads(_packaged(str(given), home))}, str(given)
+    bare = what.removeprefix("a ")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UserError(
+            f"cannot read the {bare} {str(path)!r}: {reason}; give a TOML file or one of "
+            f"{', '.join(packaged(home))}"
+        ) from None
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not TOML: {error}; mend that line") from None
+    return {"name": path.stem, **content}, str(path)
+
+
+def packaged(home: str) -> list[str]:
+    """Names of the recipes that come with a package, as `layerlab.training`."""
+    folder = files(home) / "recipes"
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def _packaged(name: str, home: str) -> str:
+    known = packaged(home)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(
+            f"no recipe {shown(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
+        )
+    return (files(home) / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _told(kind: type[BaseModel], error: ErrorDetails, place: str) -> str:
+    """The first error of a validation, in one line."""
+    # A table where a name may stand too is tried as both: only its own errors are of use.
+    where = [str(part) for part in error["loc"] if not _branch(str(part))]
+    path = ".".join(where)
+    if error["type"] == "extra_forbidden":
+        *tables, last = where
+        known = _keys(kind, tables)
+        near = difflib.get_close_matches(last, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        table = f"[{'.'.join(tables)}]" if tables else "a recipe"
+        return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
+    if error["type"] == "value_error":
+        return f"{place}: {error['msg'].removeprefix('Value error, ')}"
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    given = f" is {shown(error['input'])}" if error["type"] != "missing" else ""
+    # A place that is a list of settings may name this one already.
+    named = any(f"{path}.".startswith(f"{one}.") for one in place.split(", "))
+    return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
+
+
+def _branch(part: str) -> bool:
+    """Whether a part of a place only says which of several kinds was tried."""
+    return part == "str" or part[:1].isupper() or "[" in part
+
+
+def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:
+    """The section at a path, as far as there is one."""
+    found: type[BaseModel] | None = kind
+    for name in tables:
+        if name.isdigit():
+            continue
+        if found is None or name not in found.model_fields:
+            return None
+        found = next(iter(_models([found.model_fields[name].annotation])), None)
+    return found
+
+
+def _keys(kind: type[BaseModel], tables: Sequence[str]) -> list[str]:
+    """The keys of a section by its path, or of the last one on the way to it."""
+    paths = (tables[:end] for end in range(len(tables), -1, -1))
+    return sorted(next(one for path in paths if (one := _section(kind, path))).model_fields)
+
+
+def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
+    """The sections among types, inside of tuples and unions too."""
+    found = []
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.append(kind)
+        found += _models(list(getattr(kind, "__args__", ())))
+    return found
+
+
+def _unknown(kind: type[BaseModel], path: str) -> UserError:
+    """A path that leads nowhere: its first name that is not known, and the nearest that is."""
+    names = path.split(".")
+    section: type[BaseModel] | None = kind
+    known: list[str] = []
+    hint = ""
+    for depth, name in enumerate(names):
+        if section is None:
+            hint = f"{'.'.join(names[:depth])} is a value, no table; "
+            break
+        known = sorted(section.model_fields)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            if near:
+                meant = ".".join([*names[:depth], near[0], *names[depth + 1 :]])
+                hint = f"did you mean {meant!r}? "
+            break
+        section = next(iter(_models([section.model_fields[name].annotation])), None)
+    return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _listed(path: str, name: str, given: list[Any]) -> UserError:
+    """A path into a list."""
+    place = f"{path.partition(f'.{name}.')[0]}.{name}"
+    place = name if path.startswith(f"{name}.") else place
+    example = _toml(given[:1]) if given else "[...]"
+    return UserError(
+        f"a recipe has no setting {path!r}: {place} is a list, and a list is set whole; "
+        f"write {place} = {example}"
+    )
+
+
+def _toml(value: Any) -> str:
+    """A JSON value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
+        pairs = (f"{json.dumps(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
