@@ -11,7 +11,7 @@ from typing import Any
 
 from layerlab.evaluation.lawbench.rows import scored_rows
 from layerlab.evaluation.lawbench.task import TASKS
-from layerlab.evaluation.metrics.edit import EditCount, edit_count, edit_f
+from layerlab.evaluation.metrics.edit import edit_count
 
 
 def documents(subject: str, shots: int = 0, folder: str | None = None, **_: Any) -> dict[str, Any]:
@@ -40,16 +40,3 @@ def correction_marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str
     """As `marks`, with the edits of the sentence counted for an F over all of them."""
     count = edit_count(doc["question"].split("\n")[0], results[0], doc["answer"])
     return {**marks(doc, results), "corpus": list(count)}
-
-
-def corpus_f(counts: Sequence[Sequence[int]]) -> float:
-    """F0.5 of the edits of all sentences together, as the source takes it.
-
-    Source: fei23, document proofreading.
-    Differs: as `edit_count`.
-
-    Example:
-        >>> corpus_f([[1, 0, 0], [0, 0, 0]])
-        1.0
-    """
-    return edit_f(EditCount(*(sum(column) for column in zip(*counts, strict=True))))

@@ -15,7 +15,7 @@ import layerlab.evaluation  # noqa: E402
 from layerlab.evaluation.average import official  # noqa: E402
 from layerlab.evaluation.benchmark import LAWBENCH  # noqa: E402
 from layerlab.evaluation.harness import hushed  # noqa: E402
-from layerlab.evaluation.lawbench.document import corpus_f  # noqa: E402
+from layerlab.evaluation.lawbench.corpus import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.task import TASKS  # noqa: E402
 from layerlab.evaluation.score import Mean  # noqa: E402
 
