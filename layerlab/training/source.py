@@ -17,13 +17,19 @@ from typing import Any, NamedTuple
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training import archive
 from layerlab.training.hub import hub
 from layerlab.training.section import Source
 
 HUB = "hf:"
 DOCUMENTATION = "python-docs"
-# Where they lie in the data folder; their documents end in a blank line.
-KEPT = {"brown": "brown/brown.txt.gz", "wiki-zh": "zh-general/cn_wiki_sample.txt"}
+# Where they lie in the data folder: texts whose documents end in a blank line, or an archive whose
+# files are documents.
+KEPT = {
+    "brown": "brown/brown.txt.gz",
+    "wiki-zh": "zh-general/cn_wiki_sample.txt",
+    "law-zh": "zh-law-statutes/statutes.tar.gz",
+}
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
 ENDINGS = (*PLAIN, *TABLES)
@@ -150,13 +156,18 @@ def _kept(name: str) -> Text:
         )
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
-    return Text(name=name, identity=fingerprint(path), pieces=partial(_parted, path))
+    read = _archived if path.name.endswith(archive.ENDING) else _parted
+    return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
 
 
 def data_folder() -> Path:
     """Where larger data lies: LAYERLAB_DATA, or beside the project."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
+
+
+def _archived(path: Path) -> Iterator[Piece]:
+    return (Piece(text, True) for text in archive.documents(path))
 
 
 def _parted(path: Path) -> Iterator[Piece]:
