@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.evaluation.benchmark import BENCHMARKS, declared
 from layerlab.evaluation.question import Question, letters_of, oddities, questions
+from layerlab.evaluation.reader import rows
 from layerlab.evaluation.shelf import here
 from tests.evaluation.written import HEAD, TRAPS, lines, table
 
@@ -173,27 +174,22 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
     assert said == f"{tmp_path}/xsum/dev.jsonl, line 4 has no answer; it is left out"
 
 
-# AGIEval: one question of JEC-QA is published without an answer.
-ANSWERED = {
-    **{"ceval": 1346, "cmmlu": 11582, "mmlu": 14042, "agieval": 8268, "boolq": 3270},
-    **{"ax-b": 1104, "piqa": 1838, "financeiq": 7123, "fineval": 1151},
-}
-
-
-@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize(
+    "name", ["ceval", "cmmlu", "mmlu", "agieval", "boolq", "ax-b", "piqa", "financeiq", "fineval"]
+)
 def test_published_questions_have_answers_among_their_options(data: Path, name: str) -> None:
     benchmark = BENCHMARKS[name]
     if not here(benchmark, data):
         pytest.skip(f"no shared data: {benchmark.title} is not among them")
-    found = [
-        one
-        for subject in benchmark.subjects
-        for one in questions(benchmark, subject, benchmark.split, data)
-    ]
-    assert len(found) == ANSWERED[name]
-    for one in found:
-        assert one.reply or max(one.right) < len(one.options)
-        assert not benchmark.options or len(one.options) == benchmark.options
+    bare = 0
+    # Of the many subjects of CMMLU and MMLU, all of one format, some.
+    for subject in benchmark.subjects[:: 8 if len(benchmark.subjects) > 52 else 1]:
+        found = questions(benchmark, subject, benchmark.split, data)
+        bare += len(rows(benchmark, subject, benchmark.split, data)) - len(found)
+        for one in found:
+            assert one.reply or max(one.right) < len(one.options)
+            assert not benchmark.options or len(one.options) == benchmark.options
+    assert bare == (name == "agieval")  # one question of JEC-QA is published without an answer
 
 
 def test_fineval_has_the_weights_of_the_source(data: Path) -> None:
