@@ -1,6 +1,5 @@
 """`layerlab.evaluate`: models put to benchmarks, as the sources did, and what that came to."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from layerlab import UserError, __version__
-from layerlab.domain import shown
-from layerlab.evaluation.against import compared, differing
+from layerlab.evaluation.against import costs, differences
 from layerlab.evaluation.beside import published_rows
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.display import Bar, Silent, Watch
@@ -20,7 +18,7 @@ from layerlab.evaluation.keeper import LEAVES, Keeper
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.outcome import Result, load_result
 from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
-from layerlab.evaluation.shelf import fetched
+from layerlab.evaluation.preparation import available, data_from, engine, tasks_of
 from layerlab.evaluation.suite import chosen
 from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
 from layerlab.evaluation.token import words
@@ -30,7 +28,6 @@ from layerlab.measures.subject import Subject, subject
 from layerlab.measures.thread import threads
 from layerlab.pause import Paused
 
-DATA = "LAYERLAB_DATA"
 Given = str | PathLike[str]
 
 
@@ -132,8 +129,8 @@ def examined(question: Question, *, progress: bool = True) -> Result:
     with ExitStack() as stack:
         if question.out is not None:
             stack.enter_context(locked(question.out))
-        stack.enter_context(_data(question.data))
-        there, left_out = _here(benchmarks)
+        stack.enter_context(data_from(question.data))
+        there, left_out = available(benchmarks)
         content = _asked(question, there, left_out, progress)
     result = Result(content)
     return result if question.out is None else result.save(question.out)
@@ -145,8 +142,8 @@ def _asked(
     left_out: list[dict[str, str]],
     progress: bool,
 ) -> dict[str, Any]:
-    sitting = _engine()
-    leaves = _leaves(sitting, question.options, benchmarks, left_out)
+    sitting = engine()
+    leaves = tasks_of(sitting, question.options, benchmarks, left_out)
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = Keeper(question.out)
     records: list[dict[str, Any]] = []
@@ -188,7 +185,7 @@ def _summed(
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": __version__,
-        "engine": _engine().ENGINE,
+        "engine": engine().ENGINE,
         "suite": question.suite,
         "options": question.options.to_json(),
         "arms": arms,
@@ -196,12 +193,12 @@ def _summed(
         "groups": group_rows(benchmarks),
         "sections": sections,
         "subjects": records,
-        "precision": _costs(arms, records),
+        "precision": costs(arms, records),
         "left_out": left_out,
         "remarks": remarks,
     }
     if question.against is not None:
-        found, said = _differences(question.against, names, records)
+        found, said = differences(question.against.content, names, records)
         content |= {"compared": found, "remarks": [*remarks, *said]}
     if question.compare:
         content["published"] = published_rows(names, benchmarks, records, sections)
@@ -211,55 +208,6 @@ def _summed(
             "examples and scoring are only partly known",
         ]
     return content
-
-
-def _leaves(
-    sitting: Any, options: Options, benchmarks: Sequence[Benchmark], left_out: list[dict[str, str]]
-) -> list[Any]:
-    """The tasks of all benchmarks, in order; a benchmark that cannot be read is left out."""
-    found: list[Any] = []
-    for benchmark in benchmarks:
-        try:
-            tasks = sitting.load_tasks(
-                sitting.TASKS, options.group(benchmark), options.changes(benchmark)
-            )
-        except UserError as error:
-            left_out.append(_left(benchmark, error))
-            continue
-        found += [
-            sitting.Leaf(benchmark, part, tasks[benchmark.leaf(part)])
-            for part in benchmark.subjects
-        ]
-    if not found:
-        _refuse(left_out)
-    return found
-
-
-def _here(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[dict[str, str]]]:
-    """Benchmarks whose data is here, and the others with the reason."""
-    there, left_out = [], []
-    for benchmark in benchmarks:
-        try:
-            fetched(benchmark, benchmark.subjects[0], benchmark.split)
-            there.append(benchmark)
-        except UserError as error:
-            left_out.append(_left(benchmark, error))
-    if not there:
-        _refuse(left_out)
-    return there, left_out
-
-
-def _left(benchmark: Benchmark, error: UserError) -> dict[str, str]:
-    return {"benchmark": benchmark.name, "title": benchmark.title, "reason": str(error)}
-
-
-def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
-    others = [one["title"] for one in left_out[1:]]
-    more = f"; nor can {', '.join(others)} be read" if others else ""
-    raise UserError(
-        f"nothing can be asked: {left_out[0]['reason']}{more}; type layerlab evaluate --list to "
-        "see what is here"
-    )
 
 
 def _loaded(question: Question, model: Any) -> Subject:
@@ -278,89 +226,12 @@ def _arm(
     return {"arm": unique, "model": loaded.name, "precision": arithmetic.name, **loaded.facts()}
 
 
-def _costs(
-    arms: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """What each arithmetic costs against the model as it was loaded."""
-    found: list[dict[str, Any]] = []
-    plain: Mapping[str, Any] = {}
-    for arm in arms:
-        if "perplexity" not in arm:
-            continue
-        found.append({"arm": arm["arm"], **arm["perplexity"]})
-        if not arm["precision"]:
-            plain = arm
-            continue
-        ours, theirs = _of(records, arm["arm"]), _of(records, plain["arm"])
-        rows = compared(ours, theirs, str(plain["arm"]))
-        found += [row for row in rows if row["title"] != "forgetting"]
-    return found
-
-
-def _differences(
-    earlier: Result, names: Sequence[str], records: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Of every model of ours to the one of the same name there, or to the only one."""
-    content = earlier.content
-    there = [str(one["arm"]) for one in content["arms"]]
-    found: list[dict[str, Any]] = []
-    said: dict[str, None] = {}
-    for name in names:
-        if name not in there and len(there) != 1:
-            raise UserError(
-                f"--against holds {', '.join(map(shown, there))}, and none is called "
-                f"{shown(name)}; give the results of a single model"
-            )
-        other = name if name in there else there[0]
-        ours, theirs = _of(records, name), _of(content["subjects"], other)
-        found += compared(ours, theirs, f"{other}, earlier")
-        said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
-    return found, list(said)
-
-
-def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
-    return [one for one in records if one["arm"] == arm]
-
-
 def _options(given: Mapping[str, Any]) -> Options:
     known = Options.__dataclass_fields__
     strange = [name for name in given if name not in known]
     if strange:
         raise UserError(f"evaluate knows no option {strange[0]!r}; expected {', '.join(known)}")
     return Options(**given)
-
-
-def _engine() -> Any:
-    """The part that needs lm-eval, which is an extra.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        from layerlab.evaluation import sitting
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("lm_eval", "jieba"):
-            raise
-        raise UserError(
-            f"evaluation needs {error.name}, which is not installed; type "
-            "pip install 'layerlab[eval]'"
-        ) from None
-    return sitting
-
-
-@contextmanager
-def _data(folder: Path | None) -> Iterator[None]:
-    """Readers find their files in a folder, until the block ends."""
-    before = os.environ.get(DATA)
-    if folder is not None:
-        os.environ[DATA] = str(folder)
-    try:
-        yield
-    finally:
-        if folder is not None and before is None:
-            del os.environ[DATA]
-        elif folder is not None:
-            os.environ[DATA] = str(before)
 
 
 @contextmanager

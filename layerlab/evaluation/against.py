@@ -67,6 +67,49 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     return list(found)
 
 
+def costs(
+    arms: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What each arithmetic costs against the model as it was loaded."""
+    found: list[dict[str, Any]] = []
+    plain: Mapping[str, Any] = {}
+    for arm in arms:
+        if "perplexity" not in arm:
+            continue
+        found.append({"arm": arm["arm"], **arm["perplexity"]})
+        if not arm["precision"]:
+            plain = arm
+            continue
+        ours, theirs = _of(records, arm["arm"]), _of(records, plain["arm"])
+        rows = compared(ours, theirs, str(plain["arm"]))
+        found += [row for row in rows if row["title"] != "forgetting"]
+    return found
+
+
+def differences(
+    earlier: Mapping[str, Any], names: Sequence[str], records: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Of every model of ours to the one of the same name there, or to the only one."""
+    there = [str(one["arm"]) for one in earlier["arms"]]
+    found: list[dict[str, Any]] = []
+    said: dict[str, None] = {}
+    for name in names:
+        if name not in there and len(there) != 1:
+            raise UserError(
+                f"--against holds {', '.join(map(shown, there))}, and none is called "
+                f"{shown(name)}; give the results of a single model"
+            )
+        other = name if name in there else there[0]
+        ours, theirs = _of(records, name), _of(earlier["subjects"], other)
+        found += compared(ours, theirs, f"{other}, earlier")
+        said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
+    return found, list(said)
+
+
+def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
+    return [one for one in records if one["arm"] == arm]
+
+
 def _paired(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[str, Mean]]:
     """Mean differences of the questions that both answered, by benchmark and subject."""
     other = {one["task"]: one for one in theirs}

@@ -32,7 +32,7 @@ class Mean:
         return f"{factor * self.value:.2f}{error}"
 
 
-def mean(scores: Sequence[float]) -> Mean:
+def mean(scores: Sequence[int | float]) -> Mean:
     """Mean of the scores of independent questions.
 
         error = s / sqrt(n)   with   s the standard deviation over n - 1
@@ -46,7 +46,7 @@ def mean(scores: Sequence[float]) -> Mean:
     return Mean(fmean(scores) if scores else math.nan, error, n)
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
+def paired(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
     """Mean difference over the same questions; what makes a question hard for both cancels.
 
     Args:
@@ -60,7 +60,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
     return mean([one - other for one, other in zip(ours, theirs, strict=True)])
 
 
-def combined(parts: Sequence[Mean], weights: Sequence[float] | None = None) -> Mean:
+def combined(parts: Sequence[Mean], weights: Sequence[int | float] | None = None) -> Mean:
     """Weighted mean of independent means, its error propagated from theirs.
 
         value = sum w m / sum w      error = sqrt(sum (w e)^2) / sum w
@@ -73,7 +73,7 @@ def combined(parts: Sequence[Mean], weights: Sequence[float] | None = None) -> M
         >>> combined([Mean(0.5, 0.3, 10), Mean(0.7, 0.4, 10)])
         Mean(value=0.6, error=0.25, n=20)
     """
-    shares = list(weights) if weights is not None else [1.0] * len(parts)
+    shares = list(weights) if weights is not None else [1] * len(parts)
     total = sum(shares)
     if not parts or not total:
         return Mean(math.nan, None, 0)
