@@ -19,7 +19,7 @@ from layerlab.evaluation.lawbench.corpus import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.task import TASKS  # noqa: E402
 from layerlab.evaluation.score import Mean  # noqa: E402
 
-FOLDER = Path(layerlab.evaluation.__file__).parent / "tasks"
+FOLDER = Path(layerlab.evaluation.__file__).parent / "tasks" / "lawbench"
 
 
 class Parrot(LM):  # type: ignore[misc]
@@ -86,7 +86,7 @@ def test_one_shot_by_metadata(home: Path) -> None:
 
 
 def test_every_leaf_says_what_it_is(home: Path) -> None:
-    manager = TaskManager(include_path=str(FOLDER / "lawbench"), include_defaults=False)
+    manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
     with hushed():
         tasks = manager.load(["layerlab_lawbench"])["tasks"]
     assert list(tasks) == [LAWBENCH.leaf(subject) for subject in LAWBENCH.subjects]
