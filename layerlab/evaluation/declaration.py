@@ -1,11 +1,15 @@
 """What is declared of a benchmark: its subjects, its files, its way of scoring, its average."""
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+
+from layerlab import UserError
+from layerlab.domain import shown
 
 Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
 Average = Literal["macro", "weighted", "lawbench"]
@@ -111,7 +115,19 @@ class Benchmark:
         return f"{self.task}_{subject.name.replace('-', '_')}"
 
     def __getitem__(self, name: str) -> Subject:
-        return next(one for one in self.subjects if one.name == name)
+        """A subject by its name.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        known = {one.name: one for one in self.subjects}
+        if name in known:
+            return known[name]
+        near = difflib.get_close_matches(name, known, n=1) or list(known)[:1]
+        raise UserError(
+            f"{self.title} has no subject {shown(name)}; "
+            f"did you mean {near[0]}, one of its {len(known)}?"
+        )
 
 
 def subjects(benchmark: str) -> tuple[Subject, ...]:

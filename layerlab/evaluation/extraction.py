@@ -9,12 +9,14 @@ import unicodedata
 
 # A letter is no part of a word, and "A股" or "B2B" name no option.
 _ALONE = r"(?<![A-Za-z0-9])([{letters}])(?![A-Za-z0-9股类])"
+# Nor does the first of several, "A、B" or "AB", name one.
+_ONE = r"([{letters}])(?![A-Za-z0-9])(?!\s*(?:[、,和及与]|and|or)\s*[{letters}](?![A-Za-z0-9]))"
 _SAID = (
-    r"答案(?:选项)?(?:应该|应当)?(?:是|为|选)?[:：]?(?:选项|选)?\(?([{letters}])(?![A-Za-z0-9])",
-    r"(?:故|应|因此|所以|我们应)?选择?(?:答案|选项)?[:：]?\(?([{letters}])(?![A-Za-z0-9])",
-    r"(?i:answer)(?:\s+(?:is|would be))?(?:\s+therefore)?\s*:?\s*\(?([{letters}])(?![A-Za-z0-9])",
+    r"答案(?:选项)?(?:应该|应当)?(?:是|为|选)?:?(?:选项|选)?\s*\(?" + _ONE,
+    r"(?:故|应|因此|所以)?选择?(?:答案|选项)?:?\s*\(?" + _ONE,
+    r"(?i:answer)(?:\s+is)?(?:\s+therefore)?\s*:?\s*\(?" + _ONE,
 )
-_FIRST = r"\(?([{letters}])(?=$|[\s.,:;)。，、：；）])"
+_FIRST = r"\(?" + _ONE + r"(?=$|[\s.,:;)。、])"
 
 
 def chosen(output: str, letters: str, *, reasoned: bool = False) -> str | None:

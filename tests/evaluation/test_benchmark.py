@@ -67,3 +67,8 @@ def test_an_unknown_benchmark_names_the_nearest() -> None:
         UserError, match=r"no benchmark 'cevall'; did you mean ceval\? expected one"
     ):
         declared("cevall")
+
+
+def test_an_unknown_subject_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="C-Eval has no subject 'laws'; did you mean law"):
+        declared("ceval")["laws"]

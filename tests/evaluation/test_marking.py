@@ -26,6 +26,8 @@ def test_the_likeliest_choice_is_right_or_wrong(likelihoods: list[float], right:
         *(("答案是C", "C"), ("答案：C。", "C"), ("正确答案为选项D", "D"), ("故选A。", "A")),
         *(("The answer is (B).", "B"), ("Answer: C", "C"), ("我们应选择D", "D")),
         ("只有C项符合题意", "C"),
+        *(("A、B", None), ("答案是A和C", None), ("答案：A, B, D", None), ("选A或不选", "A")),
+        *(("A, because", "A"), ("答案为（D）", "D"), ("所以选 A。B不对", "A"), ("答案是 C", "C")),
         *(("", None), ("我不知道", None), ("A和B都对", None), ("E", None)),
         *(("投资A股有风险", None), ("Because", None), ("B2B", None), ("AB", None)),
     ],
