@@ -145,9 +145,8 @@ class Cleaner:
             self.documents += 1
             size = len(text.encode(errors="replace"))
             self.bytes += size
-            normal = (
-                text if self.rules.form == "none" else unicodedata.normalize(self.rules.form, text)
-            )
+            form: Any = self.rules.form
+            normal = text if form == "none" else unicodedata.normalize(form, text)
             why = self._reason(normal, whole)
             if why is not None:
                 self._remove(*why, text, size)

@@ -19,8 +19,8 @@ HELD = 0.8
 # What is known to derive from what, whatever a search finds.
 JEC_QA, FED = "jec-qa", {"1-2", "3-6"}
 DERIVED = (
-    "LawBench 1-2 and 3-6 are taken from JEC-QA: whoever trains on JEC-QA, or on what is made of it "
-    "(Lawyer LLaMA, LawGPT), has seen them; leave them out of an average, or say so beside it"
+    "LawBench 1-2 and 3-6 are taken from JEC-QA: whoever trains on JEC-QA, or on what is made of "
+    "it (Lawyer LLaMA, LawGPT), has seen them; leave them out of an average, or say so beside it"
 )
 
 

@@ -241,11 +241,12 @@ class Run:
 def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     order = Order(run.text.corpus, run.reading.block, run.course.seed)
     updates = _updates(run.course, run.reading)
+    blocks = Blocks(order, updates * run.course.batch)
     trainer = Trainer(
         model=run.model,
         args=run.settings,
         data_collator=stacked,
-        train_dataset=Blocks(order, updates * run.course.batch),
+        train_dataset=blocks,
         compute_loss_func=run.loss,
     )
     trainer.remove_callback(PrinterCallback)
@@ -261,14 +262,14 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     )
     if run.course.resample is not None:
         chosen = _chosen(run, order, updates, out, place)
-        trainer.train_dataset = Blocks(order, run.course.batch, chosen)
+        trainer.train_dataset = blocks = Blocks(order, run.course.batch, chosen)
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
         gauges={
             kind: Gauge(Held(held, run.reading.block, run.course.held))
             for kind, held in run.text.held.items()
         },
-        blocks=trainer.train_dataset,
+        blocks=blocks,
         kinds=run.text.kinds,
         batch=run.course.batch,
         every=run.course.every or max(1, updates // 10),

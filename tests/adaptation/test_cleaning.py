@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.cleaning import Cleaner, Rules, clean
 from layerlab.adaptation.duplicate import Exact, Near
-from layerlab.adaptation.repetition import Limits, again, repeated, top
+from layerlab.adaptation.repetition import Limits, again, nearby, repeated, top
 from layerlab.adaptation.unit import dense, joined, keys, units, windows
 from layerlab.training.source import Piece, data_folder
 
@@ -74,6 +74,21 @@ def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int
     longest = max((sum(map(len, one)) for one, n in counts.items() if n == most), default=0)
     share = min(1.0, most * longest / total) if most > 1 else 0.0
     assert top(found, sizes, size) == pytest.approx(share)
+
+
+def test_a_long_text_is_not_blamed_for_its_length() -> None:
+    import numpy as np
+
+    parts = [prose(seed, 1) + str(seed) for seed in range(950)]
+    phrase = [prose(1, 1), *parts[:20]]
+    found = keys([*parts, *phrase, *phrase])
+    sizes = np.full(len(found), 4)
+    assert nearby(found[:1000], sizes[:1000], 5) == repeated(found[:1000], sizes[:1000], 5)
+    apart = [one for at in range(0, 950, 50) for one in [*parts[at : at + 50], *parts[:2]]]
+    assert nearby(keys(parts), sizes[:950], 5) == 0.0 == nearby(keys([]), sizes[:0], 5)
+    twice = keys([*apart, *(f"new{at}" for at in range(1000 - len(apart) % 1000)), *apart])
+    same = np.ones(len(twice), np.int64)
+    assert repeated(twice, same, 5) > 0.3 > 0.01 > nearby(twice, same, 5)
 
 
 def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
