@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from layerlab.adaptation.cleaning_command import catalogue, clean, contamination
 from layerlab.adaptation.embedding_command import embed
 
 DEFAULT = "recipe"
@@ -76,6 +77,8 @@ def vocabulary(
 
 
 adapt.command()(embed)
+for stage in (clean, contamination, catalogue):
+    adapt.command()(stage)
 
 
 def _say(text: str) -> None:
