@@ -57,13 +57,22 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def table() -> Any:
-    """For a terminal."""
+    """For a terminal: a row for each corpus, what is known of it line by line."""
     from rich.table import Table
 
-    found = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 1, 0))
-    for heading in ("corpus", "id", "size", "licence", "how to get it", "feeds"):
-        found.add_column(heading, overflow="fold")
+    found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    found.add_column(style="bold", no_wrap=True)
+    found.add_column()
     for one in catalogue():
-        head = f"{one.name}\n{one.domain}, {one.language}\n{one.stage}"
-        found.add_row(head, one.id, one.size, one.license, one.get, "; ".join(one.feeds))
+        known = {
+            "what for": f"{one.domain}, {one.stage} ({one.language})",
+            "id": one.id,
+            "size": one.size,
+            "licence": one.license,
+            "get": one.get,
+            "feeds": "; ".join(one.feeds),
+            "source": one.source,
+        }
+        said = "\n".join(f"{name}: {value}" for name, value in known.items() if value)
+        found.add_row(one.name, said)
     return found

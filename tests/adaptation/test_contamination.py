@@ -156,5 +156,5 @@ def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
     asked = [one for one in questions(bench) if one.benchmark in tasks]
     found = contamination(trained, asked).benchmarks
     assert len(trained) > 1900 and all(found[task].questions == 500 for task in tasks)
-    assert found["1-2"].held > 0 and found["3-6"].held > 0
+    assert found["1-2"].held > 450 and found["3-6"].held == 500
     assert found["2-1"].held == found["3-8"].held == 0
