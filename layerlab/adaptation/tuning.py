@@ -161,15 +161,16 @@ def tune(
         settings = _arguments(lesson, out, lora, arguments)
         found = course(words, rows, lesson, block)
         settings.max_steps = found.updates
-        settings.logging_steps = line = max(1, found.updates // 100)
+        line = max(1, found.updates // 100)
+        settings.logging_steps = arguments.get("logging_steps", line)
         settings.save_steps = arguments.get("save_steps", 10 * line)
         if settings.process_index == 0:
             stack.enter_context(locked(out))
             agree(out, _plan(found, block, lora, arguments))
-        cached = model.config.use_cache
+        # The trainer turns the cache off, and leaves it so.
+        stack.callback(setattr, model.config, "use_cache", model.config.use_cache)
         learner = adapted(model, lora) if lora else model
         curve, trainer = _trained(learner, found, settings, out, progress)
-        model.config.use_cache = cached
         learner.eval()
         done = Tuned(
             model=merged(learner) if lora and lora.merged else learner,

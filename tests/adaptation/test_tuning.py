@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation import tuning
-from layerlab.adaptation.adapter import Lora
+from layerlab.adaptation.adapter import Lora, adapted
 from layerlab.adaptation.lesson import Lesson
 from layerlab.adaptation.tuning import Tuned, tune
 from layerlab.training.launch import ranks
@@ -119,6 +120,12 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         tuned(tmp_path / "run", lesson=Lesson(block=96, batch=4, epochs=1, held=0.1, every=2))
 
 
+def test_a_run_that_has_ended_is_read_again(done: Tuned) -> None:
+    again = tuned(done.folder, save_steps=2)
+    assert same(again.model, done.model) and again.curve == done.curve
+    assert again.model.config.use_cache
+
+
 def test_an_update_does_not_depend_on_how_it_is_split(done: Tuned, tmp_path: Path) -> None:
     split = tuned(tmp_path / "run", per_device_train_batch_size=1)
     assert same(split.model, done.model, tolerance=1e-3)
@@ -175,6 +182,12 @@ def test_adapters_that_stay_apart_are_saved_alone(
         tuned(tmp_path / "other", tiny("gpt2", vocab_size=288), lora=Lora(target=("q_proj",)))
     with pytest.raises(UserError, match="r of LoRA is 0; expected at least 1"):
         tuned(tmp_path / "third", fresh(), lora=Lora(r=0))
+
+
+def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match="LoRA needs PEFT; type: pip install"):
+        adapted(fresh(), Lora())
 
 
 def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.training import source as module
 from layerlab.training.section import Source
-from layerlab.training.source import READ, fingerprint, opened
+from layerlab.training.source import READ, fingerprint, opened, rows
 
 
 def documents(given: Source) -> list[str]:
@@ -165,3 +165,43 @@ def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch) -> No
     assert large == fingerprint(tmp_path / "a.txt") != fingerprint(tmp_path / "b.txt")
     (tmp_path / "a.txt").write_text("ode")
     assert fingerprint(tmp_path / "a.txt") != large
+
+
+def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
+    found = [{"a": number, "b": ["x", None]} for number in range(3)]
+    (tmp_path / "a.json").write_text("\ufeff" + json.dumps(found, indent=1))
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(one) for one in found))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "c.parquet")
+    (tmp_path / "notes.txt").write_text("no rows")
+    read = list(rows(str(tmp_path)))
+    assert [row for _, row in read] == found * 3
+    places = [place.rpartition("/")[2] for place, _ in read]
+    assert places[1] == "a.json, line 9" and places[5] == "b.jsonl, line 3"
+    assert places[8] == "c.parquet, row 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"a": 1}\n{"a": 2}]', "after the row of line 1 comes neither , nor ]; mend it"),
+        ('[{"a": 1}', "after the row of line 1 comes neither , nor ]; mend it"),
+        ('[\n{"a": 1},\n{"a" 2}]', "line 3 is not JSON"),
+        ("[1]", "line 1 is 1; expected an object"),
+        ('[{"a": 1},', "line 1 is not JSON"),
+    ],
+)
+def test_an_array_that_is_broken_is_named_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(text)
+    with pytest.raises(UserError) as error:
+        list(rows(str(file)))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rows_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no file or folder .*; expected .json, .jsonl"):
+        list(rows(str(tmp_path / "absent")))
+    with pytest.raises(UserError, match=r"holds no rows that can be read; expected .json"):
+        list(rows(str(tmp_path)))
