@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError, build
 from layerlab.adaptation.embedding import Resized, kept_of, resize
-from layerlab.adaptation.spelling import spelled
+from layerlab.adaptation.spelling import BYTE, named, spelled
 from layerlab.adaptation.start import STARTS
+from layerlab.adaptation.vocabulary import extend
 from layerlab.builtin.tokenizer import END
 from layerlab.measures.checkpoint import quiet
 
@@ -324,3 +325,44 @@ def test_other_matrices_are_refused(tiny: Tiny) -> None:
         empty = AutoModelForCausalLM.from_config(tiny("llama", vocab_size=OLD).config)
     with pytest.raises(UserError, match="not in memory; expected floating-point weights in memory"):
         resize(empty, BASE, NEW)
+
+
+def fallback() -> PreTrainedTokenizerFast:
+    """A BPE of characters, in which others are bytes."""
+    vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}}
+    letters = [*"▁abcde", "ab", "▁a"]
+    vocab |= {letter: len(vocab) + place for place, letter in enumerate(letters)}
+    bpe = models.BPE(
+        vocab=vocab,
+        merges=[("a", "b"), ("▁", "a")],
+        unk_token="<unk>",
+        byte_fallback=True,
+        fuse_unk=True,
+    )
+    made = Tokenizer(bpe)
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", eos_token="<unk>")
+
+
+def raw(token: str) -> bytes:
+    """What a token stands for, whether a character has its name or those of its bytes."""
+    parts = BYTE.split(token)
+    return b"".join(
+        bytes([int(part[3:5], 16)]) if BYTE.fullmatch(part) else part.encode() for part in parts
+    )
+
+
+@pytest.mark.parametrize("kind", ["bytes", "fallback"])
+def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind: str) -> None:
+    base = BASE if kind == "bytes" else fallback()
+    texts = ["abcde abab ×× 张×× 张张 abcde", "de ab 被告人 被告人张××"] * 4
+    new = extend(base, texts, 12)
+    old, now = named(base), named(new)
+    ids = range(len(old), len(now))
+    assert len(ids) == 12
+    for number, part in zip(ids, spelled(base, new, ids), strict=True):
+        assert raw("".join(old[one] for one in part)) == raw(now[number])
+        assert len(part) > 1

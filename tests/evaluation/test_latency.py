@@ -180,7 +180,10 @@ def _both(rivals: Any) -> list[Any]:
     [
         ({"new": 1}, "new is 1; expected at least 2: type --new 32"),
         ({"batch": 0}, "batch is 0; expected at least 1: type --batch 1"),
-        ({"dtype": "int4"}, "dtype is 'int4'; expected float32, float64, bfloat16"),
+        (
+            {"dtype": "int4"},
+            "dtype is 'int4'; expected float32, float64, bfloat16, float16: type --dtype float32",
+        ),
         ({"device": "abacus"}, "there is no device 'abacus' to time on; expected cpu, cuda"),
     ],
 )
