@@ -53,7 +53,7 @@ def test_the_mask_is_the_assistants_turns_and_their_ends(name: str, given: Conve
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(found=texts)
 def test_any_texts_give_exact_spans_with_and_without_marks(name: str, found: list[str]) -> None:
     given = talk(*found)
@@ -68,7 +68,7 @@ def test_any_texts_give_exact_spans_with_and_without_marks(name: str, found: lis
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(found=texts)
 def test_a_prompt_is_what_stands_before_the_answer(name: str, found: list[str]) -> None:
     given = talk(*found)
