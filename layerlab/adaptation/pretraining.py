@@ -1,8 +1,8 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,16 @@ from transformers import (
     TrainingArguments,
 )
 
-from layerlab import UserError
-from layerlab.adaptation.curve import Curves, Place, Share, Watched, shares
-from layerlab.adaptation.forgetting import Change, Gauge
+from layerlab.adaptation.argument import (
+    check_entries,
+    context_of,
+    share_out,
+    trainer_arguments,
+)
+from layerlab.adaptation.course import Course, Pretrained
+from layerlab.adaptation.curve import Curves, Place, Watched, shares
+from layerlab.adaptation.forgetting import Gauge
 from layerlab.adaptation.replay import (
-    GENERAL,
     Blocks,
     Material,
     Mixed,
@@ -30,110 +35,13 @@ from layerlab.adaptation.replay import (
     stacked,
 )
 from layerlab.adaptation.resampling import batch_losses, drawn
+from layerlab.adaptation.sitting import agree, newest
 from layerlab.disk import write_file, write_folder
-from layerlab.domain import shown
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
-from layerlab.measures.subject import Subject
 from layerlab.training.batch import Held, Order
-from layerlab.training.words import entries
 
-PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
-# What this module decides; the rest of TrainingArguments is the caller's.
-OWN = (
-    "output_dir",
-    "max_steps",
-    "num_train_epochs",
-    "seed",
-    "data_seed",
-    "train_sampling_strategy",
-    "group_by_length",
-    "remove_unused_columns",
-    "gradient_accumulation_steps",
-    "average_tokens_across_devices",
-    "auto_find_batch_size",
-    "ignore_data_skip",
-    "label_smoothing_factor",
-    "dataloader_drop_last",
-    "save_only_model",
-    "eval_strategy",
-    "disable_tqdm",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """How long, in what steps, and how closely watched.
-
-    Attributes:
-        tokens: to train on, rounded to whole updates.
-        batch: blocks of an update, over all processes.
-        seed: decides the order of the blocks, and dropout.
-        every: updates between two readings of held-out text; a tenth of the run where left out.
-        held: blocks of held-out text of each kind that are read, at equal distances; None reads
-            all of it.
-        resample: share of the batches that is trained on, drawn by their loss under the model as
-            it is handed in (resampling.py); None trains on each of them.
-    """
-
-    tokens: int
-    batch: int = 16
-    seed: int = 0
-    every: int | None = None
-    held: int | None = 512
-    resample: int | float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretrained:
-    """What came of it.
-
-    Attributes:
-        updates: of the weights.
-        tokens: that were predicted.
-        sources: how much was read of each.
-        before: held-out text in bits per byte at the start, by kind.
-        after: the same at the end.
-        change: after minus before, with an interval, by kind.
-        folder: with events.jsonl, result.json and the model.
-        notes: what the reader of a result has to know.
-    """
-
-    updates: int
-    tokens: int
-    sources: tuple[Share, ...]
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    change: Mapping[str, Change]
-    folder: Path
-    notes: tuple[str, ...] = ()
-
-    @property
-    def forgetting(self) -> Change | None:
-        """Of general text: above 0 is forgotten. None where no general text was given."""
-        return self.change.get(GENERAL)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but where it lies."""
-        content = asdict(replace(self, folder=Path())) | {"forgetting": None}
-        del content["folder"]
-        if self.forgetting is not None:
-            content["forgetting"] = asdict(self.forgetting)
-        return content
-
-    def told(self) -> str:
-        """Lines for a terminal."""
-        lines = [f"{self.updates:,} updates, {self.tokens:,} tokens"]
-        for one in self.sources:
-            again = "; seen more than once" if one.passes > 1 else ""
-            lines.append(
-                f"{one.kind}: {one.source}: {one.tokens:,} tokens, {one.passes:.2f} passes{again}"
-            )
-        for kind, found in self.change.items():
-            name = "general (forgetting)" if kind == GENERAL else kind
-            bits = f"{self.before[kind]:.4f} -> {self.after[kind]:.4f} bits per byte"
-            lines.append(f"{name}: {bits}, {found}")
-        return "\n".join([*lines, *self.notes])
+RESULT, MODEL = "result.json", "model"
 
 
 def pretrain(
@@ -189,11 +97,14 @@ def pretrain(
         UserError: the text, the tokenizer or an argument cannot be used, or `out` holds another
             run.
     """
-    _check(model, words, course)
-    reading = reading or Reading(block=min(1024, _context(model) or 1024))
+    check_entries(model, words)
+    reading = reading or Reading(block=min(1024, context_of(model) or 1024))
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        settings = _arguments(course, reading, out, arguments)
+        settings = trainer_arguments(
+            out, course.arguments(reading.block), arguments, seed=course.seed
+        )
+        share_out(settings, course.batch, "blocks")
         first = settings.process_index == 0
         if first:
             stack.enter_context(locked(out))
@@ -206,7 +117,7 @@ def pretrain(
             progress=progress if first else None,
         )
         if first:
-            _planned(out, _plan(text, course, reading, ratio, arguments))
+            agree(out, _plan(text, course, reading, ratio, arguments))
         return _trained(Run(model, words, text, course, reading, settings), out, progress)
 
 
@@ -240,7 +151,7 @@ class Run:
 
 def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     order = Order(run.text.corpus, run.reading.block, run.course.seed)
-    updates = _updates(run.course, run.reading)
+    updates = run.course.updates(run.reading.block)
     blocks = Blocks(order, updates * run.course.batch)
     trainer = Trainer(
         model=run.model,
@@ -277,10 +188,25 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     )
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
-    trainer.train(resume_from_checkpoint=_latest(out))
+    with _uncached(run.model):
+        trainer.train(resume_from_checkpoint=newest(out))
     found = _found(run, curves, watched, updates, out)
     _saved(run, trainer, found, out, place)
     return found
+
+
+@contextmanager
+def _uncached(model: Any) -> Iterator[None]:
+    """Forward passes that keep no keys and values for a generation that never comes."""
+    config = model.config
+    before = getattr(config, "use_cache", None)
+    if before is not None:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        if before is not None:
+            config.use_cache = before
 
 
 def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
@@ -342,85 +268,6 @@ def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> An
     return chosen
 
 
-def _arguments(
-    course: Course, reading: Reading, out: Path, given: Mapping[str, Any]
-) -> TrainingArguments:
-    reserved = sorted(set(given) & set(OWN))
-    if reserved:
-        raise UserError(
-            f"{reserved[0]} is no argument of yours here: pretrain decides it; leave it out "
-            "(tokens, batch and seed are those of the course)"
-        )
-    updates = _updates(course, reading)
-    line = max(1, updates // 100)
-    settings = {
-        "report_to": "none",
-        "logging_steps": line,
-        "save_steps": 10 * line,
-        "save_total_limit": 2,
-        "dataloader_pin_memory": torch.cuda.is_available(),
-        "per_device_train_batch_size": course.batch,
-        **given,
-    }
-    try:
-        found = TrainingArguments(
-            output_dir=str(out),
-            max_steps=updates,
-            seed=course.seed,
-            train_sampling_strategy="sequential",
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            **settings,
-        )
-    except TypeError as error:
-        raise UserError(
-            f"{str(error).partition(') ')[2] or error}; expected arguments of "
-            "transformers.TrainingArguments"
-        ) from None
-    processes, devices = found.world_size, found.n_gpu
-    if devices > 1:
-        raise UserError(
-            f"this one process sees {devices} GPUs; type: accelerate launch --num_processes "
-            f"{devices} ..., or set CUDA_VISIBLE_DEVICES to one of them"
-        )
-    micro = min(found.per_device_train_batch_size, -(-course.batch // processes))
-    if course.batch % (micro * processes):
-        raise UserError(
-            f"a batch of {course.batch} blocks cannot be split into {micro} for each of "
-            f"{processes} process{'es' if processes > 1 else ''}; choose a batch that can, or "
-            "another per_device_train_batch_size"
-        )
-    found.per_device_train_batch_size = micro
-    found.gradient_accumulation_steps = course.batch // (micro * processes)
-    return found
-
-
-def _updates(course: Course, reading: Reading) -> int:
-    return max(1, round(course.tokens / (course.batch * reading.block)))
-
-
-def _check(model: Any, words: PreTrainedTokenizerFast, course: Course) -> None:
-    for name in ("tokens", "batch"):
-        if getattr(course, name) < 1:
-            raise UserError(f"{name} is {shown(getattr(course, name))}; expected at least 1")
-    if course.resample is not None and not 0 < course.resample <= 1:
-        raise UserError(
-            f"resample is {shown(course.resample)}; expected a share of the batches, above 0 and "
-            "at most 1"
-        )
-    rows = model.get_input_embeddings().weight.shape[0]
-    if entries(words) > rows:
-        raise UserError(
-            f"the tokenizer has {entries(words)} entries and the model embeds {rows} tokens; "
-            "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
-        )
-
-
-def _context(model: Any) -> int | None:
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return Subject(name="", source="memory", model=whole, tokenizer=None).context
-
-
 def _plan(
     text: Mixed,
     course: Course,
@@ -436,35 +283,3 @@ def _plan(
         **asdict(replace(reading, cache=None)),
         "arguments": {name: str(value) for name, value in sorted(arguments.items())},
     }
-
-
-def _planned(out: Path, plan: dict[str, Any]) -> None:
-    """Keep what a run was begun with, or compare it.
-
-    Raises:
-        UserError: the folder holds a run that was begun with something else.
-    """
-    plan = json.loads(json.dumps(plan))
-    file = out / PLAN
-    if not file.is_file():
-        write_file(file, json.dumps(plan, indent=1) + "\n")
-        return
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    other = [name for name, value in plan.items() if kept.get(name) != value]
-    if other:
-        raise UserError(
-            f"{out} holds a run with another {other[0]} ({shown(kept.get(other[0]))}, not "
-            f"{shown(plan[other[0]])}); name another folder, or remove that one"
-        )
-
-
-def _latest(out: Path) -> str | None:
-    """The newest checkpoint that was written to its end; its state is written last."""
-    found = []
-    for folder in out.glob("checkpoint-*"):
-        try:
-            state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-            found.append((int(state["global_step"]), str(folder)))
-        except (OSError, ValueError, KeyError):
-            continue
-    return max(found)[1] if found else None

@@ -55,7 +55,7 @@ def test_windows_are_equal_where_their_units_are(parts: list[str], size: int) ->
     assert len(set(zip(found, runs, strict=True))) == len(set(runs))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=25), st.integers(1, 5))
 def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int) -> None:
     import numpy as np
@@ -106,7 +106,7 @@ def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
     assert "repeated runs of 5 words" in str(repeats.passed((prose(1, 40) + "\n") * 2))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(texts, max_size=12))
 def test_everything_read_is_kept_or_has_a_reason(documents: list[str]) -> None:
     kept, cleaner = passed(PLAIN, *documents)
@@ -250,5 +250,5 @@ def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
         pytest.skip(f"LAYERLAB_DATA names no folder with {file.parent.name}/{file.name}")
     from layerlab.training.section import Source
 
-    found = clean(Source(text="wiki-zh"), tmp_path / "out")
-    assert found.documents > 50 and found.kept_bytes > 0.9 * found.bytes, found.to_json()
+    found = clean(Source(text="wiki-zh", limit=300_000), tmp_path / "out")
+    assert found.documents > 10 and found.kept_bytes > 0.9 * found.bytes, found.to_json()

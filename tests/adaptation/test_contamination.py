@@ -33,7 +33,7 @@ def literal(text: list[str], question: list[str], size: int) -> float:
     return len(covered) / len(question)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(alphabet, st.lists(alphabet, min_size=1, max_size=5), st.integers(8, 13))
 def test_it_finds_what_a_search_finds(text, asked, size) -> None:
     given_text = " ".join(text)
@@ -153,8 +153,10 @@ def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
         pytest.skip("LAYERLAB_DATA names no folder with AGIEval and LawBench")
     trained = [one.text for one in questions(held) if one.benchmark.startswith("jec-qa")]
     tasks = ("1-2", "3-6", "2-1", "3-8")
-    asked = [one for one in questions(bench) if one.benchmark in tasks]
+    every = [one for one in questions(bench) if one.benchmark in tasks]
+    assert len(trained) == 2000 and len(every) == 2000
+    asked = [one for one in every if int(one.id) <= 100]
     found = contamination(trained, asked).benchmarks
-    assert len(trained) > 1900 and all(found[task].questions == 500 for task in tasks)
-    assert found["1-2"].held > 450 and found["3-6"].held == 500
+    assert all(found[task].questions == 100 for task in tasks)
+    assert found["1-2"].held > 90 and found["3-6"].held == 100
     assert found["2-1"].held == found["3-8"].held == 0

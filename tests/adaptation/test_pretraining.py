@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pretraining import Course, Pretrained, pretrain
+from layerlab.adaptation.course import Course, Pretrained
+from layerlab.adaptation.pretraining import pretrain
 from layerlab.adaptation.replay import Blocks, Reading, mixed, stacked
 from layerlab.training.batch import Order
 from layerlab.training.journal import read
@@ -248,9 +249,8 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
     [
         ({"course": {"tokens": 0}}, "tokens is 0; expected at least 1"),
         ({"course": {"resample": 1.5}}, "resample is 1.5; expected a share of the batches"),
-        ({"max_steps": 3}, "max_steps is no argument of yours here: pretrain decides it"),
+        ({"max_steps": 3}, "max_steps is no argument of yours here: the stage decides it"),
         ({"learning_rat": 1.0}, "learning_rat'; expected arguments of transformers.Training"),
-        ({"per_device_train_batch_size": 3}, "a batch of 4 blocks cannot be split into 3"),
         ({"model": llama(vocab=200)}, "has 300 entries and the model embeds 200 tokens; type"),
     ],
 )
