@@ -126,6 +126,8 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         raise UserError(
             f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
         )
+    if question.out is not None and question.out.is_file():
+        raise UserError(f"{question.out} is a file; give --out a folder for the results")
     with ExitStack() as stack:
         if question.out is not None:
             stack.enter_context(locked(question.out))

@@ -75,7 +75,7 @@ def arithmetics(
     if policy is not None:
         read = policy if isinstance(policy, Policy) else load_policy(policy)
         found.append(Arithmetic(str(read.format), read))
-    return tuple(dict.fromkeys(found))
+    return tuple({one.key: one for one in found}.values())
 
 
 def perplexity(subject: Subject) -> dict[str, float]:

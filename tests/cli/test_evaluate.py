@@ -1,0 +1,89 @@
+"""`layerlab evaluate` as typed: exit codes, words, and what a second time does."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.evaluation.written import boolq
+from tests.forked import python
+
+pytest.importorskip("lm_eval")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    boolq(folder / "data", True, False, True)
+    return folder
+
+
+def layerlab(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": "100", "LAYERLAB_DATA": str(place / "none")}
+    # Not by `-m`, which takes the package in anew beside the modules that are there already.
+    program = "from layerlab.__main__ import main; main()"
+    return python("-c", program, "evaluate", *words, cwd=place, env=env)
+
+
+@pytest.fixture(scope="module")
+def first(place: Path) -> subprocess.CompletedProcess[str]:
+    """The one run that these tests share."""
+    return layerlab(place, "pre-norm", "--suite", "boolq,law", "--data", "data", "--compare")
+
+
+def test_a_run_says_scores_chance_and_what_is_left_out(
+    place: Path, first: subprocess.CompletedProcess[str]
+) -> None:
+    assert first.returncode == 0, first.stderr
+    head, columns, scores, how = first.stdout.splitlines()[:4]
+    assert head.startswith("pre-norm: 449,152 parameters, context 256, float32;")
+    assert columns.split() == ["benchmark", "score", "chance", "n", "no", "answer", "examples"]
+    assert scores.startswith("BoolQ") and "+-" in scores and "50.00" in scores
+    assert how == "BoolQ: mean of 1 subjects; accuracy by choice_ll"
+    assert "left out: LawBench: LawBench is not here: expected" in first.stdout
+    assert "Table 5 of pangu23" in first.stdout and "published" in first.stdout
+    assert "All of it: layerlab-evaluation/results.json" in first.stdout
+    assert "pre-norm: BoolQ" in first.stderr
+    for noise in ("fatal", "Warning", "pretrained", "it/s"):
+        assert noise not in first.stderr
+    assert (place / "layerlab-evaluation" / "tables" / "benchmarks.csv").is_file()
+
+
+def test_a_second_time_asks_nothing_and_prints_json(
+    place: Path, first: subprocess.CompletedProcess[str]
+) -> None:
+    words = ("pre-norm", "--suite", "boolq,law", "--data", "data", "--compare", "--json", "-q")
+    again = layerlab(place, *words)
+    assert again.returncode == 0 and again.stderr == ""
+    kept = json.loads((place / "layerlab-evaluation" / "results.json").read_text("utf-8"))
+    assert json.loads(again.stdout) == kept
+    leaves = list((place / "layerlab-evaluation" / "leaves").iterdir())
+    assert len(leaves) == 1
+
+
+def test_benchmarks_are_listed(place: Path) -> None:
+    found = layerlab(place, "--list", "--data", "data")
+    assert found.returncode == 0
+    lines = {line.split()[0]: line for line in found.stdout.splitlines() if line.strip()}
+    assert " here " in lines["boolq"]
+    assert "put it in lawbench/" in lines["lawbench"] and "github.com" in lines["lawbench"]
+    rows = json.loads(layerlab(place, "--list", "--json", "--data", "data").stdout)
+    assert [row["benchmark"] for row in rows if row["here"]] == ["boolq"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "layerlab: no model is named; type for example layerlab evaluate pre-norm --suite"),
+        (("pre-norm", "--suite", "lav"), "layerlab: there is no suite or benchmark 'lav'; did you"),
+        (("pre-norm", "--suite", "law"), "layerlab: nothing can be asked: LawBench is not here"),
+        (("pre-norm", "--scoring", "x"), "layerlab: Invalid value for '--scoring'"),
+        (("pre-norm", "--against", "no.json"), "layerlab: cannot read no.json: No such file"),
+    ],
+)
+def test_one_clear_line(place: Path, words: tuple[str, ...], said: str) -> None:
+    found = layerlab(place, *words)
+    assert found.returncode == 2 and found.stdout == ""
+    assert found.stderr.startswith(said) and found.stderr.count("\n") == 1
