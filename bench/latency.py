@@ -3,8 +3,8 @@
 At a twin of the source's 7B shape, its 29 and 32 layers at a smaller width, with weights at random.
 One thread by default, whose processor time others do not lengthen. The source's own times stand in
 the tables, labelled as published. A prediction counts the weights that a token reads; the target is
-a median within 0.05 of it. At widths below about 1024 the calls of many small operations take longer
-than the weights, and the prediction does not speak of them.
+a median within 0.05 of it. At widths below about 1024 the calls of many small operations take
+longer than the weights, and the prediction does not speak of them.
 
     --accounting NAME  one of them; all three if left out
     --width N          of the twin (default 1024)

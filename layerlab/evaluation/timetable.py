@@ -15,8 +15,8 @@ def timetable(found: Latency) -> RenderableType:
     """A row for each contestant and for the source, then the ratios and the verdict."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("model", overflow="fold")
-    for heading in ("parameters", "prefill ms", "decode ms", "weights", "cache", "peak"):
-        table.add_column(heading, justify="right")
+    for heading in ("parameters", "prefill", "decode", "weights", "cache", "peak"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in found.timed:
         table.add_row(*map(Text, _cells(one)))
     if found.pair is not None:
@@ -30,7 +30,7 @@ def timetable(found: Latency) -> RenderableType:
 def _cells(one: Timed) -> tuple[str, ...]:
     return (
         one.name,
-        f"{one.parameters / 1e6:,.1f} M",
+        f"{one.parameters / 1e6:,.1f}M",
         _milliseconds(one.prefill),
         _milliseconds(one.decode),
         _size(one.weights),
@@ -44,15 +44,15 @@ def _milliseconds(one: Spread) -> str:
 
 
 def _size(bytes_: int) -> str:
-    return f"{bytes_ / 1e6:,.1f} MB"
+    return f"{bytes_ / 1e6:,.1f}"
 
 
 def _lines(found: Latency) -> Iterator[str]:
     setting = found.setting
     clock = "processor time" if (setting.device, setting.threads) == ("cpu", 1) else "wall time"
     yield (
-        f"ms per token, median and quartiles of {setting.repetitions} repetitions in turns; batch "
-        f"{setting.batch}, context {setting.context}, {setting.new} new tokens, {setting.kind}, "
+        f"ms per token, median and quartiles of {setting.repetitions} repetitions in turns; memory "
+        f"in MB; batch {setting.batch}, context {setting.context}, {setting.new} new tokens, {setting.kind}, "
         f"{setting.device}, {setting.threads} threads, {clock}"
     )
     if any(one.random for one in found.timed):
