@@ -8,6 +8,7 @@ anew from the end of the vocabulary when it reads the file.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -63,7 +64,7 @@ class Backend:
     added: frozenset[str]
     bytewise: bool
 
-    @property
+    @cached_property
     def fixed(self) -> frozenset[str]:
         """Tokens that no merge may make: added ones, the unknown one, bytes to fall back to."""
         unknown = self.content["model"].get("unk_token")

@@ -58,7 +58,7 @@ def converted(path: Path) -> PreTrainedTokenizerFast:
     Raises:
         UserError: the package that reads it is missing, or it is no such file.
     """
-    missing = [name for name in NEEDED if not _found(name)]
+    missing = [name for name in NEEDED if not present(name)]
     if missing:
         raise UserError(
             f"{path} is a model of SentencePiece, and {' and '.join(missing)} cannot be imported; "
@@ -79,6 +79,14 @@ def converted(path: Path) -> PreTrainedTokenizerFast:
             "with a tokenizer.json"
         )
     return _fast(proto)
+
+
+def present(package: str) -> bool:
+    """Whether a package can be imported, without importing it."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _fast(proto: Any) -> PreTrainedTokenizerFast:
@@ -128,10 +136,3 @@ def _with_prefix(engine: Any, wanted: bool) -> None:
     if wanted:
         engine.normalizer = normalizers.Sequence([engine.normalizer, normalizers.Prepend(SPACE)])
         engine.decoder = decoders.Sequence([engine.decoder, decoders.Strip(" ", 1, 0)])
-
-
-def _found(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
