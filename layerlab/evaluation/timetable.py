@@ -17,19 +17,19 @@ def timetable(found: Latency) -> RenderableType:
     table.add_column("model", overflow="fold")
     for heading in ("parameters", "prefill", "decode", "weights", "cache", "peak"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in found.timed:
-        table.add_row(*map(Text, _cells(one)))
+    for number, one in enumerate(found.timed, 1):
+        table.add_row(*map(Text, _cells(number, one)))
     if found.pair is not None:
         times = published(found.pair.shape)
         for name in ("pangu", "llama"):
-            cells = (f"{name}, {found.pair.shape.upper()}, published", "", "")
+            cells = ("published", f"{name} {found.pair.shape.upper()}", "")
             table.add_row(*map(Text, cells), f"{times[f'{name}_ms']:.1f}", *[""] * 3, style="dim")
     return Group(table, *(Text(line) for line in _lines(found)))
 
 
-def _cells(one: Timed) -> tuple[str, ...]:
+def _cells(number: int, one: Timed) -> tuple[str, ...]:
     return (
-        one.name,
+        f"{number} {one.name.partition(':')[0]}",
         f"{one.parameters / 1e6:,.1f}M",
         _milliseconds(one.prefill),
         _milliseconds(one.decode),
@@ -52,11 +52,12 @@ def _lines(found: Latency) -> Iterator[str]:
     clock = "processor time" if (setting.device, setting.threads) == ("cpu", 1) else "wall time"
     yield (
         f"ms per token, median and quartiles of {setting.repetitions} repetitions in turns; memory "
-        f"in MB; batch {setting.batch}, context {setting.context}, {setting.new} new tokens, {setting.kind}, "
-        f"{setting.device}, {setting.threads} threads, {clock}"
+        f"in MB; batch {setting.batch}, context {setting.context}, {setting.new} new tokens, "
+        f"{setting.kind}, {setting.device}, {setting.threads} threads, {clock}"
     )
-    if any(one.random for one in found.timed):
-        yield "weights at random: " + ", ".join(one.name for one in found.timed if one.random)
+    for number, one in enumerate(found.timed, 1):
+        if one.random:
+            yield f"{number}: {one.name}, weights at random"
     if found.decode is not None and found.prefill is not None:
         yield (
             f"first over second, paired, with 95 % intervals: prefill {found.prefill.told()}, "
