@@ -1,0 +1,45 @@
+"""Arithmetics by name, and what perplexity is under them."""
+
+import math
+
+import pytest
+import torch
+
+from layerlab import Policy, UserError
+from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
+from layerlab.measures.passage import sample, sequences
+from layerlab.measures.subject import subject
+
+
+def test_as_loaded_comes_first_and_each_once() -> None:
+    policy = Policy(format="bf16", keep=("lm_head",))
+    found = arithmetics("bf16, int4,bf16", policy)
+    assert [one.name for one in found] == ["", "bf16", "int4", "bf16, 1 kept"]
+    assert len({one.key for one in found}) == 4
+    assert arithmetics(None, None) == (Arithmetic(),)
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(UserError, match=r"^--format: "):
+        arithmetics("bf17", None)
+
+
+def test_perplexity_is_that_of_the_loss() -> None:
+    loaded = subject("llama")
+    found = perplexity(loaded)
+    total = 0.0
+    for ids in sequences(sample(samples=4, context=256), loaded):
+        with torch.no_grad():
+            loss = loaded.model(input_ids=ids[None], labels=ids[None]).loss
+        total += float(loss) * (len(ids) - 1)
+    assert found["nats_per_token"] == pytest.approx(total / found["tokens"], rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(found["nats_per_token"]))
+
+
+def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
+    loaded = subject("llama")
+    exact = perplexity(loaded)
+    with Arithmetic("int4").running(loaded):
+        coarse = perplexity(loaded)
+    assert coarse["nats_per_token"] > exact["nats_per_token"]
+    assert perplexity(loaded) == exact
