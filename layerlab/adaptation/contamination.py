@@ -240,7 +240,7 @@ def contamination(
     at least 80 % of it. Law names and formulas are long enough to touch questions by themselves;
     what is held is hardly chance. Nothing found is no proof: a question in other words is missed.
 
-    Source: brown20, appendix C (touched); touvron23b, appendix A.6 (80 %).
+    Source: brown20, appendix C (touched); llama23, appendix A.6 (80 %).
 
     Args:
         texts: documents, or pieces of them in order.

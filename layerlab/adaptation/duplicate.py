@@ -29,7 +29,8 @@ class Near:
 
     The Jaccard similarity of two documents' sets of shingles is estimated by the share of 128 hash
     minima in which they agree (standard error at most 0.044); candidates come from buckets of
-    several minima each, which miss few pairs above the threshold.
+    several minima each, which miss few pairs above the threshold. All sketches stay in memory, some
+    kilobytes a document.
 
     Source: broder97; the shingles of 5 words and the threshold of 0.8, lee22.
     """
