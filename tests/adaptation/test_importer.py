@@ -65,15 +65,15 @@ def test_a_model_cuts_as_its_own_reader_does(dummy: bool, trained) -> None:
 
 @needed
 def test_scores_and_not_places_give_the_order(trained) -> None:
-    """As in Chinese-LLaMA, whose new pieces stand at the end and have the score 0."""
+    """Pieces that stand at the end may come first: those of Chinese-LLaMA have the score 0."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
     path, _ = trained(add_dummy_prefix=False)
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(path.read_bytes())
-    proto.pieces.add(piece="ec", score=0.0)
-    proto.pieces.add(piece="eca", score=0.0)
+    proto.pieces.add(piece="ec", score=0.5)
+    proto.pieces.add(piece="eca", score=0.5)
     path.write_bytes(proto.SerializeToString())
     reader = sentencepiece.SentencePieceProcessor(model_file=str(path))
     words = converted(path)
