@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerlab.advice import precision
     from layerlab.api import inspect, retrofit
+    from layerlab.curriculum import adapt
     from layerlab.doctor import diagnose
     from layerlab.examination import evaluate
     from layerlab.experiment import compare, train
@@ -33,6 +34,7 @@ __all__ = [
     "Report",
     "UserError",
     "__version__",
+    "adapt",
     "apply_precision",
     "build",
     "compare",
@@ -55,6 +57,7 @@ _HOMES = {
     "precision": "layerlab.advice",
     "inspect": "layerlab.api",
     "retrofit": "layerlab.api",
+    "adapt": "layerlab.curriculum",
     "diagnose": "layerlab.doctor",
     "evaluate": "layerlab.examination",
     "compare": "layerlab.experiment",

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
-from layerlab.adaptation.command import adapt
 from layerlab.command import compare, evaluate, train
+from layerlab.curriculum_command import adapt
 from layerlab.evaluation.bench_command import bench
 from layerlab.pause import Paused
 from layerlab.studies.command import study

@@ -60,7 +60,7 @@ def train(
     if planned:
         _planned(experiment.estimated(task), as_json)
         return
-    with _paused():
+    with paused():
         trained = experiment.trained(task, progress=not quiet)
     if metrics is not None:
         from layerlab.training.runclm import block
@@ -96,7 +96,7 @@ def compare(
     if planned:
         _planned(experiment.estimated(task), as_json)
         return
-    with _paused():
+    with paused():
         comparison = (
             experiment.judged(task) if judge else experiment.contested(task, progress=not quiet)
         )
@@ -110,7 +110,7 @@ def compare(
 
 
 @contextmanager
-def _paused() -> Iterator[None]:
+def paused() -> Iterator[None]:
     """An interruption in words; whatever runs are under way leave a checkpoint."""
     try:
         yield

@@ -48,7 +48,7 @@ MAY = {
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {"api", "advice", "cli", "experiment", "studies"}
+READS_REPORT = {"api", "advice", "cli", "curriculum", "experiment", "studies"}
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 

@@ -16,6 +16,10 @@ DEFAULT = "recipe"
 class Stages(TyperGroup):
     """A group whose first word is a stage, or else what the command `recipe` is given."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a word, recipes are listed."""
+        return super().parse_args(ctx, args or [DEFAULT])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that a line of words means."""
         meant = DEFAULT in self.commands and args[0] not in self.commands
@@ -24,8 +28,7 @@ class Stages(TyperGroup):
 
 adapt = typer.Typer(
     cls=Stages,
-    help="Adapt a model to a domain: its vocabulary, its embeddings, its data, its training.",
-    no_args_is_help=True,
+    help="Adapt a model to a domain: all stages of a recipe (RECIPE.toml or its name), or one.",
     rich_markup_mode=None,
 )
 

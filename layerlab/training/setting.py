@@ -29,7 +29,7 @@ def checked(kind: type[Whole], content: Mapping[str, Any], place: str) -> Whole:
         return kind.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
         # Where a name or a table may stand, the table's own errors lie deeper, and say more.
-        deepest = max(error.errors(), key=lambda one: len(one["loc"]))
+        deepest = max(error.errors(), key=lambda one: (len(one["loc"]), "str" not in one["loc"]))
         raise UserError(_told(kind, deepest, place)) from None
 
 
@@ -54,6 +54,8 @@ def changed(
                 table[name] = {}
             if isinstance(table.get(name), list):
                 raise _listed(path, name, table[name])
+            if isinstance(table.get(name), str) and _section(kind, tables[: depth + 1]):
+                raise _called(path, ".".join(tables[: depth + 1]), table[name])
             if not isinstance(table.get(name), dict):
                 raise _unknown(kind, path)
             table = table[name]
@@ -189,6 +191,14 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
             break
         section = next(iter(_models([section.model_fields[name].annotation])), None)
     return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _called(path: str, place: str, name: str) -> UserError:
+    """A path into what is only named."""
+    return UserError(
+        f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "
+        "table itself there"
+    )
 
 
 def _listed(path: str, name: str, given: list[Any]) -> UserError:

@@ -1,0 +1,155 @@
+"""All stages at a glance on standard error, a line each; plain lines where none can be drawn."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.adaptation.stage import Stage
+from layerlab.training.quantity import duration
+
+PARTS = 4  # of a stage that are told without a terminal
+
+
+class Watch(Protocol):
+    """Is told how far the stages are."""
+
+    def begin(self, key: str) -> None:
+        """A stage begins."""
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """What it does, and the share of it that is done."""
+
+    def end(self, key: str, outcome: str) -> None:
+        """It is done: "finished", or "kept" of an earlier sitting."""
+
+
+class Silent:
+    """A watch that tells nobody."""
+
+    def begin(self, key: str) -> None:
+        """Nothing."""
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """Nothing."""
+
+    def end(self, key: str, outcome: str) -> None:
+        """Nothing."""
+
+
+@dataclass
+class Line:
+    """One stage as it is drawn."""
+
+    title: str
+    state: str = "waiting"
+    said: str = ""
+    share: float = 0.0
+    begun: float = 0.0
+    seconds: float | None = None
+    told: int = 0
+
+
+class Board:
+    """A `Watch` that a person reads.
+
+    Example:
+        >>> stage = Stage(kind="base", settings={}, arms=("a",))
+        >>> board = Board([stage], 1, console=Console(quiet=True))
+        >>> board.end(stage.key, "kept")
+        >>> board.lines[stage.key].state
+        'kept'
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        arms: int,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            arms: that there are.
+            console: on standard error, where it is left out.
+        """
+        self.lines = {one.key: Line(one.title(arms)) for one in stages}
+        self.console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Board":
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def begin(self, key: str) -> None:
+        """A stage begins."""
+        line = self.lines[key]
+        line.state, line.begun = "running", self._clock()
+        self._print(f"{line.title}: begins")
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """What it does, and the share of it that is done."""
+        line = self.lines[key]
+        line.said, line.share = _plain(said), min(1.0, max(0.0, share))
+        part = int(PARTS * line.share)
+        if part > line.told and part < PARTS:
+            line.told = part
+            self._print(f"{line.title}: {line.share:.0%}, {line.said}")
+
+    def end(self, key: str, outcome: str) -> None:
+        """It is done."""
+        line = self.lines[key]
+        line.state, line.share = outcome, 1.0
+        if outcome == "kept":
+            self._print(f"{line.title}: finished before, kept as it is")
+            return
+        line.seconds = self._clock() - line.begun
+        self._print(f"{line.title}: {outcome} in {duration(line.seconds)}")
+
+    def drawn(self) -> RenderableType:
+        """What a terminal shows now."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for _ in range(4):
+            table.add_column(no_wrap=True, overflow="ellipsis")
+        for line in self.lines.values():
+            running = line.state == "running"
+            seconds = self._clock() - line.begun if running else line.seconds
+            bar: RenderableType = ProgressBar(total=1.0, completed=line.share, width=12)
+            table.add_row(
+                Text(_plain(line.title), style="bold" if running else ""),
+                bar if running else Text(line.state, style="dim"),
+                Text("" if seconds is None else duration(seconds), style="dim"),
+                Text(line.said if running else "", style="dim"),
+            )
+        return table
+
+    def _print(self, text: str) -> None:
+        if self._live is None:
+            self.console.print(Text(_plain(text)), soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    """A text on one line, without what steers a terminal."""
+    return "".join(one if one.isprintable() else " " for one in text[:300])

@@ -1,0 +1,171 @@
+"""The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from layerlab import UserError
+from layerlab.adaptation.cleaning import REPORT, TEXT, Cleaner, Rules
+from layerlab.adaptation.contamination import contamination
+from layerlab.adaptation.conversation import Conversation, conversations
+from layerlab.adaptation.plan import located, sources
+from layerlab.adaptation.question import questions
+from layerlab.adaptation.recipe import Recipe
+from layerlab.adaptation.repetition import Limits
+from layerlab.adaptation.section import CleanSection, RowsSection
+from layerlab.disk import write_folder
+from layerlab.training.section import Source
+from layerlab.training.source import opened
+from layerlab.training.spool import Spool, spooled
+
+# What keeps every document as it is.
+NONE = Rules(form="none", shortest=0, repetition=None, exact=False, near=0)
+# Questions of a benchmark that a report lists.
+LISTED = 50
+
+Json = dict[str, Any]
+
+
+def clean_texts(recipe: Recipe, folder: Path) -> Json:
+    """Every text as one file of documents, in a folder of its own, by its kind and number.
+
+    Raises:
+        UserError: a text cannot be read, or nothing is left of it.
+    """
+    told = []
+    for kind, number, source in sources(recipe):
+        section = recipe.clean if kind == "domain" or _general(recipe.clean) else None
+        place = folder / f"{kind}-{number}"
+        found = _cleaned(source, place, _rules(section))
+        told.append({"kind": kind, "place": place.name, "text": source.text, **found})
+    return {"sources": told}
+
+
+def _general(section: CleanSection | None) -> bool:
+    return section is not None and section.general
+
+
+def _rules(section: CleanSection | None) -> Rules:
+    if section is None:
+        return NONE
+    plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
+    return Rules(**plain, repetition=Limits() if section.repetition else None)
+
+
+def _cleaned(source: Source, folder: Path, rules: Rules) -> Json:
+    text, cleaner = opened(source), Cleaner(rules)
+
+    def fill(empty: Path) -> None:
+        spool = empty / "spool"
+        with (
+            spooled(text.pieces(), spool, text.name, source.limit) as read,
+            (empty / TEXT).open("w", encoding="utf-8") as file,
+        ):
+            for one in cleaner.clean(read.pieces()):
+                file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
+        spool.unlink()
+        if not cleaner.kept:
+            raise UserError(
+                f"nothing is left of {text.name} after cleaning; relax the rules under [clean], "
+                "such as shortest, or give another text"
+            )
+        report = json.dumps(cleaner.found(text.name, text.notes).to_json(), ensure_ascii=False)
+        (empty / REPORT).write_text(report + "\n", encoding="utf-8")
+
+    write_folder(folder, fill, "cleaned text", like=lambda one: (one / REPORT).is_file())
+    return cleaner.found(text.name, text.notes).to_json()
+
+
+def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:
+    """The cleaned texts of a kind, as sources of training."""
+    return [
+        Source(text=str(folder / f"{kind}-{number}" / TEXT), weight=source.weight)
+        for one, number, source in sources(recipe)
+        if one == kind
+    ]
+
+
+@contextmanager
+def halves(recipe: Recipe, folder: Path) -> Iterator[dict[tuple[str, str], tuple[Spool, Spool]]]:
+    """What is learned and what is held out of each text, by its kind and name.
+
+    It is cut where continued pretraining cuts it.
+    """
+    found: dict[tuple[str, str], tuple[Spool, Spool]] = {}
+    with TemporaryDirectory() as scratch, ExitStack() as stack:
+        for kind, number, source in sources(recipe):
+            file = folder / f"{kind}-{number}" / TEXT
+            pieces = opened(Source(text=str(file))).pieces()
+            spool = spooled(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
+            cut = stack.enter_context(spool).split(recipe.data.validation, source.text)
+            found[kind, _named(source.text)] = cut
+        yield found
+
+
+def texts_of(spool: Spool) -> Iterator[str]:
+    """The pieces of a text."""
+    return (piece.text for piece in spool.pieces())
+
+
+def held_texts(recipe: Recipe, folder: Path, kind: str, limit: int) -> list[str]:
+    """Held-out documents of a kind, up to so many bytes from each text; at least a part of one."""
+    found: list[str] = []
+    with halves(recipe, folder) as parts:
+        for (own, _), (_, held) in parts.items():
+            if own == kind:
+                found += _limited(held, limit)
+    return found
+
+
+def rows_of(section: RowsSection) -> list[Conversation]:
+    """The conversations of a source.
+
+    Raises:
+        UserError: there are none, or one is bad.
+    """
+    given = conversations(str(located(section.rows)), ignore=section.ignore)
+    return list(islice(given, section.limit))
+
+
+def contamination_of(recipe: Recipe, folder: Path) -> Json:
+    """Questions of benchmarks in all that is learned from: texts, and rows of tuning."""
+    assert recipe.clean is not None
+    there, left_out = [], []
+    for name in recipe.clean.benchmarks:
+        try:
+            there.append(located(name))
+        except UserError as error:
+            left_out.append({"what": f"the search for {name}", "why": str(error)})
+    if not there:
+        return {"benchmarks": {}, "matches": [], "left_out": left_out}
+    with halves(recipe, folder) as parts:
+        learned = chain.from_iterable(texts.pieces() for texts, _ in parts.values())
+        said = chain.from_iterable(map(_spoken, recipe.tune.sources)) if recipe.tune else ()
+        asked = (one for place in there for one in questions(place))
+        found = contamination(chain(learned, said), asked).to_json()
+    matches = list(found["matches"])
+    return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
+
+
+def _spoken(section: RowsSection) -> Iterable[str]:
+    return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
+
+
+def _limited(held: Spool, limit: int) -> Iterator[str]:
+    done = 0
+    for document in held.documents():
+        text = "".join(document)
+        rest = limit - done
+        if rest <= 0:
+            return
+        yield text.encode()[:rest].decode(errors="ignore")
+        done += len(text.encode())
+
+
+def _named(text: str) -> str:
+    """A source as tables call it."""
+    return Path(text).stem if Path(text).suffix else text

@@ -1,0 +1,254 @@
+"""What each stage does, from the folders of the stages before it to its own."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layerlab.adaptation.adapter import Lora
+from layerlab.adaptation.change import PROOF, parsed
+from layerlab.adaptation.importer import load_tokenizer
+from layerlab.adaptation.lesson import Lesson
+from layerlab.adaptation.material import (
+    clean_texts,
+    contamination_of,
+    halves,
+    held_texts,
+    materials,
+    rows_of,
+    texts_of,
+)
+from layerlab.adaptation.pretraining import Course, pretrain
+from layerlab.adaptation.proof import prove
+from layerlab.adaptation.pruning import prune
+from layerlab.adaptation.published import JEC_QA, at_hand, beside, measured, questions
+from layerlab.adaptation.recipe import Recipe
+from layerlab.adaptation.replay import Reading
+from layerlab.adaptation.section import EmbeddingSection, StepSection
+from layerlab.adaptation.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.trial import Choice, embed
+from layerlab.adaptation.tuning import tune
+from layerlab.adaptation.vocabulary import extend
+from layerlab.disk import write_folder
+from layerlab.measures.checkpoint import quiet
+from layerlab.measures.subject import Subject, subject
+from layerlab.training.journal import read
+
+# Of held-out text that each way to begin new rows is tried on, in bytes.
+TRIED = 50_000
+
+Json = dict[str, Any]
+Tell = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage works.
+
+    Attributes:
+        tell: is told what is done, and the share of it.
+    """
+
+    recipe: Recipe
+    stage: Stage
+    shelf: Shelf
+    tell: Tell
+
+    @property
+    def folder(self) -> Path:
+        """Its own."""
+        return self.shelf.of(self.stage.key)
+
+    @property
+    def text(self) -> Path:
+        """That of the cleaned texts."""
+        return self.shelf.of(self.stage.needs["text"])
+
+    def model(self, dtype: str | None = "float32") -> Subject:
+        """The model so far."""
+        name = self.shelf.model(self.stage.needs["model"])
+        return subject(name, device=self.recipe.run.device, dtype=dtype)
+
+    def words(self, need: str = "model") -> Any:
+        """The tokenizer of a stage before."""
+        return load_tokenizer(self.shelf.words(self.stage.needs[need]))
+
+
+def clean(place: Place) -> Json:
+    """Read and clean all texts."""
+    return {"result": clean_texts(place.recipe, place.folder)}
+
+
+def contamination(place: Place) -> Json:
+    """Look for the questions of benchmarks in them."""
+    return {"result": contamination_of(place.recipe, place.text)}
+
+
+def vocabulary(place: Place) -> Json:
+    """Extend or prune the tokenizer on what is learned of the domain, and prove it on all."""
+    section = place.recipe.vocabulary
+    assert section is not None
+    base, (added, size) = place.words("words"), parsed(section.size)
+    kept = coverage = None
+    with halves(place.recipe, place.text) as parts:
+        learned = (
+            text
+            for (kind, _), (spool, _) in parts.items()
+            if kind == "domain"
+            for text in texts_of(spool)
+        )
+        place.tell("learning" if added else "counting", 0.0)
+        if added:
+            words = extend(base, learned, size)
+        else:
+            pruned = prune(base, learned, size)
+            words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
+        place.tell("proving it", 0.5)
+        texts: dict[str, Any] = {}
+        for (kind, name), (spool, held) in parts.items():
+            texts[f"{name} ({kind})"] = texts_of(spool)
+            texts[f"{name} ({kind}, held out)"] = texts_of(held)
+        exam = questions() if section.jec_qa else []
+        proof = prove(
+            base, words, texts | ({JEC_QA: iter(exam)} if exam else {}), coverage=coverage
+        )
+    if exam:
+        found, left = at_hand()
+        every = {**found, "this base": base, "this one": words}
+        proof = replace(proof, published=beside(measured(every, exam), left))
+    told = proof.to_json()
+
+    def fill(empty: Path) -> None:
+        words.save_pretrained(empty)
+        text = json.dumps({**told, "kept": kept}, ensure_ascii=False, indent=1)
+        (empty / PROOF).write_text(text + "\n", encoding="utf-8")
+
+    write_folder(place.folder / WORDS, fill, "tokenizer", like=lambda one: (one / PROOF).is_file())
+    return {"words": WORDS, "result": told}
+
+
+def embedding(place: Place) -> Json:
+    """Give the model the new tokenizer."""
+    recipe, found = place.recipe, place.model()
+    section = recipe.embedding or EmbeddingSection()
+    texts = {kind: held_texts(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
+    done = embed(
+        found.model,
+        place.words(),
+        new := place.words("words"),
+        {kind: each for kind, each in texts.items() if each},
+        Choice(input=section.input, head=section.head, seed=section.seed),
+        lambda said: place.tell(said, 0.5),
+    )
+    _saved(place, found.model, new)
+    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+
+
+def pretraining(place: Place) -> Json:
+    """Train on, with replay; what an earlier sitting left is gone on with."""
+    recipe, found = place.recipe, place.model()
+    section = recipe.pretrain
+    assert section is not None and place.stage.seed is not None
+    done = pretrain(
+        found.model,
+        place.words(),
+        materials(recipe, place.text, "domain"),
+        materials(recipe, place.text, "general") or None,
+        course=Course(
+            tokens=section.tokens,
+            batch=section.batch,
+            seed=place.stage.seed,
+            every=section.every,
+            held=section.held or None,
+            resample=section.resample,
+        ),
+        out=place.folder,
+        ratio=section.ratio,
+        reading=Reading(
+            block=section.block or min(1024, found.context or 1024),
+            validation=recipe.data.validation,
+        ),
+        progress=place.tell,
+        **_arguments(section, recipe),
+    )
+    result = done.to_json()
+    for one in result["sources"]:
+        one["source"] = _source(place, one["source"])
+    events = [one for one in read(place.folder) if one["kind"] in ("train", "evaluate")]
+    return {"model": MODEL, "words": MODEL, "result": result, "events": events}
+
+
+def tuning(place: Place) -> Json:
+    """Tune on conversations; what an earlier sitting left is gone on with."""
+    section = place.recipe.tune
+    assert section is not None
+    weights = {one.name: one.weight for one in section.sources if one.weight is not None}
+    lora = Lora(**section.lora.model_dump(), merged=True) if section.lora else None
+    done = tune(
+        place.model().model,
+        place.words(),
+        {one.name: rows_of(one) for one in section.sources},
+        out=place.folder,
+        lesson=Lesson(
+            block=section.block,
+            batch=section.batch,
+            epochs=section.epochs,
+            tokens=section.tokens,
+            weights=weights or None,
+            held=section.held,
+            every=section.every,
+            pack=section.pack,
+            seed=section.seed,
+        ),
+        lora=lora,
+        progress=place.tell,
+        **_arguments(section, place.recipe),
+    )
+    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+
+
+STEPS: dict[str, Callable[[Place], Json]] = {
+    "clean": clean,
+    "contamination": contamination,
+    "vocabulary": vocabulary,
+    "embedding": embedding,
+    "pretrain": pretraining,
+    "tune": tuning,
+}
+
+
+def _saved(place: Place, model: Any, words: Any) -> None:
+    def fill(empty: Path) -> None:
+        model.save_pretrained(empty)
+        words.save_pretrained(empty)
+
+    with quiet():
+        write_folder(place.folder / MODEL, fill, "model", like=lambda _: True)
+
+
+def _arguments(section: StepSection, recipe: Recipe) -> Json:
+    """In the words of transformers.TrainingArguments."""
+    given: Json = {
+        "learning_rate": section.rate,
+        "warmup_steps": section.warmup,
+        "lr_scheduler_type": section.schedule,
+        "weight_decay": section.decay,
+        "adam_beta2": section.beta2,
+        "per_device_train_batch_size": section.micro_batch or section.batch,
+        "use_cpu": recipe.run.device == "cpu",
+    }
+    if section.precision == "bf16":
+        given["bf16"] = True
+    if section.recompute:
+        given["gradient_checkpointing"] = True
+    if section.checkpoint is not None:
+        given["save_steps"] = section.checkpoint
+    return given
+
+
+def _source(place: Place, file: str) -> str:
+    """What a cleaned text was made of."""
+    kept = place.shelf.read(place.stage.needs["text"])
+    names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
+    return str(names.get(Path(file).parent.name, file))

@@ -1,0 +1,212 @@
+"""The page of an adaptation: one file, no network, beside its numbers.
+
+The content is the dict that `result.json` holds. Whatever of it is missing is left out of the page;
+what came from outside reaches it escaped, as in `page.py`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from layerlab import UserError, disk
+from layerlab.report import ledger, page, picture, setting, text
+from layerlab.report.curve import short
+from layerlab.report.forest import signed
+from layerlab.report.table import plain
+
+_HERE = Path(__file__).parent
+_STYLES = ("page.css", "comparison.css")
+PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
+ROWS = 200
+NAME = 60
+# Colours that can be told apart on white and on black.
+COLOURS = ("#3a9fd6", "#d55e00", "#00805d", "#b8588f", "#c98600")
+KINDS = ("domain", "general")
+_LISTS = (
+    *("arms", "stages", "base", "texts", "contamination", "vocabulary", "embedding"),
+    *("pretrain", "changes", "tune", "scores", "differences", "samples", "left_out", "remarks"),
+)
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "about", "inferred", "created", "layerlab"), str),
+    **dict.fromkeys(_LISTS, list),
+    **dict.fromkeys(("recipe", "table"), dict),
+}
+_KEPT = ("scores", "changes", "differences", "stages", "samples", "left_out")
+
+Json = dict[str, Any]
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The whole page of an adaptation.
+
+    Raises:
+        UserError: a part of the content is of another kind than an adaptation's.
+    """
+    whole = _checked(content)
+    scripts = [(_HERE / "study.js").read_text(encoding="utf-8"), page.plotly()]
+    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind))]
+    return (
+        page.environment()
+        .get_template("curriculum.html")
+        .render(
+            content=whole,
+            facts=list(_facts(whole)),
+            said=list(_said(whole)),
+            open=sum(not one.get("finished") for one in whole["stages"]),
+            sections=ledger.sections(whole, len(pictures)),
+            samples=_samples(whole),
+            stages=[ledger.stages(whole)],
+            pictures=pictures,
+            recipe=setting.toml(whole["recipe"]),
+            most=ROWS,
+            policy=page.policy(scripts),
+            style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
+            data=Markup(page.embedded(pictures)),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
+
+
+def save_curriculum(content: Mapping[str, Any], folder: Path) -> Path:
+    """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
+
+    Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the content cannot be read, or the folder cannot be written.
+    """
+    whole = _checked(content)
+    written = render(whole)
+    for name in _KEPT:
+        table = pd.DataFrame(whole[name]).to_csv(index=False)
+        disk.write_file(folder / TABLES / f"{name}.csv", table)
+    for kind in KINDS:
+        drawing = picture.curve_picture(_raced(whole, kind))
+        if drawing:
+            disk.write_file(folder / PICTURES / f"{kind}.svg", drawing)
+    data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, indent=1)
+    disk.write_file(folder / DATA, data + "\n")
+    return disk.write_file(folder / PAGE, written)
+
+
+def _checked(content: Mapping[str, Any]) -> Json:
+    """The content as plain JSON values with every part present.
+
+    Raises:
+        UserError: a part is of another kind.
+    """
+    whole: Json = plain(dict(content))
+    for name, kind in _KINDS.items():
+        found = kind() if whole.get(name) is None else whole[name]
+        if not isinstance(found, kind):
+            raise UserError(
+                f"this is no content of an adaptation: {name!r} is damaged; "
+                "type layerlab adapt RECIPE.toml to make it anew"
+            )
+        whole[name] = found
+    return whole
+
+
+def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
+    for one in whole["base"][:1]:
+        yield "Parameters of the base", one.get("parameters")
+    for one in whole["vocabulary"][:1]:
+        yield "Vocabulary before", one.get("entries_base")
+        yield "Vocabulary after", one.get("entries")
+    yield "Arms", len(whole["arms"])
+    seconds = [one.get("seconds") or 0 for one in whole["stages"]]
+    yield "Minutes of all stages", round(sum(seconds) / 60, 1)
+
+
+def _said(whole: Json) -> Iterable[str]:
+    """What was learned and forgotten, in sentences."""
+    for one in whole["changes"]:
+        general = one.get("kind") == "general"
+        what = "general text, which is what it forgot" if general else "text of the domain"
+        rival = one.get("against")
+        what += "" if rival == "before" else f", against {rival}"
+        interval = ""
+        if one.get("low") is not None:
+            ends = f"{signed(one['low'])} to {signed(one['high'])}"
+            interval = f" (95 % interval {ends}, over {one.get('n')} {one.get('over')})"
+        yield f"{one.get('arm')}: {signed(one.get('value'))} bits per byte on {what}{interval}"
+
+
+def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for one in whole["samples"]:
+        answer = (ledger.place(one), str(one.get("answer")))
+        found.setdefault(str(one.get("prompt")), []).append(answer)
+    return found
+
+
+def _picture(runs: Sequence[Mapping[str, Any]], kind: str) -> Json | None:
+    """Bits per byte along the tokens, a line for each run, a colour for each arm."""
+    arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
+    traces = []
+    for run in runs:
+        curves = run.get("curves") or {}
+        if not curves.get(kind):
+            continue
+        arm = str(run.get("arm"))
+        # Plotly reads a little HTML in every text it draws.
+        name = escape(text.prose(f"{arm}, seed {run.get('seed')}", NAME), quote=False)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": curves.get("tokens") or [],
+                "y": [short(value) for value in curves[kind]],
+                "name": name,
+                "line": {"color": COLOURS[arms.index(arm) % len(COLOURS)]},
+            }
+        )
+    if not traces:
+        return None
+    title = "Text of the domain" if kind == "domain" else "General text"
+    axis = {"gridcolor": "rgba(128,128,128,.25)", "zeroline": False}
+    layout = {
+        "height": 340,
+        "margin": {"l": 62, "r": 14, "t": 14, "b": 46},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 13},
+        "xaxis": {**axis, "title": {"text": "tokens of continued pretraining"}},
+        "yaxis": {**axis, "title": {"text": "bits per byte"}, "automargin": True},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        "showlegend": True,
+    }
+    return {"name": kind, "title": f"{title}, held out", "data": traces, "layout": layout}
+
+
+def _raced(whole: Json, kind: str) -> Json:
+    """The curves of a kind as a comparison has them."""
+    runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
+    names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]
+    return {
+        "name": f"{whole['name']}: {kind} text",
+        "metric": "bits_per_byte",
+        "arms": whole["arms"],
+        "seeds": sorted({run.get("seed") or 0 for run in runs}),
+        "runs": [{"run": name, "finished": True} for name in names],
+        "curves": [
+            {
+                "run": name,
+                "arm": run.get("arm"),
+                "chosen": True,
+                "evaluation": {
+                    "update": run["curves"].get("update") or [],
+                    "bits_per_byte": run["curves"][kind],
+                },
+            }
+            for name, run in zip(names, runs, strict=True)
+        ],
+    }

@@ -1,0 +1,230 @@
+"""The tables of the page of an adaptation: what was read, changed, learned and asked."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from layerlab.report.forest import signed
+
+Json = dict[str, Any]
+
+
+def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
+    """The parts of the page in their order; those that hold nothing are left out.
+
+    Args:
+        pictures: that there are of the curves.
+    """
+    found = [
+        ("scores", "Before and after", [_scores(whole), _differences(whole)], []),
+        ("curves", "Curves and forgetting", [_changes(whole)], list(range(pictures))),
+        ("vocabulary", "Vocabulary", [*_vocabularies(whole), *_embeddings(whole)], []),
+        ("data", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
+    ]
+    return [
+        {"id": name, "title": title, "tables": kept, "pictures": drawn}
+        for name, title, tables, drawn in found
+        if (kept := [one for one in tables if one["rows"]]) or drawn
+    ]
+
+
+def _table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "") -> Json:
+    return {"id": f"table-{name}", "title": title, "head": head, "rows": list(rows), "hint": hint}
+
+
+def _scores(whole: Mapping[str, Any]) -> Json:
+    columns = whole["table"].get("columns") or []
+    rows = [
+        [
+            f"{row.get('title')} ({row.get('kind')})",
+            row.get("unit"),
+            *(_cell(one, row.get("unit")) for one in row.get("cells") or ()),
+            None if row.get("chance") is None else f"{100 * row['chance']:.1f}",
+        ]
+        for row in whole["table"].get("rows") or ()
+    ]
+    hint = (
+        "Of benchmarks the official average in percent, beside its standard error over questions; "
+        "of text bits per byte, lower is better, beside its standard error over documents."
+    )
+    return _table("scores", "Scores", ("", "unit", *columns, "chance"), rows, hint)
+
+
+def _cell(cell: Any, unit: Any) -> str | None:
+    if not isinstance(cell, Mapping) or cell.get("score") is None:
+        return None
+    scale, digits = (100, 1) if unit == "score" else (1, 4)
+    error = cell.get("error")
+    beside = "" if error is None else f" ± {scale * error:.{digits}f}"
+    return f"{scale * cell['score']:.{digits}f}{beside}"
+
+
+def _differences(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{one.get('title')}: {place(one)}",
+            signed(_percent(one.get("difference"))),
+            _percent(one.get("error")),
+            one.get("n"),
+        ]
+        for one in whole["differences"]
+    ]
+    hint = "In percentage points, question by question; of forgetting, above zero is lost."
+    head = ("", "difference to the base", "standard error", "questions")
+    return _table("differences", "Against the base", head, rows, hint)
+
+
+def place(one: Mapping[str, Any]) -> str:
+    """Which model it is about: after which stage, of which arms."""
+    return f"{one.get('after')} ({', '.join(map(str, one.get('arms') or ()))})"
+
+
+def _percent(value: Any) -> float | None:
+    return 100 * value if isinstance(value, int | float) else None
+
+
+def _changes(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{one.get('arm')}, {one.get('kind')} text",
+            one.get("against"),
+            one.get("before"),
+            one.get("after"),
+            signed(one.get("value")),
+            signed(one.get("low")),
+            signed(one.get("high")),
+            f"{one.get('n')} {one.get('over')}",
+        ]
+        for one in whole["changes"]
+    ]
+    head = ("", "against", "before", "after", "change", "from", "to", "interval over")
+    hint = "Bits per byte of held-out text; the change of general text is the forgetting."
+    return _table("changes", "What was learned and forgotten", head, rows, hint)
+
+
+def _vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(whole["vocabulary"]):
+        rows = [
+            [
+                each.get("name"),
+                _of(each, "base", "texts"),
+                _of(each, "base", "tokens"),
+                _of(each, "new", "tokens"),
+                each.get("ratio"),
+                _of(each, "new", "tokens_per_character"),
+                each.get("changed"),
+                each.get("longer"),
+                each.get("broken"),
+            ]
+            for each in one.get("texts") or ()
+        ]
+        proof = "holds" if one.get("holds") else "does not hold"
+        hint = (
+            f"The proof {proof}: {one.get('added')} entries added, {one.get('removed')} removed, "
+            f"{len(one.get('unreachable') or ())} out of reach, {one.get('unused')} unused, "
+            f"{len(one.get('partial') or ())} that are no whole characters."
+        )
+        head = (
+            *("text", "pieces", "tokens before", "after", "ratio", "tokens a character"),
+            *("cut anew", "longer", "not back"),
+        )
+        yield _table(f"proof-{number}", "Proof of the vocabulary", head, rows, hint)
+
+
+def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(whole["embedding"]):
+        names = list(one.get("before") or {})
+        rows = [["base tokenizer", None, *(_bits(one["before"], name) for name in names)]]
+        rows += [
+            [way.get("input"), way.get("head"), *(_bits(way.get("bits"), name) for name in names)]
+            for way in one.get("ways") or ()
+        ]
+        hint = "Bits per byte of held-out text before any training; the last row is what stayed."
+        head = ("input", "head", *names)
+        yield _table(f"embedding-{number}", "How new tokens begin", head, rows, hint)
+
+
+def _bits(given: Any, name: str) -> Any:
+    return _of(given, name, "bits_per_byte") if isinstance(given, Mapping) else None
+
+
+def _of(given: Mapping[str, Any], name: str, inner: str) -> Any:
+    found = given.get(name)
+    return found.get(inner) if isinstance(found, Mapping) else None
+
+
+def _texts(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{one.get('name')} ({one.get('kind')})",
+            one.get("documents"),
+            one.get("bytes"),
+            one.get("kept"),
+            one.get("kept_bytes"),
+            "; ".join(
+                f"{each.get('documents')} {why}" for why, each in (one.get("removed") or {}).items()
+            ),
+        ]
+        for one in whole["texts"]
+    ]
+    head = ("text", "documents", "bytes", "kept", "bytes kept", "left out")
+    return _table("texts", "Texts", head, rows)
+
+
+def _read(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{run.get('arm')}, seed {run.get('seed')}: {one.get('source')} ({one.get('kind')})",
+            one.get("tokens"),
+            one.get("passes"),
+        ]
+        for run in whole["pretrain"]
+        for one in run.get("sources") or ()
+    ]
+    return _table("read", "Read in continued pretraining", ("source", "tokens", "passes"), rows)
+
+
+def _tuned(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{', '.join(map(str, run.get('arms') or ()))}: {name}",
+            *(one.get(key) for key in ("rows", "held", "turns", "tokens", "answers", "passes")),
+            (run.get("before") or {}).get(name),
+            (run.get("after") or {}).get(name),
+        ]
+        for run in whole["tune"]
+        for name, one in (run.get("sources") or {}).items()
+    ]
+    head = (
+        *("source", "rows", "held out", "turns", "tokens", "of the assistant", "passes"),
+        *("nats before", "nats after"),
+    )
+    hint = "Nats per token of held-out answers."
+    return _table("tuned", "Read in instruction tuning", head, rows, hint)
+
+
+def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(whole["contamination"]):
+        rows = [
+            [name, *(count.get(key) for key in ("questions", "short", "touched", "held"))]
+            for name, count in (one.get("benchmarks") or {}).items()
+        ]
+        head = ("benchmark", "questions", "too short to tell", "touched", "held")
+        hint = (
+            "Questions that share a run of 13 units with what is learned from are touched; those "
+            "of which 80 % is there are held."
+        )
+        yield _table(f"search-{number}", "Contamination", head, rows, hint)
+
+
+def stages(whole: Mapping[str, Any]) -> Json:
+    """Every stage with its folder and how long it took."""
+    rows = [
+        [
+            one.get("stage"),
+            "finished" if one.get("finished") else "not finished",
+            None if one.get("seconds") is None else round(one["seconds"], 1),
+            one.get("key"),
+        ]
+        for one in whole["stages"]
+    ]
+    return _table("stages", "Stages", ("stage", "", "seconds", "folder"), rows)
