@@ -214,7 +214,12 @@ def _summed(
 
 def _loaded(question: Question, model: Any) -> Subject:
     found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
-    words(found)  # whoever cannot read is told so before the first question
+    tokenizer = words(found)  # whoever cannot read is told so before the first question
+    if question.options.chat and tokenizer.chat_template is None:
+        raise UserError(
+            f"the tokenizer of {found.name} has no chat template, which --chat takes prompts from; "
+            "leave --chat out, or set its chat_template"
+        )
     return found
 
 

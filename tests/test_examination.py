@@ -1,6 +1,8 @@
 """`layerlab.evaluate` on benchmark files of the tests' own making, and on the real ones."""
 
+import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,8 +228,6 @@ def test_two_models_beside_each_other(shelf: Path) -> None:
 def test_the_data_folder_is_forgotten(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAYERLAB_DATA", raising=False)
     run(shelf, "boolq", limit=1)
-    import os
-
     assert "LAYERLAB_DATA" not in os.environ
 
 
@@ -271,6 +271,29 @@ def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
 def test_a_model_without_a_tokenizer(shelf: Path) -> None:
     with pytest.raises(UserError, match="has no tokenizer, which questions have to be read with"):
         layerlab.evaluate(candidate(512).model, "boolq", data=shelf, progress=False)
+
+
+def test_chat(shelf: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run(shelf, "boolq", chat=True)
+    assert str(caught.value) == (
+        "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
+        "leave --chat out, or set its chat_template"
+    )
+    speaking = copy.deepcopy(tokenizer())
+    speaking.chat_template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    )
+    found = layerlab.evaluate(
+        candidate(512).model,
+        "boolq",
+        data=shelf,
+        tokenizer=speaking,
+        chat=True,
+        limit=1,
+        progress=False,
+    )
+    assert row(found, "boolq")["n"] == 1 and found.content["options"]["chat"]
 
 
 def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A model put to the tasks of its benchmarks, one leaf task after another; what is done is kept."""
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -103,6 +104,8 @@ class Sitting:
         words = self.subject.tokenizer
         backend = getattr(words, "backend_tokenizer", None)
         told = backend.to_str() if backend is not None else repr(words)
+        config = {**self.subject.model.config.to_dict(), "_name_or_path": ""}
+        told += json.dumps(config, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{weights_hash(self.subject)} {digest} {self.subject.model.dtype}"
 
