@@ -88,12 +88,19 @@ class LabPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
-        draw(module, self._names()[module], self.config)
+        draw(module, self._name(module), self.config)
 
-    def _names(self) -> dict[nn.Module, str]:
-        """Canonical names: those in the causal model, also where only its base is built."""
+    def _name(self, module: nn.Module) -> str:
+        """Canonical name: that in the causal model, also where only its base is built.
+
+        A layer that `resize_token_embeddings` has yet to put in has the name of the one there.
+        """
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
-        return {module: f"{prefix}{name}" for name, module in self.named_modules()}
+        names = {held: f"{prefix}{name}" for name, held in self.named_modules()}
+        if module in names:
+            return names[module]
+        head = isinstance(module, nn.Linear)
+        return names[self.get_output_embeddings() if head else self.get_input_embeddings()]
 
 
 class LabModel(LabPreTrainedModel):

@@ -120,6 +120,26 @@ def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed() -> None:
     assert len({first(seed, name) for seed in (0, 1) for name in ("a", "b")}) == 4
 
 
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("larger", [16, -16])
+def test_a_resized_vocabulary_starts_as_that_of_a_model_built_so(head: str, larger: int) -> None:
+    sizes = {**SIZES, "head": head}
+    resized = build("llama", **sizes)
+    wanted = SIZES["vocab"] + larger
+    resized.resize_token_embeddings(wanted, mean_resizing=False)
+    built = build("llama", **{**sizes, "vocab": wanted})
+    assert resized.config.vocab_size == wanted
+    for key, one in parameters(built).items():
+        assert torch.equal(one, parameters(resized)[key]), key
+
+
+def test_a_stack_without_a_head_is_resized_as_with_one() -> None:
+    whole, bare = build("llama", **SIZES), build("llama", **SIZES).model
+    for model in (whole, bare):
+        model.resize_token_embeddings(SIZES["vocab"] + 16, mean_resizing=False)
+    assert torch.equal(whole.model.embed_tokens.weight, bare.embed_tokens.weight)
+
+
 def test_ordinary_weights_have_the_standard_deviation_that_the_configuration_says() -> None:
     model = build("gpt2", width=192, layers=4, heads=4, vocab=512, context=32)
     std, layers = model.config.initializer_range, model.config.num_hidden_layers
