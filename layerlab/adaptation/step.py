@@ -241,7 +241,7 @@ def _arguments(section: StepSection, recipe: Recipe) -> Json:
     if section.precision == "bf16":
         given["bf16"] = True
     if section.recompute:
-        given["gradient_checkpointing"] = True
+        given["activation_checkpointing"] = True
     if section.checkpoint is not None:
         given["save_steps"] = section.checkpoint
     return given
