@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from layerlab.evaluation.benchmark import BENCHMARKS
 from layerlab.evaluation.shelf import here
@@ -45,6 +45,6 @@ _COLUMNS: tuple[Column, ...] = (
 )
 
 
-def drawn_list(rows: list[dict[str, Any]]) -> Table:
+def drawn_list(rows: list[dict[str, Any]]) -> RenderableType:
     """The rows for a terminal."""
     return grid(rows, _COLUMNS, tuple(name for name, _ in _COLUMNS if name != "subjects"))

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from layerlab import terminal
 from layerlab.evaluation.score import Mean
+from layerlab.terminal import plain
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -30,27 +31,24 @@ def percent(value: float | None, error: float | None = None) -> str:
     return "-" if value is None else Mean(value, error, 0).told()
 
 
-def plain(given: str, style: str = "") -> Text:
-    """Text as it stands: no markup, no escape sequences, one line."""
-    kept = "".join(one if one.isprintable() else " " for one in given)
-    return Text(" ".join(kept.split()), style=style)
-
-
-def grid(rows: Iterable[Row], columns: Sequence[Column], left: Sequence[str] = ()) -> Table:
+def grid(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    left: Sequence[str] = (),
+    width: int | None = None,
+) -> RenderableType:
     """A table of rows; numbers stand to the right.
 
     Args:
         left: headings of columns of words.
+        width: of the terminal: what is wider comes in several tables, each with the first columns
+            of words; None leaves it whole.
     """
-    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name, _ in columns:
-        words = name in left
-        found.add_column(
-            plain(name), justify="left" if words else "right", no_wrap=not words, overflow="fold"
-        )
-    for row in rows:
-        found.add_row(*(plain(cell(row)) for _, cell in columns))
-    return found
+    names = [name for name, _ in columns]
+    cells = ([cell(row) for _, cell in columns] for row in rows)
+    if width is None:
+        return terminal.grid(names, cells, left)
+    return terminal.grids(names, cells, left, width)
 
 
 def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]:
@@ -61,18 +59,18 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
         yield Text()
         groups = [row for row in content["groups"] if row["arm"] == arm["arm"]]
         if groups:
-            yield grid(groups, _GROUPS, ("mean of", "how"))
+            yield grid(groups, _GROUPS, ("mean of", "how"), width)
             yield Text()
         if subjects:
-            yield from _subjects(content, str(arm["arm"]))
+            yield from _subjects(content, str(arm["arm"]), width)
         sections = [row for row in content["sections"] if row["arm"] == arm["arm"]]
         if sections and (subjects or any(row["benchmark"] == "lawbench" for row in sections)):
             shown = [row for row in sections if subjects or row["benchmark"] == "lawbench"]
-            yield grid(shown, _SECTIONS, ("benchmark", "by", "section"))
+            yield grid(shown, _SECTIONS, ("benchmark", "by", "section"), width)
             yield Text()
-    yield from _precision(content)
-    yield from _compared(content)
-    yield from _published(content)
+    yield from _precision(content, width)
+    yield from _compared(content, width)
+    yield from _published(content, width)
     yield from _below(content)
 
 
@@ -124,9 +122,9 @@ _DIFFERENCES: tuple[Column, ...] = (
 
 def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
     if width >= WIDE + 60:
-        return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "examples"))
+        return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "examples"), width)
     lines = [plain(f"{row['title']}: {_how(row)}", "dim") for row in rows]
-    return Group(grid(rows, _BENCHMARKS, ("benchmark", "examples")), *lines)
+    return Group(grid(rows, _BENCHMARKS, ("benchmark", "examples"), width), *lines)
 
 
 def _how(row: Row) -> str:
@@ -148,20 +146,21 @@ def _shortened(formula: str) -> str:
     return head + sign + ", ".join(listed[:LISTED]) + more
 
 
-def _subjects(content: Row, arm: str) -> Iterator[RenderableType]:
+def _subjects(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
     rows = [row for row in content["subjects"] if row["arm"] == arm]
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         yield plain(str(benchmark), "bold")
-        yield grid([r for r in rows if r["benchmark"] == benchmark], _SUBJECTS, ("subject",))
+        inside = [row for row in rows if row["benchmark"] == benchmark]
+        yield grid(inside, _SUBJECTS, ("subject",), width)
         yield Text()
 
 
-def _precision(content: Row) -> Iterator[RenderableType]:
+def _precision(content: Row, width: int) -> Iterator[RenderableType]:
     rows = content.get("precision", ())
     if rows:
         yield plain("What a precision costs, over the same questions", "bold")
         words = ("model", "against", "what")
-        yield grid([row for row in rows if "title" in row], _DIFFERENCES, words)
+        yield grid([row for row in rows if "title" in row], _DIFFERENCES, words, width)
         for row in rows:
             if "perplexity" in row:
                 yield plain(
@@ -171,14 +170,14 @@ def _precision(content: Row) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _compared(content: Row) -> Iterator[RenderableType]:
+def _compared(content: Row, width: int) -> Iterator[RenderableType]:
     if rows := content.get("compared", ()):
         yield plain("Differences to another run, over the same questions", "bold")
-        yield grid(rows, _DIFFERENCES, ("model", "against", "what"))
+        yield grid(rows, _DIFFERENCES, ("model", "against", "what"), width)
         yield Text()
 
 
-def _published(content: Row) -> Iterator[RenderableType]:
+def _published(content: Row, width: int) -> Iterator[RenderableType]:
     rows = content.get("published", ())
     for table in dict.fromkeys(row["table"] for row in rows):
         inside = [row for row in rows if row["table"] == table]
@@ -189,7 +188,7 @@ def _published(content: Row) -> Iterator[RenderableType]:
             ("from", lambda row: str(row["from"])),
             *((name, _cell(name)) for name in names),
         ]
-        yield grid(inside, columns, ("model", "from"))
+        yield grid(inside, columns, ("model", "from"), width)
         yield Text()
 
 

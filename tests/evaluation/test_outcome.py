@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from layerlab import UserError
+from layerlab.evaluation.beside import published_rows
 from layerlab.evaluation.display import Bar, Silent, Watch
 from layerlab.evaluation.outcome import Result, load_result
 from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
@@ -95,3 +96,18 @@ def test_a_bar_counts_questions() -> None:
     assert bar.progress.tasks[0].completed == 10
     assert isinstance(bar, Watch) and isinstance(Silent(), Watch)
     assert "[b]x" in drawn.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_published_tables_keep_their_columns(content: dict[str, Any], width: int) -> None:
+    rows = [record("financeiq", "CPA", [1.0, 0.0])]
+    beside = published_rows(["a" * 40], [{**rows[0], "arm": "a" * 40}], [], [])
+    lines = Result({**content, "published": beside}).told(width).splitlines()
+    start = next(place for place, one in enumerate(lines) if one.startswith("Table 8 of pangu23"))
+    heads = [one.split() for one in lines[start:] if one.startswith("model")]
+    assert [name for head in heads for name in head[2:]] == list(beside[0]["cells"])
+    assert (len(heads) == 1) == (width == 200)
+    for part in range(len(heads)):
+        known = [one for one in lines[start:] if one.startswith("YunShan ")]
+        assert len(known) == len(heads) and known[part].split()[1] == "published"
+    assert max(map(len, lines[start:])) <= width

@@ -1,0 +1,107 @@
+"""Text and tables for a terminal; what came from outside is never markup, nor steers it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+# A column of words asks for no more than this: longer ones go on in the next line.
+WORDS = 16
+GAP = 2
+
+
+def line(given: str, most: int | None = None) -> str:
+    r"""A text on one line, without what steers a terminal.
+
+    Args:
+        most: characters of the text that are kept; all where left out.
+
+    Example:
+        >>> line("a\x1b[31m\nb"), line("a\tbcd", 3)
+        ('a [31m b', 'a b')
+    """
+    return "".join(one if one.isprintable() else " " for one in given[:most])
+
+
+def plain(given: str, style: str = "") -> "Text":
+    """Text as it stands: no markup, no escape sequences, one line, single blanks."""
+    from rich.text import Text
+
+    return Text(" ".join(line(given).split()), style=style)
+
+
+def grid(
+    headings: Sequence[str], rows: Iterable[Sequence["str | Text"]], words: Collection[str] = ()
+) -> "Table":
+    """A table of which columns of words stand to the left, and numbers to the right.
+
+    Args:
+        words: headings of columns that may go on in the next line.
+    """
+    from rich.table import Table
+
+    found = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for name in headings:
+        left = name in words
+        found.add_column(
+            plain(name), justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
+    for row in rows:
+        found.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return found
+
+
+def grids(
+    headings: Sequence[str],
+    rows: Iterable[Sequence["str | Text"]],
+    words: Collection[str],
+    width: int,
+) -> "Group":
+    """The same, in as many tables as the width asks for; each repeats the first columns of words.
+
+    No column vanishes: one that does not fit beside the others begins the next table.
+
+    Args:
+        words: as for `grid`.
+        width: of the terminal in characters.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    content = [[plain(one) if isinstance(one, str) else one for one in row] for row in rows]
+    wide = [
+        _wanted(name, [row[place] for row in content], name in words)
+        for place, name in enumerate(headings)
+    ]
+    first = len(list(takewhile(lambda name: name in words, headings)))
+    drawn: list[Table | Text] = []
+    for places in _shares(wide, first, width + GAP):
+        names = [headings[place] for place in places]
+        drawn += [Text()] * bool(drawn)
+        drawn.append(grid(names, ([row[place] for place in places] for row in content), words))
+    return Group(*drawn)
+
+
+def _wanted(heading: str, cells: Sequence["Text"], words: bool) -> int:
+    """Characters that a column takes, with the gap behind it."""
+    widest = max(one.cell_len for one in (plain(heading), *cells))
+    return GAP + (min(widest, WORDS) if words else widest)
+
+
+def _shares(wide: Sequence[int], first: int, width: int) -> list[list[int]]:
+    """The columns of each table: the first ones, and as many of the others as fit."""
+    repeated = list(range(first))
+    left = width - sum(wide[:first])
+    shares: list[list[int]] = [[]]
+    room = left
+    for place in range(first, len(wide)):
+        if shares[-1] and wide[place] > room:
+            shares.append([])
+            room = left
+        shares[-1].append(place)
+        room -= wide[place]
+    return [repeated + share for share in shares]

@@ -1,0 +1,58 @@
+"""Tables for a terminal lose no column, and what is shown steers nothing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from layerlab.terminal import GAP, WORDS, grid, grids, line, plain
+
+TEXTS = st.text(st.characters(categories=["L", "N"], max_codepoint=0x9FFF), min_size=1, max_size=12)
+
+
+def told(drawn: object, width: int) -> list[str]:
+    console = Console(width=width, markup=False, highlight=False, color_system=None)
+    with console.capture() as caught:
+        console.print(drawn)
+    return caught.get().splitlines()
+
+
+@given(st.text(), st.integers(0, 50))
+def test_a_line_is_one_and_steers_nothing(text: str, most: int) -> None:
+    kept = line(text, most)
+    assert len(kept) == min(most, len(text)) and (kept.isprintable() or not kept)
+    assert line(kept) == kept and plain(kept).plain == " ".join(kept.split())
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=14), st.integers(2 * (WORDS + GAP) + 12, 200))
+def test_no_column_vanishes(cells: list[str], width: int) -> None:
+    headings = ["model", "from", *(f"h{place}" for place in range(len(cells)))]
+    rows = [["a model", "measured here", *cells], ["another", "published", *reversed(cells)]]
+    lines = told(grids(headings, rows, ("model", "from"), width), width)
+    heads = [one.split() for one in lines if one.startswith("model")]
+    assert [name for head in heads for name in head[2:]] == headings[2:]
+    assert all(head[:2] == ["model", "from"] for head in heads)
+    first = [one.split()[4:] for one in lines if one.startswith("a model")]
+    assert [cell for part in first for cell in part] == cells
+    assert max(Text(one).cell_len for one in lines) <= width
+    assert len(heads) <= len(cells)
+
+
+def test_a_table_that_fits_stays_one() -> None:
+    headings, rows = ["name", "n", "m"], [["x", "1", "2"]]
+    assert told(grids(headings, rows, ("name",), 80), 80) == told(
+        grid(headings, rows, ("name",)), 80
+    )
+    parts = told(grids(headings, rows, ("name",), 8), 8)
+    assert [one.split() for one in parts] == [
+        ["name", "n"],
+        ["x", "1"],
+        [],
+        ["name", "m"],
+        ["x", "2"],
+    ]
+
+
+def test_hostile_cells_are_text() -> None:
+    said = "\n".join(told(grid(["[b]h"], [["[red]x\x1b[31m\n"], [Text("[i]y")]]), 40))
+    assert "[b]h" in said and "[red]x" in said and "[i]y" in said and "\x1b" not in said
