@@ -20,6 +20,7 @@ from typing import Any
 SERVED = (
     "layerlab.cli",
     "layerlab.advice",
+    "layerlab.examination",
     "layerlab.experiment",
     "layerlab.studies",
     "layerlab.training.loop",
@@ -108,7 +109,8 @@ def _interpret(arguments: list[str], cwd: str, settings: dict[str, str], streams
     elif first == "-m":
         name, *rest = rest
         sys.argv, sys.path[:0] = [name, *rest], [cwd]
-        sys.modules.pop(name, None)  # what runs as a program is not yet there
+        if not hasattr(sys.modules.get(name), "__path__"):  # a package runs its __main__
+            sys.modules.pop(name, None)  # what runs as a program is not yet there
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[:0] = [first, *rest], [str(Path(first).parent)]
