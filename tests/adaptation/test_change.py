@@ -45,8 +45,7 @@ def place(tmp_path: Path, monkeypatch) -> Path:
 
 def typed(place: Path, *words: object) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": "100"}
-    # The package's own name would be imported a second time, with a second UserError.
-    return python("-m", "layerlab.__main__", "adapt", *map(str, words), cwd=place, env=env)
+    return python("-m", "layerlab", "adapt", *map(str, words), cwd=place, env=env)
 
 
 def asked(place: Path, size: str, *more: object) -> list[object]:

@@ -1,11 +1,11 @@
 """Several commands in one process that has imported everything once; each is told apart."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.forked import python
 
 PROGRAM = """
 import contextlib, io, json, sys
@@ -32,12 +32,7 @@ class Said(NamedTuple):
 
 def several(commands: Sequence[Sequence[str]], folder: Path) -> list[Said]:
     """Run commands one after the other, in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps([list(map(str, one)) for one in commands])],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = json.dumps([list(map(str, one)) for one in commands])
+    done = python("-c", PROGRAM, words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return [Said(*one) for one in json.loads(done.stdout.splitlines()[-1])]

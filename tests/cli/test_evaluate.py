@@ -22,9 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def layerlab(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": "100", "LAYERLAB_DATA": str(place / "none")}
-    # Not by `-m`, which takes the package in anew beside the modules that are there already.
-    program = "from layerlab.__main__ import main; main()"
-    return python("-c", program, "evaluate", *words, cwd=place, env=env)
+    return python("-m", "layerlab", "evaluate", *words, cwd=place, env=env)
 
 
 @pytest.fixture(scope="module")

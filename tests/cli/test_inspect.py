@@ -1,4 +1,4 @@
-"""The command as a user types it: a real process, its exit code, its files, its words."""
+"""The command as a user types it: a process, its exit code, its files, its words."""
 
 import json
 import os
@@ -11,20 +11,13 @@ import pytest
 
 from layerlab import load_report
 from tests.cli.several import several
+from tests.forked import python
 
 QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
 
 
-def layerlab(*words, cwd, text=None, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "layerlab", *map(str, words)],
-        cwd=cwd,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
-    )
+def layerlab(*words, cwd, text=""):
+    return python("-m", "layerlab", *map(str, words), cwd=cwd, stdin=text)
 
 
 def test_the_first_command_leaves_a_report(tmp_path):
@@ -103,7 +96,8 @@ def test_a_mistake_is_one_line_and_exit_code_two(told, number):
 
 
 def test_a_mistake_ends_the_process_with_two(tmp_path):
-    done = layerlab("inspect", "-q", "--context", "1", cwd=tmp_path)
+    command = [sys.executable, "-m", "layerlab", "inspect", "-q", "--context", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 

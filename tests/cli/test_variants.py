@@ -1,11 +1,11 @@
-"""`layerlab variants` as a user types it: a real process, its exit code, its words."""
+"""`layerlab variants` as a user types it: a process, its exit code, its words."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.forked import python
 
 SILENT = '''"""A variant whose part does not say what it costs."""
 
@@ -35,14 +35,8 @@ VARIANTS = (
 
 
 def layerlab(*words, cwd, columns=80):
-    return subprocess.run(
-        [sys.executable, "-m", "layerlab", *map(str, words)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "COLUMNS": str(columns)},
-    )
+    env = {**os.environ, "COLUMNS": str(columns)}
+    return python("-m", "layerlab", *map(str, words), cwd=cwd, env=env)
 
 
 def test_without_a_name_there_is_a_table_of_everything(tmp_path):
