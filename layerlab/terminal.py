@@ -14,14 +14,14 @@ WORDS = 16
 GAP = 2
 
 
-def line(given: str, most: int | None = None) -> str:
+def printable(given: str, most: int | None = 2000) -> str:
     r"""A text on one line, without what steers a terminal.
 
     Args:
-        most: characters of the text that are kept; all where left out.
+        most: characters of the text that are kept; None keeps all.
 
     Example:
-        >>> line("a\x1b[31m\nb"), line("a\tbcd", 3)
+        >>> printable("a\x1b[31m\nb"), printable("a\tbcd", 3)
         ('a [31m b', 'a b')
     """
     return "".join(one if one.isprintable() else " " for one in given[:most])
@@ -31,7 +31,7 @@ def plain(given: str, style: str = "") -> "Text":
     """Text as it stands: no markup, no escape sequences, one line, single blanks."""
     from rich.text import Text
 
-    return Text(" ".join(line(given).split()), style=style)
+    return Text(" ".join(printable(given, None).split()), style=style)
 
 
 def grid(
@@ -53,6 +53,12 @@ def grid(
     for row in rows:
         found.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
     return found
+
+
+def titled(title: str, content: "Table") -> "Table":
+    """A table below its name."""
+    content.title, content.title_justify = plain(title, "bold"), "left"
+    return content
 
 
 def grids(

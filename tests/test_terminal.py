@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from layerlab.terminal import GAP, WORDS, grid, grids, line, plain
+from layerlab.terminal import GAP, WORDS, grid, grids, plain, printable, titled
 
 TEXTS = st.text(st.characters(categories=["L", "N"], max_codepoint=0x9FFF), min_size=1, max_size=12)
 
@@ -18,10 +18,10 @@ def told(drawn: object, width: int) -> list[str]:
 
 
 @given(st.text(), st.integers(0, 50))
-def test_a_line_is_one_and_steers_nothing(text: str, most: int) -> None:
-    kept = line(text, most)
+def test_a_text_is_on_one_line_and_steers_nothing(text: str, most: int) -> None:
+    kept = printable(text, most)
     assert len(kept) == min(most, len(text)) and (kept.isprintable() or not kept)
-    assert line(kept) == kept and plain(kept).plain == " ".join(kept.split())
+    assert printable(kept) == kept and plain(kept).plain == " ".join(kept.split())
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=14), st.integers(2 * (WORDS + GAP) + 12, 200))
@@ -54,5 +54,6 @@ def test_a_table_that_fits_stays_one() -> None:
 
 
 def test_hostile_cells_are_text() -> None:
-    said = "\n".join(told(grid(["[b]h"], [["[red]x\x1b[31m\n"], [Text("[i]y")]]), 40))
-    assert "[b]h" in said and "[red]x" in said and "[i]y" in said and "\x1b" not in said
+    content = grid(["[b]h"], [["[red]x\x1b[31m\n"], [Text("[i]y")]])
+    said = "\n".join(told(titled("[b]a\n", content), 40))
+    assert all(one in said for one in ("[b]a", "[b]h", "[red]x", "[i]y")) and "\x1b" not in said

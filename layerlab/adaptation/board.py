@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -13,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.adaptation.stage import Stage
+from layerlab.terminal import printable
 from layerlab.training.quantity import duration
 
 PARTS = 4  # of a stage that are told without a terminal
+MOST = 300  # characters of what is said
 
 
+@runtime_checkable
 class Watch(Protocol):
     """Is told how far the stages are."""
 
@@ -112,7 +115,7 @@ class Board:
     def tell(self, key: str, said: str, share: float) -> None:
         """What it does, and the share of it that is done."""
         line = self.lines[key]
-        line.said, line.share = _plain(said), min(1.0, max(0.0, share))
+        line.said, line.share = printable(said, MOST), min(1.0, max(0.0, share))
         part = int(PARTS * line.share)
         if part > line.told and part < PARTS:
             line.told = part
@@ -138,7 +141,7 @@ class Board:
             seconds = self._clock() - line.begun if running else line.seconds
             bar: RenderableType = ProgressBar(total=1.0, completed=line.share, width=12)
             table.add_row(
-                Text(_plain(line.title), style="bold" if running else ""),
+                Text(printable(line.title, MOST), style="bold" if running else ""),
                 bar if running else Text(line.state, style="dim"),
                 Text("" if seconds is None else duration(seconds), style="dim"),
                 Text(line.said if running else "", style="dim"),
@@ -147,9 +150,4 @@ class Board:
 
     def _print(self, text: str) -> None:
         if self._live is None:
-            self.console.print(Text(_plain(text)), soft_wrap=True)
-
-
-def _plain(text: str) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text[:300])
+            self.console.print(Text(printable(text, MOST)), soft_wrap=True)

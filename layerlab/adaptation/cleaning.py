@@ -12,6 +12,7 @@ from layerlab.adaptation.duplicate import Exact, Near
 from layerlab.adaptation.repetition import Limits
 from layerlab.disk import write_folder
 from layerlab.domain import shown
+from layerlab.terminal import grid, printable, titled
 from layerlab.training.section import Source
 from layerlab.training.source import Piece, opened
 
@@ -106,22 +107,15 @@ class Cleaned:
 
     def table(self) -> Any:
         """For a terminal."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=Text(f"{_line(self.name)}, cleaned"), title_justify="left")
-        for heading in ("", "documents", "bytes", "for example"):
-            table.add_column(
-                heading, justify="right" if heading in ("documents", "bytes") else "left"
-            )
-        table.add_row("read", f"{self.documents:,}", f"{self.bytes:,}", "")
+        rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
         for reason, one in self.removed.items():
             first = one.samples[0]
-            said = f"{first['document']}: {first['why']}: {_line(first['text'])[:48]}"
-            table.add_row(Text(reason), f"{one.documents:,}", f"{one.bytes:,}", Text(said))
+            said = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
+            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", said))
         said = f"{self.changed:,} rewritten by {self.rules.form}" if self.changed else ""
-        table.add_row("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said)
-        return table
+        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
+        headings = ("", "documents", "bytes", "for example")
+        return titled(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
 
 
 class Cleaner:
@@ -258,8 +252,3 @@ def _plain(rules: Rules) -> dict[str, Any]:
         }
         content["repetition"] = limits
     return content
-
-
-def _line(text: str) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)

@@ -65,6 +65,7 @@ def contamination(
     from layerlab.adaptation.contamination import contamination as search
     from layerlab.adaptation.question import questions
     from layerlab.disk import write_file
+    from layerlab.terminal import printable
     from layerlab.training.section import Source
     from layerlab.training.source import opened
 
@@ -78,8 +79,8 @@ def contamination(
         return
     for one in found.matches[:most]:
         typer.echo(
-            f"{one.covered:4.0%}  {_line(one.benchmark)} {_line(one.id)} in document "
-            f"{one.document}: {_line(one.run)}"
+            f"{one.covered:4.0%}  {printable(one.benchmark)} {printable(one.id)} in document "
+            f"{one.document}: {printable(one.run)}"
         )
     if len(found.matches) > most:
         typer.echo(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
@@ -113,8 +114,3 @@ def _drawn(table: Any) -> None:
     from rich.console import Console
 
     Console(markup=False, highlight=False).print(table)
-
-
-def _line(text: str) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)

@@ -9,6 +9,7 @@ import numpy as np
 
 from layerlab import UserError
 from layerlab.adaptation.unit import joined, keys, units, windows
+from layerlab.terminal import grid, titled
 from layerlab.training.source import Piece
 
 SIZE, SHORTEST = 13, 8
@@ -103,17 +104,14 @@ class Contamination:
 
     def table(self) -> Any:
         """For a terminal."""
-        from rich.table import Table
-        from rich.text import Text
-
+        headings = ("benchmark", "questions", "too short", "touched", "held", "covered")
+        rows = [
+            (name, *map("{:,}".format, counted), f"{one.covered:.1%}")
+            for name, one in self.benchmarks.items()
+            for counted in [(one.questions, one.short, one.touched, one.held)]
+        ]
         title = f"{self.documents:,} documents against {len(self.benchmarks)} benchmarks"
-        table = Table(title=title, title_justify="left")
-        for heading in ("benchmark", "questions", "too short", "touched", "held", "covered"):
-            table.add_column(heading, justify="left" if heading == "benchmark" else "right")
-        for name, one in self.benchmarks.items():
-            cells = [f"{one.questions:,}", f"{one.short:,}", f"{one.touched:,}", f"{one.held:,}"]
-            table.add_row(Text(_line(name)), *cells, f"{one.covered:.1%}")
-        return table
+        return titled(title, grid(headings, rows, headings[:1]))
 
 
 class Index:
@@ -298,8 +296,3 @@ def _notes(names: Iterable[str]) -> tuple[str, ...]:
         for name in known
     )
     return (DERIVED,) if fed else ()
-
-
-def _line(text: str) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from layerlab.adaptation.proof import Proof, Tally
 from layerlab.domain import shown
+from layerlab.terminal import grid, printable
 
 # Tokens that are named; the file names all.
 NAMED = 8
@@ -52,35 +52,47 @@ def _named(tokens: Sequence[str]) -> str:
 
 
 def _tallies(tallies: Sequence[Tally]) -> Group:
-    sizes = _table("", "tokens/char", "now", "tokens/byte", "bytes/token", "ratio")
-    counts = _table("", "texts", "come back", "changed", "longer", "only joined")
-    for one in tallies:
-        name, new = _short(one.name), one.new
-        rates = (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens)
-        sizes.add_row(Text(name), *(f"{rate:.4f}" for rate in (*rates, one.ratio)))
-        found = (new.texts, one.back, one.changed, one.longer, one.coarser)
-        counts.add_row(Text(name), *(f"{count:,}" for count in found))
-    return Group(sizes, Text(), counts)
+    rates = [
+        (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens, one.ratio)
+        for one in tallies
+        for new in (one.new,)
+    ]
+    counts = [(one.new.texts, one.back, one.changed, one.longer, one.coarser) for one in tallies]
+    names = [_short(one.name) for one in tallies]
+    sizes = ("", "tokens/char", "now", "tokens/byte", "bytes/token", "ratio")
+    returns = ("", "texts", "come back", "changed", "longer", "only joined")
+    return Group(
+        grid(sizes, _rows(names, rates, ".4f"), ("",)),
+        Text(),
+        grid(returns, _rows(names, counts, ","), ("",)),
+    )
+
+
+def _rows(
+    names: Sequence[str], numbers: Sequence[Sequence[int | float]], style: str
+) -> list[list[str]]:
+    return [
+        [name, *(format(number, style) for number in row)]
+        for name, row in zip(names, numbers, strict=True)
+    ]
 
 
 def _published(content: Mapping[str, Any]) -> Group:
-    table = _table("tokenizer", "entries", "rate", "from")
-    for row in content["rows"]:
-        origin = "published" if row["published"] else "measured here"
-        cells = (f"{row['entries']:,}", f"{row['rate']:.3f}", origin)
-        table.add_row(Text(_short(row["tokenizer"])), *cells)
+    rows = [
+        (
+            _short(row["tokenizer"]),
+            f"{row['entries']:,}",
+            f"{row['rate']:.3f}",
+            "published" if row["published"] else "measured here",
+        )
+        for row in content["rows"]
+    ]
+    table = grid(("tokenizer", "entries", "rate", "from"), rows, ("tokenizer",))
     left = [f"{_short(name)} is left out: {why}" for name, why in content["left_out"].items()]
     return Group(table, Text("\n".join([content["about"], *left]), style="dim"))
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", overflow="fold")
-    return table
-
-
 def _short(name: str) -> str:
-    """A name without what steers a terminal."""
-    plain = "".join(one if one.isprintable() else " " for one in name)
-    return plain if len(plain) <= WIDTH else f"...{plain[3 - WIDTH :]}"
+    """The end of a long name."""
+    text = printable(name)
+    return text if len(text) <= WIDTH else f"...{text[3 - WIDTH :]}"

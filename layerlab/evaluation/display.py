@@ -14,6 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from layerlab.terminal import printable
+
 NAME = 44
 
 
@@ -85,8 +87,7 @@ class Bar:
     def start(self, name: str, questions: int) -> None:
         """A task begins."""
         self._of, self._begun = questions, 0
-        plain = "".join(one if one.isprintable() else " " for one in name)
-        self.progress.update(self._task, description=plain[:NAME].ljust(NAME))
+        self.progress.update(self._task, description=printable(name, NAME).ljust(NAME))
 
     def asked(self, questions: int) -> None:
         """So many more prompts have been run; a question may take several."""

@@ -1,30 +1,29 @@
 """Times of models as a terminal shows them, beside those that the source printed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from layerlab.evaluation.accounting import published
 from layerlab.evaluation.latency import Latency, Timed
 from layerlab.evaluation.ratio import Spread
+from layerlab.terminal import grid
 
 
 def timetable(found: Latency) -> RenderableType:
     """A row for each contestant and for the source, then the ratios and the verdict."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("model", overflow="fold")
-    for heading in ("parameters", "prefill", "decode", "weights", "cache", "peak"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for number, one in enumerate(found.timed, 1):
-        table.add_row(*map(Text, _cells(number, one)))
+    headings = ("model", "parameters", "prefill", "decode", "weights", "cache", "peak")
+    rows: list[Sequence[str | Text]] = [
+        _cells(number, one) for number, one in enumerate(found.timed, 1)
+    ]
     if found.pair is not None:
         times = published(found.pair.shape)
         for name in ("pangu", "llama"):
-            cells = ("published", f"{name} {found.pair.shape.upper()}", "")
-            table.add_row(*map(Text, cells), f"{times[f'{name}_ms']:.1f}", *[""] * 3, style="dim")
-    return Group(table, *(Text(line) for line in _lines(found)))
+            model, time = f"{name} {found.pair.shape.upper()}", f"{times[f'{name}_ms']:.1f}"
+            cells = ("published", model, "", time, "", "", "")
+            rows.append([Text(cell, style="dim") for cell in cells])
+    return Group(grid(headings, rows, ("model",)), *(Text(line) for line in _lines(found)))
 
 
 def _cells(number: int, one: Timed) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.terminal import printable
 from layerlab.training.cost import peak_of
 from layerlab.training.pulse import Pulse
 from layerlab.training.quantity import amount, duration
@@ -102,14 +103,14 @@ class Display:
             if outcome == "skipped" or self.quiet:
                 return
             if outcome not in WELL:
-                self._print(f"{_plain(name)}: {_plain(outcome)}")
+                self._print(f"{printable(name)}: {printable(outcome)}")
             elif len(self.pulses) > 1 and self._live is None:
-                self._print(f"{_plain(name)}: {_plain(outcome)}; {self.summary()}")
+                self._print(f"{printable(name)}: {printable(outcome)}; {self.summary()}")
 
     def note(self, text: str) -> None:
         """Something a user should know, above what is drawn."""
         if not self.quiet:
-            self._print(_plain(text))
+            self._print(printable(text))
 
     def drawn(self) -> RenderableType:
         """What a terminal shows now."""
@@ -158,7 +159,7 @@ class Display:
     def _line(self, name: str, pulse: Pulse) -> str:
         share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
         facts = [*self._facts(pulse), f"{duration(pulse.left())} left"]
-        return f"{_plain(name)}: {share}, {', '.join(facts)}"
+        return f"{printable(name)}: {share}, {', '.join(facts)}"
 
     def _facts(self, pulse: Pulse) -> list[str]:
         """What is known of a run, in words."""
@@ -180,7 +181,7 @@ class Display:
         head = Table.grid(padding=(0, 1))
         left = pulse.left()
         head.add_row(
-            Text(_plain(name)),
+            Text(printable(name)),
             _bar(pulse, 24),
             Text(f"update {pulse.update:,} of {pulse.updates:,}"),
             Text(f"{duration(left)} left{_until(left)}"),
@@ -207,7 +208,7 @@ class Display:
     def _row(self, name: str, pulse: Pulse) -> list[RenderableType]:
         tokens = pulse.speed("tokens")
         return [
-            Text(_plain(name), overflow="ellipsis", no_wrap=True),
+            Text(printable(name), overflow="ellipsis", no_wrap=True),
             _bar(pulse, 12),
             Text(f"{pulse.update:,}/{pulse.updates:,}"),
             Text("" if pulse.loss is None else f"{pulse.loss:.4g}"),
@@ -232,8 +233,3 @@ def _until(left: float | None) -> str:
     now = datetime.now().astimezone()
     end = now + timedelta(seconds=left)
     return f", until {end:%H:%M}" if end.date() == now.date() else f", until {end:%d %b %H:%M}"
-
-
-def _plain(text: str) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text[:2000])

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.terminal import plain
 from layerlab.training.quantity import duration
 from layerlab.training.verdict import number
 
@@ -53,7 +54,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
         tables: list[RenderableType] = [_grid(content, [*shown, *_COST, _VERDICT])]
     else:
         cost = _grid(content, [_COLUMNS[0], *_COST])
-        tables = [_grid(content, [*shown, _VERDICT]), Text(), _text("Cost", "bold"), cost]
+        tables = [_grid(content, [*shown, _VERDICT]), Text(), plain("Cost", "bold"), cost]
     return Group(*_above(content), *tables, Text(), *_below(content))
 
 
@@ -63,7 +64,7 @@ def _grid(content: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     for name, _, _ in columns:
         left = name in ("arm", "verdict")
         found.add_column(
-            _text(name),
+            plain(name),
             justify="left" if left else "right",
             no_wrap=not left,
             overflow="fold",
@@ -72,7 +73,7 @@ def _grid(content: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     metric = str(content["metric"])
     for row in content["rows"]:
         style = STYLES.get(str(row["verdict"]), "")
-        found.add_row(*(_text(cell(row, metric), style) for _, _, cell in columns))
+        found.add_row(*(plain(cell(row, metric), style) for _, _, cell in columns))
     return found
 
 
@@ -80,27 +81,21 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
     rivals = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
     head = f"{content['name']}: {unit} on held-out text, lower is better; differences to {rivals}"
-    yield _text(head, "bold")
+    yield plain(head, "bold")
     if content["about"]:
-        yield _text(content["about"], "dim")
+        yield plain(content["about"], "dim")
     if content["inferred"]:
-        yield _text(f"Inferred: {content['inferred']}", "dim")
+        yield plain(f"Inferred: {content['inferred']}", "dim")
 
 
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:
     for row in content["rows"]:
-        yield _text(row["said"], STYLES.get(str(row["verdict"]), ""))
+        yield plain(row["said"], STYLES.get(str(row["verdict"]), ""))
     for claim in content.get("claims", ()):
         said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
-        yield _text(said, CLAIMS.get(str(claim["verdict"]), ""))
+        yield plain(said, CLAIMS.get(str(claim["verdict"]), ""))
     for remark in content["remarks"]:
-        yield _text(f"- {remark}", "dim")
-
-
-def _text(given: str, style: str = "") -> Text:
-    """Text as it stands: no markup, no escape sequences, one line."""
-    kept = "".join(one if one.isprintable() else " " for one in given)
-    return Text(" ".join(kept.split()), style=style)
+        yield plain(f"- {remark}", "dim")
 
 
 def _signed(value: Value) -> str:
