@@ -11,10 +11,12 @@ from transformers import PreTrainedTokenizerBase
 
 from layerlab import UserError, __version__
 from layerlab.evaluation.against import costs, differences
+from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.beside import published_rows
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.display import Bar, Silent, Watch
 from layerlab.evaluation.keeper import LEAVES, Keeper
+from layerlab.evaluation.oddity import remarks as oddities
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.outcome import Result, load_result
 from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
@@ -183,7 +185,9 @@ def _summed(
     left_out: list[dict[str, str]],
 ) -> dict[str, Any]:
     benchmarks, sections = benchmark_rows(records), section_rows(records)
+    asked = dict.fromkeys(str(row["benchmark"]) for row in records)
     remarks = question.options.deviations(chosen(question.suite))
+    remarks += oddities(declared(name) for name in asked)
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": __version__,

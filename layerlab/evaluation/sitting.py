@@ -13,13 +13,14 @@ from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
 from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described, load_tasks
 from layerlab.evaluation.keeper import SAMPLES, Keeper, key
+from layerlab.evaluation.lawbench.corpus import corpus_mean
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.precision import Arithmetic
-from layerlab.evaluation.score import mean
+from layerlab.evaluation.score import Mean, mean
 from layerlab.evaluation.task import FOLDER as TASKS
 from layerlab.measures.subject import Subject, weights_hash
 
-__all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks"]
+__all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,17 @@ class Sitting:
         return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
 
 
+def together(found: Answer) -> Mean:
+    """The score of a task: the mean of its questions', or one of their edits taken together.
+
+    Source: fei23 for corrections, which have counts of edits as `corpus`.
+    """
+    counts = [one["corpus"] for one in found.samples if "corpus" in one]
+    return corpus_mean(counts) if counts else mean(list(found.scores.values()))
+
+
 def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
-    whole = mean(list(found.scores.values()))
+    whole = together(found)
     return {
         "task": leaf.task.task_name,
         "benchmark": leaf.benchmark.name,

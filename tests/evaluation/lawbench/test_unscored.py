@@ -1,0 +1,41 @@
+"""Rows that LawBench's own code leaves out are counted, and its corrections have one score."""
+
+from pathlib import Path
+
+import pytest
+
+from layerlab.evaluation.benchmark import LAWBENCH
+from layerlab.evaluation.oddity import remarks
+
+
+def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
+    assert remarks([LAWBENCH]) == [
+        "LawBench 2-2: 1 row is left out: its label is not among the sixteen",
+        "LawBench 3-4: 1 row is left out: a life sentence has no months",
+        "LawBench 3-5: 1 row is left out: a death sentence has no months",
+    ]
+
+
+def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    from layerlab.evaluation.harness import Answer
+    from layerlab.evaluation.lawbench.corpus import corpus_mean
+    from layerlab.evaluation.score import mean
+    from layerlab.evaluation.shots import Shots
+    from layerlab.evaluation.sitting import together
+
+    def answer(**counts: list[int]) -> Answer:
+        return Answer(
+            scores={"0:a": 1.0, "1:b": 0.0},
+            abstained=None,
+            metrics={},
+            chance=None,
+            shots=Shots(),
+            limited=None,
+            samples=[{"doc_id": place, **counts} for place in range(2)],
+        )
+
+    plain, corrected = answer(), answer(corpus=[1, 3, 1])
+    assert together(plain) == mean([1.0, 0.0])
+    assert together(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
+    assert together(corrected).value != together(plain).value
