@@ -69,7 +69,28 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 def test_wheel_holds_what_is_not_python(wheel: Path) -> None:
     suffixes = {Path(name).suffix for name in contents(wheel) if name.startswith("layerlab/")}
-    assert {".html", ".js", ".css", ".txt", ".json", ".safetensors"} <= suffixes
+    assert {".html", ".js", ".css", ".txt", ".json", ".safetensors", ".toml", ".yaml"} <= suffixes
+
+
+def test_wheel_holds_the_tasks_and_tables_of_benchmarks(wheel: Path) -> None:
+    names = contents(wheel)
+    for file in (
+        "adaptation/catalogue.toml",
+        "evaluation/lawbench/label.toml",
+        "evaluation/published.toml",
+        "evaluation/subject.toml",
+        "evaluation/tasks/_choice.yaml",
+        "evaluation/tasks/ceval/_group.yaml",
+    ):
+        assert f"layerlab/{file}" in names, file
+    tasks = [name for name in names if re.match(r"layerlab/evaluation/tasks/.+/.+\.yaml", name)]
+    assert len(tasks) > 250
+    assert any(re.match(r"layerlab/adaptation/recipes/.+\.toml", name) for name in names)
+
+
+def test_wheel_holds_no_questions(wheel: Path) -> None:
+    data = (".csv", ".jsonl", ".parquet", ".zip", ".gz", ".lst")
+    assert not [name for name in contents(wheel) if name.endswith(data)]
 
 
 def test_wheel_holds_no_tests_and_nothing_beside_the_package(wheel: Path) -> None:
