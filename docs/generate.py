@@ -1,7 +1,8 @@
-"""Writes what declarations say: measures/*.md, variants.md, studies.md, and tables of two others.
+"""Writes what declarations say: measures/*.md, variants.md, studies.md, and three pages' tables.
 
-Those are the settings of a recipe in training.md, and the recipes of the package in comparison.md.
-`digest.py` is the page of results/, what the comparisons there came to.
+Those are the settings of recipes in training.md and adaptation.md, and the recipes of the package
+in comparison.md. `digest.py` and `adapted.py` are the page of results/: what comparisons and
+adaptations came to.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
@@ -18,6 +19,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from layerlab.adaptation.recipe import Recipe as Course
+from layerlab.adaptation.recipe import load_adaptation
+from layerlab.adaptation.recipe import packaged as lessons
 from layerlab.blocks.part import SLOTS
 from layerlab.blocks.spec import Variant
 from layerlab.measures.measure import Bound, Measure
@@ -31,6 +35,7 @@ from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
 digest = runpy.run_path(str(ROOT / "docs" / "digest.py"))["digest"]
+adapted = runpy.run_path(str(ROOT / "docs" / "adapted.py"))["adapted"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -90,9 +95,15 @@ def pages() -> dict[Path, str]:
     written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
     written[ROOT / "docs" / "studies.md"] = claims(studies().values())
     results = ROOT / "docs" / "results"
-    written[results / "README.md"] = digest(results, [load_recipe(name) for name in packaged()])
+    written[results / "README.md"] = "\n".join(
+        (
+            digest(results, [load_recipe(name) for name in packaged()]),
+            adapted(results, [load_adaptation(name) for name in lessons()]),
+        )
+    )
     for name, title, text in (
         ("training", "settings", "\n\n".join(settings(Recipe))),
+        ("adaptation", "settings", "\n\n".join(settings(Course))),
         ("comparison", "recipes", recipes(packaged())),
     ):
         path = ROOT / "docs" / f"{name}.md"
@@ -221,17 +232,20 @@ def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """A table for each section of a recipe: what every setting takes, its default, its meaning."""
     schema = section.model_json_schema()
     about, meanings = _documented(section)
+    for kind in section.__mro__[1:]:
+        meanings = _documented(kind)[1] | meanings
     yield f"### {f'[{path}]' if path else 'At the top'}\n\n{about}"
     inside: dict[str, type[BaseModel]] = {}
     rows = []
     for name, field in section.model_fields.items():
         nested = _section(field.annotation)
         taken = schema["properties"][name]
-        if nested is None or taken.get("type") == "array":
+        if nested in (None, Recipe) or taken.get("type") == "array":
             meaning = meanings.get(name) or PLAIN.get(name, "")
             row = f"`{name}`", _takes(taken), _default(field), meaning.removesuffix(".")
             rows.append(row)
-        if nested is not None:
+        # A recipe of training inside another has its tables on a page of its own.
+        if nested is not None and nested is not Recipe:
             inside[name] = nested
     if rows:
         yield _table(("setting", "takes", "default", "meaning"), rows)

@@ -270,10 +270,12 @@ def _keep_words(found: Subject, folder: Path) -> None:
             f"the model {found.name} has no tokenizer beside it; expected its tokenizer.json in "
             "the same folder"
         )
+
+    def fill(empty: Path) -> None:
+        words.save_pretrained(empty)
+
     with quiet():
-        write_folder(
-            folder / WORDS, lambda empty: words.save_pretrained(empty), "tokenizer", lambda _: True
-        )
+        write_folder(folder / WORDS, fill, "tokenizer", like=lambda _: True)
 
 
 def _recipe(given: Given) -> Recipe:

@@ -44,7 +44,7 @@ def carry_out(
     if as_json:
         _printed(adapted.content)
         return
-    _drawn(adapted.table())
+    _drawn(adapted.table)
     typer.echo(f"The page: {adapted.page}")
 
 
@@ -73,4 +73,5 @@ def _printed(content: Any) -> None:
 def _drawn(table: Any) -> None:
     from rich.console import Console
 
-    Console(markup=False, highlight=False).print(table)
+    console = Console(markup=False, highlight=False)
+    console.print(table(console.width) if callable(table) else table)

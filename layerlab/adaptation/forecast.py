@@ -53,7 +53,7 @@ class Forecast:
     @property
     def left(self) -> float:
         """Seconds of the stages that train and are not finished."""
-        return sum(one.seconds or 0.0 for one in self.rows if not one.finished)
+        return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and texts."""

@@ -1,7 +1,7 @@
 """The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -30,14 +30,19 @@ LISTED = 50
 Json = dict[str, Any]
 
 
-def clean_texts(recipe: Recipe, folder: Path) -> Json:
+def clean_texts(recipe: Recipe, folder: Path, tell: Callable[[str, float], None]) -> Json:
     """Every text as one file of documents, in a folder of its own, by its kind and number.
+
+    Args:
+        tell: is told what is read, and the share of the texts that is done.
 
     Raises:
         UserError: a text cannot be read, or nothing is left of it.
     """
-    told = []
-    for kind, number, source in sources(recipe):
+    told: list[Json] = []
+    every = list(sources(recipe))
+    for kind, number, source in every:
+        tell(f"reading {source.text}", len(told) / len(every))
         section = recipe.clean if kind == "domain" or _general(recipe.clean) else None
         place = folder / f"{kind}-{number}"
         found = _cleaned(source, place, _rules(section))

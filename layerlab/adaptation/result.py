@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
+from layerlab.terminal import grids, printable
 
 KINDS = ("scores", "changes", "stages", "texts", "samples", "differences", "left_out")
 # Rows of scores, and other lines, that a terminal shows.
@@ -60,12 +60,16 @@ class Adapted:
             raise UserError(f"there is no table {shown(kind)}; expected one of {', '.join(KINDS)}")
         return pd.DataFrame(self.content.get(kind) or [])
 
-    def table(self) -> RenderableType:
-        """What a terminal shows: the vocabulary, scores before and after, what was forgotten."""
-        parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores()]
+    def table(self, width: int = 100) -> RenderableType:
+        """What a terminal shows: the vocabulary, scores before and after, what was forgotten.
+
+        Args:
+            width: of the terminal in characters.
+        """
+        parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
         parts += map(Text, self._changes())
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
-        parts += [Text(f"Left out: {_line(one)}") for one in left[:LINES]]
+        parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
         if len(left) > LINES:
             parts.append(Text(f"... and {len(left) - LINES} more, on the page"))
         return Group(*parts)
@@ -74,7 +78,7 @@ class Adapted:
         """The same as plain text, and where the page is."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
-            console.print(self.table())
+            console.print(self.table(width))
         return f"{caught.get()}The page: {self.page}"
 
     def __str__(self) -> str:
@@ -84,43 +88,41 @@ class Adapted:
         found = []
         for one in self.content["vocabulary"]:
             held = [text for text in one["texts"] if "held out" in text["name"]]
-            ratios = ", ".join(f"{_line(text['name'])} {text['ratio']:.3f}" for text in held)
+            ratios = ", ".join(f"{printable(text['name'])} {text['ratio']:.3f}" for text in held)
             verdict = "proved" if one["holds"] else "NOT proved"
             size = f"{one['entries_base']:,} entries are now {one['entries']:,}"
             found.append(f"Vocabulary: {size}; tokens against the base: {ratios}; {verdict}")
         return found
 
-    def _scores(self) -> Table:
+    def _scores(self, width: int) -> RenderableType:
         content = self.content["table"]
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for number, heading in enumerate(("", *content["columns"])):
-            table.add_column(Text(_line(heading)), justify="right" if number else "left")
-        for row in content["rows"][:ROWS]:
-            title = row["title"] if row["unit"] == "score" else f"{row['title']}, {row['unit']}"
-            table.add_row(Text(_line(title)), *(_cell(one, row["unit"]) for one in row["cells"]))
-        return table
+        rows = [
+            [row["title"], "%" if row["unit"] == "score" else "bits/byte", *_cells(row)]
+            for row in content["rows"][:ROWS]
+        ]
+        return grids(["", " ", *content["columns"]], rows, ["", " "], width)
 
     def _changes(self) -> list[str]:
         found = []
         for one in self.content["changes"]:
             word = "forgetting" if one["kind"] == "general" else f"{one['kind']} text"
-            said = f"{_line(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
+            said = f"{printable(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
             if one["against"] != "before":
-                said += f" against {_line(one['against'])}"
+                said += f" against {printable(one['against'])}"
             if one["low"] is not None:
                 said += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
             found.append(said)
         return found
 
 
-def _cell(cell: Mapping[str, Any] | None, unit: str) -> str:
-    if cell is None or cell["score"] is None:
-        return "-"
-    scale, digits = (100, 1) if unit == "score" else (1, 4)
-    error = "" if cell["error"] is None else f" ± {scale * cell['error']:.{digits}f}"
-    return f"{scale * cell['score']:.{digits}f}{error}"
-
-
-def _line(text: Any) -> str:
-    """A text on one line, without what steers a terminal."""
-    return "".join(one if one.isprintable() else " " for one in str(text))
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Scores with their standard errors."""
+    scale, digits = (100, 1) if row["unit"] == "score" else (1, 3)
+    found = []
+    for cell in row["cells"]:
+        if cell is None or cell["score"] is None:
+            found.append("-")
+            continue
+        error = "" if cell["error"] is None else f" ± {scale * cell['error']:.{digits}f}"
+        found.append(f"{scale * cell['score']:.{digits}f}{error}")
+    return found

@@ -77,7 +77,7 @@ class Place:
 
 def clean(place: Place) -> Json:
     """Read and clean all texts."""
-    return {"result": clean_texts(place.recipe, place.folder)}
+    return {"result": clean_texts(place.recipe, place.folder, place.tell)}
 
 
 def contamination(place: Place) -> Json:

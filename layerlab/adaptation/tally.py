@@ -8,6 +8,7 @@ from layerlab import __version__
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.replay import DOMAIN, GENERAL
 from layerlab.adaptation.stage import Shelf, Stage
+from layerlab.training.source import data_folder
 from layerlab.training.statistics import Level, against
 
 SCHEMA = 1
@@ -40,7 +41,10 @@ class Tally:
             "stages": [self._stage(stage) for stage in self.stages],
             "base": self._results("base"),
             "texts": self._each("clean", "sources"),
-            "contamination": self._results("contamination"),
+            "contamination": [
+                {name: value for name, value in one.items() if name != "matches"}
+                for one in self._results("contamination")
+            ],
             "vocabulary": self._results("vocabulary"),
             "embedding": self._results("embedding"),
             "pretrain": list(self._pretrained()),
@@ -176,7 +180,8 @@ class Tally:
             for one in left["result"]["left_out"]:
                 if (told := (one["what"], one["why"])) not in seen:
                     seen.add(told)
-                    yield dict(one)
+                    # Where a machine keeps its data is nobody else's.
+                    yield {**one, "why": one["why"].replace(str(data_folder()), "LAYERLAB_DATA")}
         for stage, left in self._of("tune"):
             for name, source in left["result"]["sources"].items():
                 for why, count in source["dropped"].items():

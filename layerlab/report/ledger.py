@@ -18,7 +18,7 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
         ("scores", "Before and after", [_scores(whole), _differences(whole)], []),
         ("curves", "Curves and forgetting", [_changes(whole)], list(range(pictures))),
         ("vocabulary", "Vocabulary", [*_vocabularies(whole), *_embeddings(whole)], []),
-        ("data", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
+        ("read", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
     ]
     return [
         {"id": name, "title": title, "tables": kept, "pictures": drawn}

@@ -28,9 +28,7 @@ def checked(kind: type[Whole], content: Mapping[str, Any], place: str) -> Whole:
         # By way of JSON: a strict model then takes its arrays as tuples, and nothing else as such.
         return kind.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
-        # Where a name or a table may stand, the table's own errors lie deeper, and say more.
-        deepest = max(error.errors(), key=lambda one: (len(one["loc"]), "str" not in one["loc"]))
-        raise UserError(_told(kind, deepest, place)) from None
+        raise UserError(_told(kind, max(error.errors(), key=_telling), place)) from None
 
 
 def changed(
@@ -116,6 +114,14 @@ def _packaged(name: str, home: str) -> str:
             f"no recipe {shown(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
         )
     return (files(home) / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
+    """How much an error says: where a name or a table may stand, the table's own lie deeper.
+
+    What is missing may only be misspelled.
+    """
+    return len(error["loc"]), "str" not in error["loc"], error["type"] != "missing"
 
 
 def _told(kind: type[BaseModel], error: ErrorDetails, place: str) -> str:

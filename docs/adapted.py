@@ -1,0 +1,89 @@
+"""What recipes for adaptation came to, for the page of all results; part of `make docs`."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.adaptation.recipe import Recipe
+from layerlab.training.verdict import number
+
+Json = Mapping[str, Any]
+OUT = "docs/results"
+PICTURES = {"domain.svg": "Text of the domain", "general.svg": "General text"}
+
+
+def adapted(folder: Path, recipes: Sequence[Recipe]) -> str:
+    """The parts of the page that are about adaptation; recipes without a result say so."""
+    parts: list[str] = []
+    for recipe in recipes:
+        file = folder / recipe.name / "result.json"
+        parts.append(f"## {recipe.name}")
+        if file.is_file():
+            parts += _result(folder, json.loads(file.read_text(encoding="utf-8")))
+        else:
+            parts += _missing(recipe)
+    return "\n\n".join(parts) + "\n"
+
+
+def _missing(recipe: Recipe) -> list[str]:
+    device = recipe.run.device
+    where = "" if device == "cpu" else f" It is for another device ({device})."
+    return [recipe.about, f"**Not run yet.**{where} `layerlab adapt {recipe.name} --out {OUT}`"]
+
+
+def _result(folder: Path, content: Json) -> Iterator[str]:
+    name = content["name"]
+    yield content["about"]
+    if content["inferred"]:
+        yield f"Inferred: {content['inferred']}"
+    done = [one for one in content["stages"] if one["finished"]]
+    hours = sum(one["seconds"] for one in done) / 3600
+    yield (
+        f"{len(done)} of {len(content['stages'])} stages are finished, in {hours:.2f} hours; "
+        f"layerlab {content['layerlab']}."
+    )
+    yield _scores(content)
+    if content["changes"]:
+        yield "\n".join(f"- {_said(one)}" for one in content["changes"])
+    for file, title in PICTURES.items():
+        if (folder / name / "pictures" / file).is_file():
+            yield f"![{title}: {name}]({name}/pictures/{file})"
+    told = [*content["remarks"], *(f"{one['what']}: {one['why']}" for one in content["left_out"])]
+    if told:
+        lines = "\n".join(f"- {one}" for one in told)
+        yield f"To be known beside:\n\n{lines}"
+    yield f"To repeat it: `layerlab adapt {name} --out {OUT}`"
+
+
+def _scores(content: Json) -> str:
+    """Scores of every model; of benchmarks in percent, beside standard errors."""
+    table = content["table"]
+    head = ("", "unit", *table["columns"], "chance")
+    rows = [head, ["---"] * len(head)]
+    for row in table["rows"]:
+        percent = row["unit"] == "score"
+        chance = "-" if row["chance"] is None else f"{100 * row['chance']:.1f}"
+        cells = (_cell(one, percent) for one in row["cells"])
+        unit = "%" if percent else row["unit"]
+        rows.append((f"{row['title']} ({row['kind']})", unit, *cells, chance))
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+
+
+def _cell(cell: Json | None, percent: bool) -> str:
+    if cell is None or cell["score"] is None:
+        return "-"
+    scale, digits = (100, 1) if percent else (1, 4)
+    error = "" if cell["error"] is None else f" ± {scale * cell['error']:.{digits}f}"
+    return f"{scale * cell['score']:.{digits}f}{error}"
+
+
+def _said(change: Json) -> str:
+    what = "forgetting" if change["kind"] == "general" else f"{change['kind']} text"
+    rival = "" if change["against"] == "before" else f", against {change['against']}"
+    interval = ""
+    if change["low"] is not None:
+        ends = f"{number(change['low'], True)} to {number(change['high'], True)}"
+        interval = f" (95 % interval {ends}, over {change['n']} {change['over']})"
+    value = number(change["value"], True)
+    return f"{change['arm']}, {what}: {value} bits per byte{rival}{interval}"

@@ -1,0 +1,113 @@
+"""The page of an adaptation: every part is on it, in a browser too, and hostile text stays text."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from layerlab import UserError
+from layerlab.report.curriculum import render, save_curriculum
+from tests.report.passed import passed
+from tests.report.sample import HOSTILE
+from tests.report.test_browser import LOCAL, PHONE, browser
+
+__all__ = ["browser"]
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a page from disk; at the end no error was logged and nothing was asked for."""
+    contexts, problems, requests = [], [], []
+
+    def open_page(text: str, **options: Any) -> Any:
+        file = tmp_path / "report.html"
+        file.write_text(text, encoding="utf-8")
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(LOCAL)] == []
+
+
+def test_every_part_is_on_the_page() -> None:
+    page = render(passed())
+    for said in (
+        "What was tried.",
+        "Inferred: All of it.",
+        "25.0 ± 2.0",
+        "+0.1 bits per byte on general text, which is what it forgot",
+        "over 2 seeds",
+        "The proof holds: 8 entries added",
+        "1 too short",
+        "FinEval: it is not here",
+        "tuning goes on from the first seed",
+        "What?",
+        "pretrain.tokens = 1000",
+        "pretrain-replay-1",
+    ):
+        assert said in page, said
+
+
+def test_what_is_missing_is_left_out_and_what_is_damaged_is_named() -> None:
+    page = render({"name": "empty"}).partition("<script")[0]
+    assert "empty" in page and "Contamination" not in page and "Samples" not in page
+    with pytest.raises(UserError, match="no content of an adaptation: 'stages' is damaged"):
+        render({"stages": 3})
+
+
+def test_a_stage_that_is_not_finished_is_told() -> None:
+    content = passed()
+    content["stages"][0]["finished"] = False
+    assert "1 of 4 stages is not finished." in render(content)
+
+
+def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
+    assert save_curriculum(passed(), tmp_path) == tmp_path / "report.html"
+    assert json.loads((tmp_path / "result.json").read_text("utf-8"))["arms"][0] == "replay"
+    assert pd.read_csv(tmp_path / "tables" / "changes.csv")["value"].tolist() == [0.1, 0.1]
+    drawn = (tmp_path / "pictures" / "general.svg").read_text("utf-8")
+    assert drawn.startswith("<svg") and "no replay" in drawn
+
+
+def test_curves_are_drawn_in_a_browser_a_line_for_each_run(opened: Open) -> None:
+    page = opened(render(passed()))
+    page.wait_for_selector("#picture-1 .main-svg", state="attached")
+    assert page.locator("#picture-0 .scatterlayer .trace").count() == 4
+    first = page.locator("#picture-0").evaluate("node => [...node.data[0].x]")
+    assert first == [0, 500, 1000]
+    assert page.locator("h2").count() >= 5
+
+
+def test_on_a_phone_nothing_is_wider_than_the_page(opened: Open) -> None:
+    page = opened(render(passed()), viewport=PHONE, has_touch=True)
+    page.wait_for_selector("#picture-1 .main-svg", state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_hostile_text_stays_text(opened: Open) -> None:
+    name = f"{HOSTILE}<b>x</b>"
+    content = passed((name, "other"))
+    content["samples"][0] |= {"prompt": name, "answer": name}
+    content["left_out"][0] |= {"what": name, "why": name}
+    content["texts"][0]["name"] = content["name"] = content["about"] = name
+    content["recipe"]["about"] = name
+    page = opened(render(content))
+    page.wait_for_selector("#picture-1 .main-svg", state="attached")
+    assert page.evaluate("window.__pwned") is None
+    assert page.locator("img").count() == 0
+    assert page.locator(".plot svg a, .plot svg img").count() == 0
+    assert page.locator("script").count() == 3

@@ -1,0 +1,170 @@
+"""A recipe is carried out once, goes on after it was killed, and tells what moved."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import layerlab
+from layerlab import UserError, curriculum
+from layerlab.adaptation.result import Adapted
+from tests.adaptation.lessons import recipe
+from tests.forked import Forked
+
+ARMS = [{"name": "replay"}, {"name": "alone", "set": {"pretrain.ratio": [1, 0]}}]
+# In which stage, and at which of its words, a process ends as if its machine had lost power.
+KILLED = {
+    "base": "update 4",
+    "clean": "nature",
+    "vocabulary": "proving",
+    "embedding": "input",
+    "pretrain": "update 4",
+    "tune": "update 5",
+    "evaluate": "general",
+}
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from layerlab import curriculum
+from tests.adaptation.lessons import recipe
+
+kind, word = sys.argv[2:]
+
+class Killer(curriculum.Silent):
+    def tell(self, key, said, share):
+        if key.startswith(kind) and word in said:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+curriculum.Silent = Killer
+folder = Path(sys.argv[1])
+curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lessons")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Adapted:
+    """Both arms, never stopped."""
+    return layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+
+
+def weights(adapted: Adapted, arm: str) -> dict[str, torch.Tensor]:
+    return load_file(Path(adapted.models[arm]) / "model.safetensors")
+
+
+def test_every_stage_is_told_and_tables_are_whole(whole: Adapted) -> None:
+    assert all(one["finished"] and one["seconds"] >= 0 for one in whole.content["stages"])
+    scores = whole.frame("scores")
+    assert set(scores["after"]) == {"base", "vocabulary", "pretrain", "tune"}
+    assert (scores["error"] > 0).all() and scores["score"].between(0, 20).all()
+    changes = whole.frame("changes").set_index(["arm", "kind", "against"])["value"]
+    gap = changes["alone", "general", "before"] - changes["replay", "general", "before"]
+    assert changes["alone", "general", "replay"] == pytest.approx(gap)
+    assert changes["replay", "domain", "before"] < 0
+    (proof,) = whole.content["vocabulary"]
+    assert proof["holds"] and proof["added"] == 8 and whole.content["embedding"]
+    assert [one["source"] for one in whole.content["pretrain"][0]["sources"]] == [
+        str(Path(one["name"])) for one in whole.content["texts"]
+    ]
+    assert len(whole.frame("samples")) == 6
+    with pytest.raises(UserError, match="there is no table 'x'; expected one of scores"):
+        whole.frame("x")
+
+
+def test_the_last_models_load_and_differ_between_arms(whole: Adapted) -> None:
+    assert whole.model("alone").config.vocab_size == 288
+    first, second = (weights(whole, arm) for arm in ("replay", "alone"))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    with pytest.raises(UserError, match="there is no arm 'x'; expected replay, alone"):
+        whole.model("x")
+
+
+def test_a_terminal_shows_it_in_25_lines(whole: Adapted) -> None:
+    lines = whole.told(100).splitlines()
+    assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
+    assert any("alone, forgetting:" in line and "against replay" in line for line in lines)
+    assert lines[-1] == f"The page: {whole.page}" and whole.page.is_file()
+
+
+def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
+    whole: Adapted, folder: Path, monkeypatch: Any
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(curriculum.Silent, "begin", lambda self, key: begun.append(key))
+    again = layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+    assert begun == [] and again.content == whole.content
+    more = [*ARMS, {"name": "untuned", "set": {"tune": None}}]
+    third = layerlab.adapt(recipe(folder, arm=more), out=folder / "whole", progress=False)
+    assert begun == [] and third.models["untuned"].endswith("model")
+    assert third.models["untuned"] != third.models["replay"]
+
+
+def test_a_plan_tells_what_is_finished(whole: Adapted, folder: Path) -> None:
+    known = curriculum.prepared(recipe(folder, arm=ARMS), folder / "whole")
+    expected = curriculum.expected(known)
+    assert all(row.finished for row in expected.rows) and expected.left == 0
+    fresh = curriculum.expected(curriculum.prepared(recipe(folder), folder / "none"))
+    tokens = {row.title: row.tokens for row in fresh.rows}
+    assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512
+    assert fresh.left > 0 and not any(row.finished for row in fresh.rows)
+    console = Console(width=120)
+    with console.capture() as caught:
+        console.print(fresh.table())
+    assert "pretrain-" in caught.get() and "of training left, by formula" in caught.get()
+    assert fresh.to_json()["parameters"] == expected.parameters
+
+
+def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
+    whole: Adapted, folder: Path
+) -> None:
+    stages = folder / "out" / "lessons" / "stages"
+    done: dict[Path, int] = {}
+    for kind, word in KILLED.items():
+        left = Forked("-c", PROGRAM, folder, kind, word, cwd=Path.cwd()).wait()
+        assert left.returncode == -signal.SIGKILL, left.stderr
+        now = {file: file.stat().st_mtime_ns for file in stages.glob("*/stage.json")}
+        assert not any(file.parent.name.startswith(kind) for file in now)
+        assert done.items() <= now.items() and len(now) == len(done) + (kind != "base")
+        done = now
+    found = curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+    ours, theirs = weights(found, "lessons"), weights(whole, "replay")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    rows = whole.frame("scores")
+    shared = rows[rows["arms"].map(lambda arms: "replay" in arms)]
+    assert found.frame("scores")["score"].tolist() == shared["score"].tolist()
+    assert not list(stages.glob("*/checkpoint-*")) and not list(stages.glob("**/*.partial"))
+
+
+def test_a_model_that_is_there_is_adapted_without_text(tmp_path: Path) -> None:
+    content = {"name": "there", "base": {"model": "pre-norm"}}
+    found = layerlab.adapt(content, out=tmp_path, progress=False)
+    assert found.models == {"there": "pre-norm"} and found.content["base"][0]["parameters"] > 1000
+
+
+def test_what_cannot_be_asked_is_left_out_and_told(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path / "none"))
+    content = {
+        "base": {"model": "pre-norm"},
+        "data": {"domain": [{"text": "python-docs", "limit": 20_000}]},
+        "clean": {"benchmarks": ["nowhere"]},
+        "evaluate": {"suite": "piqa", "text": 0},
+    }
+    found = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    what = found.frame("left_out")["what"].tolist()
+    assert what == ["the search for nowhere", "PIQA"]
+    assert "Left out: PIQA:" in found.told()
+
+
+def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:
+    content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"shortest": 100_000})
+    with pytest.raises(UserError, match=r"nothing is left of .* after cleaning; relax the rules"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)
