@@ -103,16 +103,6 @@ def slips() -> tuple[Slip, ...]:
     return tuple(Slip(**one) for one in _file()["slip"])
 
 
-def tokenizers() -> Mapping[str, tuple[int, float]]:
-    """Table 7: vocabulary and compression rate on JEC-QA of every tokenizer.
-
-    Source: pangu23, table 7.
-    Unit: entries; the source does not say what its rate counts, tokens per character is likely.
-    """
-    rows = _file()["tokenizers"]["rows"]
-    return {name: (int(entries), float(rate)) for name, (entries, rate) in rows.items()}
-
-
 def published(benchmark: str) -> tuple[Published, ...]:
     """The tables that print a benchmark: its own one, or those with a column of it.
 

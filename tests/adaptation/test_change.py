@@ -140,3 +140,9 @@ def test_questions_are_read_with_their_options(place, monkeypatch) -> None:
 def test_the_real_questions_are_read(data) -> None:
     found = questions()
     assert len(found) == 2000 and all("(A)" in text for text in found)
+
+
+def test_the_published_table_adds_up() -> None:
+    entries = {row.tokenizer: row.entries for row in TABLE}
+    assert list(entries) == ["LLaMA2", "InternLM", "Baichuan2", "PanGu", "YunShan"]
+    assert entries["YunShan"] - entries["PanGu"] == 9545 and all(row.published for row in TABLE)

@@ -2,7 +2,7 @@ import pytest
 
 from layerlab.evaluation.average import LAWBENCH
 from layerlab.evaluation.benchmark import BENCHMARKS, declared
-from layerlab.evaluation.published import published, slips, tables, tokenizers
+from layerlab.evaluation.published import published, slips, tables
 
 CELLS = [(number, model) for number, table in tables().items() for model in table.rows]
 SLIPS = {(slip.table, slip.model): slip for slip in slips()}
@@ -58,9 +58,3 @@ def test_tables_of_a_benchmark() -> None:
     assert tables()[8].cells("YunShan")["futures_qualification"] == 55.93
     # The column after the benchmark's own subject, so that none is shifted by one.
     assert tables()[5].cells("PanGu-π-7B")["boolq"] == 64.77
-
-
-def test_tokenizers() -> None:
-    table = tokenizers()
-    assert list(table) == ["LLaMA2", "InternLM", "Baichuan2", "PanGu", "YunShan"]
-    assert table["YunShan"][0] - table["PanGu"][0] == 9545
