@@ -168,3 +168,17 @@ def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:
     content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"shortest": 100_000})
     with pytest.raises(UserError, match=r"nothing is left of .* after cleaning; relax the rules"):
         layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_model_without_a_tokenizer_is_one_line(tmp_path: Path, tiny: Any) -> None:
+    tiny("llama").save_pretrained(tmp_path / "bare")
+    content = {"base": {"model": str(tmp_path / "bare")}}
+    with pytest.raises(UserError, match="model bare has no tokenizer beside it; expected its"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
+    content = recipe(tmp_path)
+    content["base"]["recipe"]["train"] |= {"rate": 1e30, "clip": 0.0}
+    with pytest.raises(UserError, match=r"the base diverged: .*; write a smaller rate in its"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)

@@ -29,7 +29,11 @@ class Tally:
         self.arms = list(recipe.arms())
 
     def content(self) -> Json:
-        """All of it."""
+        """All of it, without where this machine keeps its data."""
+        content: Json = _placeless(self._content())
+        return content
+
+    def _content(self) -> Json:
         return {
             "schema": SCHEMA,
             "layerlab": __version__,
@@ -161,7 +165,7 @@ class Tally:
                     "title": row["title"],
                     "kind": DOMAIN if row["benchmark"] in known else GENERAL,
                     "unit": "score",
-                    **{name: row[name] for name in ("score", "error", "n", "chance")},
+                    **{name: row.get(name) for name in ("score", "error", "n", "chance")},
                     "abstained": row.get("abstained"),
                 }
 
@@ -180,12 +184,14 @@ class Tally:
             for one in left["result"]["left_out"]:
                 if (told := (one["what"], one["why"])) not in seen:
                     seen.add(told)
-                    # Where a machine keeps its data is nobody else's.
-                    yield {**one, "why": one["why"].replace(str(data_folder()), "LAYERLAB_DATA")}
+                    yield dict(one)
         for stage, left in self._of("tune"):
             for name, source in left["result"]["sources"].items():
                 for why, count in source["dropped"].items():
-                    yield {"what": f"{count} rows of {name} ({', '.join(stage.arms)})", "why": why}
+                    yield {
+                        "what": f"{count} rows of {name} ({', '.join(stage.arms)})",
+                        "why": why.removeprefix("left out: "),
+                    }
 
     def _remarks(self) -> Iterator[str]:
         for one in self._each("clean", "sources"):
@@ -199,6 +205,14 @@ class Tally:
                 "continued pretraining ran with every seed; tuning and questions go on from the "
                 f"first of them, {self.recipe.pretrain.seeds[0]}"
             )
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace(str(data_folder()), "LAYERLAB_DATA")
+    if isinstance(value, Mapping):
+        return {name: _placeless(one) for name, one in value.items()}
+    return [_placeless(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _table(scores: Sequence[Json], arms: int) -> Json:
