@@ -27,7 +27,6 @@ OWN = (
     "label_smoothing_factor",
     "dataloader_drop_last",
     "save_only_model",
-    "save_strategy",
     "eval_strategy",
     "disable_tqdm",
 )
@@ -99,6 +98,12 @@ def share_out(settings: TrainingArguments, batch: int, what: str) -> None:
     settings.gradient_accumulation_steps = own // micro
 
 
+def pace(updates: int) -> dict[str, int]:
+    """How long Trainer runs, and how often it writes, where the caller says nothing else."""
+    line = max(1, updates // 100)
+    return {"max_steps": updates, "logging_steps": line, "save_steps": 10 * line}
+
+
 def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
     """Stop before a token comes that the model has no row for.
 
@@ -117,3 +122,8 @@ def context_of(model: Any) -> int | None:
     """The longest input in tokens, of a model that PEFT may have wrapped."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
     return Subject(name="", source="memory", model=whole, tokenizer=None).context
+
+
+def block_of(model: Any) -> int:
+    """Tokens of a row where nothing else is asked: the model's context, at most 1024."""
+    return min(1024, context_of(model) or 1024)

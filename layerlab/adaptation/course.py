@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
+from layerlab.adaptation.argument import pace
 from layerlab.adaptation.curve import Share
 from layerlab.adaptation.forgetting import Change
 from layerlab.adaptation.replay import GENERAL
@@ -50,13 +51,7 @@ class Course:
 
     def arguments(self, block: int) -> dict[str, Any]:
         """What Trainer is told of it, where the caller says nothing else."""
-        line = max(1, self.updates(block) // 100)
-        return {
-            "max_steps": self.updates(block),
-            "logging_steps": line,
-            "save_steps": 10 * line,
-            "per_device_train_batch_size": self.batch,
-        }
+        return {**pace(self.updates(block)), "per_device_train_batch_size": self.batch}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from layerlab.adaptation.forgetting import Change, Cost, Gauge, change
-from layerlab.adaptation.replay import DOMAIN, GENERAL, Blocks, Progress
+from layerlab.adaptation.replay import DOMAIN, GENERAL, Blocks
+from layerlab.training.corpus import Progress
 from layerlab.training.journal import Journal
 
 

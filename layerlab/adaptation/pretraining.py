@@ -1,47 +1,28 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import (
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from layerlab.adaptation.argument import (
-    check_entries,
-    context_of,
-    share_out,
-    trainer_arguments,
-)
+from layerlab.adaptation.argument import block_of, check_entries, share_out, trainer_arguments
 from layerlab.adaptation.course import Course, Pretrained
 from layerlab.adaptation.curve import Curves, Place, Watched, shares
 from layerlab.adaptation.forgetting import Gauge
-from layerlab.adaptation.replay import (
-    Blocks,
-    Material,
-    Mixed,
-    Progress,
-    Reading,
-    mixed,
-    stacked,
-)
+from layerlab.adaptation.replay import Blocks, Material, Mixed, Reading, mixed, stacked
 from layerlab.adaptation.resampling import batch_losses, drawn
-from layerlab.adaptation.sitting import agree, newest
-from layerlab.disk import write_file, write_folder
+from layerlab.adaptation.sitting import MODEL, agree, keep, resume, trainer_of
+from layerlab.disk import write_file
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.batch import Held, Order
-
-RESULT, MODEL = "result.json", "model"
+from layerlab.training.corpus import Progress
 
 
 def pretrain(
@@ -98,7 +79,7 @@ def pretrain(
             run.
     """
     check_entries(model, words)
-    reading = reading or Reading(block=min(1024, context_of(model) or 1024))
+    reading = reading or Reading(block=block_of(model))
     with ExitStack() as stack:
         stack.enter_context(quiet())
         settings = trainer_arguments(
@@ -117,7 +98,7 @@ def pretrain(
             progress=progress if first else None,
         )
         if first:
-            agree(out, _plan(text, course, reading, ratio, arguments))
+            agree(out, _plan(text, course, reading, ratio), arguments)
         return _trained(Run(model, words, text, course, reading, settings), out, progress)
 
 
@@ -153,24 +134,8 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     order = Order(run.text.corpus, run.reading.block, run.course.seed)
     updates = run.course.updates(run.reading.block)
     blocks = Blocks(order, updates * run.course.batch)
-    trainer = Trainer(
-        model=run.model,
-        args=run.settings,
-        data_collator=stacked,
-        train_dataset=blocks,
-        compute_loss_func=run.loss,
-    )
-    trainer.remove_callback(PrinterCallback)
-    accelerator = trainer.accelerator
-    place = Place(
-        part=(accelerator.process_index, accelerator.num_processes),
-        reduce=lambda sums: (
-            accelerator.reduce(sums.to(accelerator.device), reduction="sum")
-            if accelerator.num_processes > 1
-            else sums
-        ),
-        precision=accelerator.autocast,
-    )
+    trainer = trainer_of(run.model, run.settings, rows=blocks, collator=stacked, loss=run.loss)
+    place = _place(trainer)
     if run.course.resample is not None:
         chosen = _chosen(run, order, updates, out, place)
         trainer.train_dataset = blocks = Blocks(order, run.course.batch, chosen)
@@ -188,25 +153,23 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     )
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
-    with _uncached(run.model):
-        trainer.train(resume_from_checkpoint=newest(out))
+    resume(trainer, out)
     found = _found(run, curves, watched, updates, out)
     _saved(run, trainer, found, out, place)
     return found
 
 
-@contextmanager
-def _uncached(model: Any) -> Iterator[None]:
-    """Forward passes that keep no keys and values for a generation that never comes."""
-    config = model.config
-    before = getattr(config, "use_cache", None)
-    if before is not None:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        if before is not None:
-            config.use_cache = before
+def _place(trainer: Trainer) -> Place:
+    accelerator = trainer.accelerator
+    return Place(
+        part=(accelerator.process_index, accelerator.num_processes),
+        reduce=lambda sums: (
+            accelerator.reduce(sums.to(accelerator.device), reduction="sum")
+            if accelerator.num_processes > 1
+            else sums
+        ),
+        precision=accelerator.autocast,
+    )
 
 
 def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
@@ -237,11 +200,10 @@ def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Plac
                     one.rename(folder / one.name)
             run.words.save_pretrained(folder)
 
-        write_folder(out / MODEL, fill, "model", like=lambda _: True)
+        keep(out, fill, found.to_json())
         for left in partial.iterdir():
             left.unlink()
         partial.rmdir()
-        write_file(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
     trainer.accelerator.wait_for_everyone()
 
 
@@ -273,7 +235,6 @@ def _plan(
     course: Course,
     reading: Reading,
     ratio: Sequence[int | float],
-    arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
@@ -281,5 +242,4 @@ def _plan(
         "ratio": list(ratio),
         **asdict(course),
         **asdict(replace(reading, cache=None)),
-        "arguments": {name: str(value) for name, value in sorted(arguments.items())},
     }

@@ -1,7 +1,7 @@
 """Domain and general text by turns: blocks in an exact ratio of tokens, as Trainer reads them."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -18,12 +18,11 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.batch import Order, batch_of
-from layerlab.training.corpus import Corpus, Stream, prepare
+from layerlab.training.corpus import Corpus, Progress, Stream, prepare
 from layerlab.training.section import DataSection, Source
 from layerlab.training.words import separator
 
 DOMAIN, GENERAL = "domain", "general"
-Progress = Callable[[str, float], None]
 # A path or a name as recipes write it, a source with its settings, or several of them.
 Material = str | Path | Source | Sequence[str | Path | Source]
 

@@ -1,24 +1,33 @@
-"""What a folder remembers of a run between two sittings: its plan, and its newest checkpoint."""
+"""One sitting of a run: Trainer goes on from what the folder remembers of those before."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import Dataset
+from transformers import PrinterCallback, Trainer, TrainingArguments
+
 from layerlab import UserError
-from layerlab.disk import write_file
+from layerlab.disk import write_file, write_folder
 from layerlab.domain import shown
 
-PLAN = "plan.json"
+PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
 
-def agree(out: Path, plan: Mapping[str, Any]) -> None:
+def agree(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Keep what a run is begun with, or compare it with what it was begun with.
+
+    Args:
+        plan: what may not change between two sittings.
+        arguments: of the caller for Trainer, which may not either.
 
     Raises:
         UserError: the folder holds a run that was begun with something else.
     """
-    plan = json.loads(json.dumps(plan))
+    told = {name: str(value) for name, value in sorted(arguments.items())}
+    plan = json.loads(json.dumps({**plan, "arguments": told}))
     file = out / PLAN
     if not file.is_file():
         write_file(file, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
@@ -41,3 +50,54 @@ def newest(out: Path) -> str | None:
         except (OSError, ValueError, KeyError):
             continue
     return max(found)[1] if found else None
+
+
+def trainer_of(
+    model: Any,
+    settings: TrainingArguments,
+    *,
+    rows: Dataset[Any],
+    collator: Callable[..., Any],
+    loss: Callable[..., Any],
+) -> Trainer:
+    """A Trainer that prints nothing.
+
+    Args:
+        loss: of the outputs, the labels and the number of labels in the update.
+    """
+    with _uncached(model):  # Trainer turns the cache off, and leaves it so
+        found = Trainer(
+            model=model,
+            args=settings,
+            data_collator=collator,
+            train_dataset=rows,
+            compute_loss_func=loss,
+        )
+    found.remove_callback(PrinterCallback)
+    return found
+
+
+def resume(trainer: Trainer, out: Path) -> None:
+    """Train to the end, from the newest whole checkpoint where there is one."""
+    with _uncached(trainer.model):
+        trainer.train(resume_from_checkpoint=newest(out))
+
+
+def keep(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
+    """Write the model, whole or not at all, and then what came of the run."""
+    write_folder(out / MODEL, fill, "model", like=lambda _: True)
+    write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _uncached(model: Any) -> Iterator[None]:
+    """Forward passes that keep no keys and values for a generation that never comes."""
+    config = model.config
+    before = getattr(config, "use_cache", None)
+    if before is not None:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        if before is not None:
+            config.use_cache = before

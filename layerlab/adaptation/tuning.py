@@ -1,58 +1,34 @@
 """Instruction tuning by transformers' Trainer: domain and general rows shuffled in one stage."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 
-from layerlab import UserError
 from layerlab.adaptation.adapter import Lora, adapted, merged
+from layerlab.adaptation.argument import (
+    block_of,
+    check_entries,
+    pace,
+    share_out,
+    trainer_arguments,
+)
 from layerlab.adaptation.conversation import Conversation
 from layerlab.adaptation.lesson import Course, Lesson, Rows, course
 from layerlab.adaptation.sampling import Tally
 from layerlab.adaptation.separation import check_separation
-from layerlab.adaptation.sitting import agree, newest
+from layerlab.adaptation.sitting import agree, keep, resume, trainer_of
 from layerlab.adaptation.template import templated
-from layerlab.disk import write_file, write_folder
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
-from layerlab.measures.subject import Subject
 from layerlab.model.loss import causal_loss
-from layerlab.training.words import entries
+from layerlab.training.corpus import Progress
 
-RESULT, MODEL, HELD = "result.json", "model", "held"
-# What the lesson decides; the rest of TrainingArguments is the caller's.
-OWN = (
-    "output_dir",
-    "max_steps",
-    "num_train_epochs",
-    "seed",
-    "data_seed",
-    "train_sampling_strategy",
-    "remove_unused_columns",
-    "gradient_accumulation_steps",
-    "average_tokens_across_devices",
-    "auto_find_batch_size",
-    "ignore_data_skip",
-    "label_smoothing_factor",
-    "dataloader_drop_last",
-    "save_only_model",
-    "eval_strategy",
-    "disable_tqdm",
-)
-Progress = Callable[[str, float], None]
+HELD = "held"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,25 +126,21 @@ def tune(
         UserError: rows, tokenizer, model or an argument cannot be used, or `out` holds another run.
     """
     lesson = lesson or Lesson()
-    _check(model, words)
+    check_entries(model, words)
     note = templated(words)
     notes = (note,) if note else ()
-    block = lesson.block or min(1024, _context(model) or 1024)
+    block = lesson.block or block_of(model)
     if lesson.pack:
         check_separation(model)
     with ExitStack() as stack:
         stack.enter_context(quiet())
         settings = _arguments(lesson, out, lora, arguments)
         found = course(words, rows, lesson, block)
-        settings.max_steps = found.updates
-        line = max(1, found.updates // 100)
-        settings.logging_steps = arguments.get("logging_steps", line)
-        settings.save_steps = arguments.get("save_steps", 10 * line)
+        for name, value in pace(found.updates).items():
+            setattr(settings, name, arguments.get(name, value))
         if settings.process_index == 0:
             stack.enter_context(locked(out))
-            agree(out, _plan(found, block, lora, arguments))
-        # The trainer turns the cache off, and leaves it so.
-        stack.callback(setattr, model.config, "use_cache", model.config.use_cache)
+            agree(out, _plan(found, block, lora), arguments)
         learner = adapted(model, lora) if lora else model
         curve, trainer = _trained(learner, found, settings, out, progress)
         learner.eval()
@@ -227,16 +199,9 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> A
 def _trained(
     model: Any, found: Course, settings: TrainingArguments, out: Path, progress: Progress | None
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
-    trainer = Trainer(
-        model=model,
-        args=settings,
-        data_collator=found.collator,
-        train_dataset=Rows(found),
-        compute_loss_func=mean_loss,
-    )
-    trainer.remove_callback(PrinterCallback)
+    trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
     trainer.add_callback(Watch(found, trainer, progress))
-    trainer.train(resume_from_checkpoint=newest(out))
+    resume(trainer, out)
     history: list[Any] = trainer.state.log_history
     return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
 
@@ -246,82 +211,27 @@ def _saved(done: Tuned, words: PreTrainedTokenizerFast) -> None:
         done.model.save_pretrained(folder)
         words.save_pretrained(folder)
 
-    write_folder(done.folder / MODEL, fill, "model", like=lambda _: True)
-    write_file(
-        done.folder / RESULT, json.dumps(done.to_json(), indent=1, ensure_ascii=False) + "\n"
-    )
+    keep(done.folder, fill, done.to_json())
 
 
 def _arguments(
     lesson: Lesson, out: Path, lora: Lora | None, given: Mapping[str, Any]
 ) -> TrainingArguments:
-    if reserved := sorted(set(given) & set(OWN)):
-        raise UserError(
-            f"{reserved[0]} is no argument of yours here: tune decides it; leave it out "
-            "(epochs, tokens, batch and seed are those of the lesson)"
-        )
-    settings = {
+    own = {
         "learning_rate": 2e-4 if lora else 2e-5,
         "lr_scheduler_type": "cosine",
-        "report_to": "none",
-        "save_total_limit": 2,
-        "dataloader_pin_memory": torch.cuda.is_available(),
         "per_device_train_batch_size": 4,
-        **given,
     }
-    try:
-        found = TrainingArguments(
-            output_dir=str(out),
-            seed=lesson.seed,
-            train_sampling_strategy="sequential",
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            **settings,
-        )
-    except TypeError as error:
-        raise UserError(
-            f"{str(error).partition(') ')[2] or error}; expected arguments of "
-            "transformers.TrainingArguments"
-        ) from None
-    if found.n_gpu > 1:
-        raise UserError(
-            f"this one process sees {found.n_gpu} GPUs; type: accelerate launch --num_processes "
-            f"{found.n_gpu} ..., or set CUDA_VISIBLE_DEVICES to one of them"
-        )
-    own, rest = divmod(lesson.batch, found.world_size)
-    if rest:
-        raise UserError(
-            f"a batch of {lesson.batch} rows cannot be shared by {found.world_size} processes; "
-            "choose a multiple of that"
-        )
-    most = min(found.per_device_train_batch_size, own)
-    micro = next(size for size in range(most, 0, -1) if own % size == 0)
-    found.per_device_train_batch_size, found.gradient_accumulation_steps = micro, own // micro
+    found = trainer_arguments(out, own, given, seed=lesson.seed)
+    share_out(found, lesson.batch, "rows")
     return found
 
 
-def _plan(
-    found: Course, block: int, lora: Lora | None, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+def _plan(found: Course, block: int, lora: Lora | None) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
         "lora": asdict(lora) if lora else None,
-        "arguments": {name: str(value) for name, value in sorted(arguments.items())},
         "order of rows": found.digest,
     }
-
-
-def _check(model: Any, words: PreTrainedTokenizerFast) -> None:
-    known = model.get_input_embeddings().weight.shape[0]
-    if entries(words) > known:
-        raise UserError(
-            f"the tokenizer has {entries(words)} entries and the model embeds {known} tokens; "
-            "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
-        )
-
-
-def _context(model: Any) -> int | None:
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return Subject(name="", source="memory", model=whole, tokenizer=None).context

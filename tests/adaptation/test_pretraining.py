@@ -163,6 +163,7 @@ def test_a_finished_run_is_told_again(whole: Pretrained, texts: Path) -> None:
     before = (whole.folder / "events.jsonl").read_text()
     model = llama()
     again = run(texts, whole.folder, model=model, save_steps=2)
+    assert model.config.use_cache
     assert again == whole and (whole.folder / "events.jsonl").read_text() == before
     trained = weights(whole.folder)["model.norm.weight"]
     assert torch.equal(model.model.norm.weight, trained)

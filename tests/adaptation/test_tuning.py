@@ -207,7 +207,7 @@ def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: 
 
 def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"seed": 1}, "seed is no argument of yours here: tune decides it"),
+        ({"seed": 1}, "seed is no argument of yours here: the stage decides it"),
         ({"optimizer": 1}, "optimizer'; expected arguments of transformers.TrainingArguments"),
         ({"model": build("llama", **{**SIZES, "vocab": 100})}, "and the model embeds 100 tokens"),
     ]
