@@ -12,6 +12,7 @@ from layerlab.adaptation.conversation import Turn
 from layerlab.adaptation.example import Encoder
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject
+from layerlab.training.evaluation import resting
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,16 @@ def answers(
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}
     found = [""] * len(asked)
-    learning, cached = model.training, model.config.use_cache
-    model.eval()
+    cached = model.config.use_cache
     model.config.use_cache = True
     try:
-        with quiet():
+        with quiet(), resting(model):
             for rows in _together(asked, batch, padded=words.pad_token_id is not None):
                 longest = len(rows[-1].ids)
                 most = min(new, context - longest) if context else new
                 for one, ids in zip(rows, _written(model, words, rows, ends, most), strict=True):
                     found[one.number] = str(words.decode(ids, skip_special_tokens=True)).strip()
     finally:
-        model.train(learning)
         model.config.use_cache = cached
     return found
 

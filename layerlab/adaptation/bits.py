@@ -17,6 +17,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.training.batch import IGNORED
 from layerlab.training.encoding import byte_ends
+from layerlab.training.evaluation import resting
 from layerlab.training.source import Piece
 from layerlab.training.words import engine, entries
 
@@ -155,15 +156,11 @@ def bits_per_byte(
         )
     reading = _Reading(words, length)
     size = max(1, min(batch, LOGITS // (length * rows)))
-    learning = model.training
-    model.eval()
-    try:
+    with resting(model):
         for pool in _pools(reading.windows(texts), size * POOL):
             pool.sort(key=lambda window: len(window.tokens))
             for first in range(0, len(pool), size):
                 reading.add(pool[first : first + size], model)
-    finally:
-        model.train(learning)
     return reading.result()
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from layerlab.training.batch import IGNORED, Held, bits_per_byte
+from layerlab.training.evaluation import passes, predicted, resting
 
 # Fewer documents than these say little about others: then blocks are what an interval is over.
 FEWEST = 8
@@ -100,12 +101,8 @@ class Gauge:
             reduce: adds up what the processes found.
             precision: of the forward pass.
         """
-        learning = model.training
-        model.eval()
-        try:
+        with resting(model):
             tokens = reduce(self._read(model, batch, part, precision))
-        finally:
-            model.train(learning)
         return self.cost(np.bincount(self._unit, weights=tokens.cpu().numpy()))
 
     def cost(self, nats: np.ndarray) -> Cost:
@@ -117,25 +114,12 @@ class Gauge:
         self, model: Any, batch: int, part: tuple[int, int], precision: Callable[[], Any]
     ) -> Tensor:
         """Nats of each predicted token; those that another process reads are 0."""
-        rank, processes = part
         every = list(self.held.batches(batch))
         sizes = [int((rows.targets != IGNORED).sum()) for rows in every]
         found = torch.zeros(sum(sizes), dtype=torch.float64)
-        device = next(model.parameters()).device
-        # Where weights are shared out, all processes gather them: each makes as many passes.
-        for number in range(rank, -(-len(every) // processes) * processes, processes):
-            rows = every[min(number, len(every) - 1)]
-            with precision():
-                positions = rows.positions
-                logits = model(
-                    input_ids=rows.inputs.to(device),
-                    position_ids=None if positions is None else positions.to(device),
-                    use_cache=False,
-                ).logits
-            wanted = rows.targets.to(device).flatten()
-            nats = cross_entropy(
-                logits.flatten(0, 1).float(), wanted, ignore_index=IGNORED, reduction="none"
-            )
+        for number in passes(len(every), part):
+            logits, wanted = predicted(model, every[min(number, len(every) - 1)], precision)
+            nats = cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="none")
             if number < len(every):
                 first = sum(sizes[:number])
                 found[first : first + sizes[number]] = nats[wanted != IGNORED].cpu().double()

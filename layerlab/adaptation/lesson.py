@@ -18,6 +18,7 @@ from layerlab.adaptation.packing import Collator
 from layerlab.adaptation.sampling import Source, blocks, source
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
+from layerlab.training.evaluation import resting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +164,10 @@ def answer_loss(
     Args:
         precision: of the forward pass.
     """
-    learning = model.training
     device = model.get_input_embeddings().weight.device
-    model.eval()
     nats, count = torch.zeros((), dtype=torch.float64), 0
     order = sorted(examples, key=lambda one: len(one.ids))
-    try:
+    with resting(model):
         for start in range(0, len(order), batch):
             rows = collator([[one] for one in order[start : start + batch]])
             labels = rows.pop("labels")[:, 1:].to(device)
@@ -177,6 +176,4 @@ def answer_loss(
             flat = logits[:, :-1].flatten(0, 1).float()
             nats += cross_entropy(flat, labels.flatten(), reduction="sum").double().cpu()
             count += int((labels >= 0).sum())
-    finally:
-        model.train(learning)
     return float(nats / count)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from layerlab.training.batch import Order
+from layerlab.training.evaluation import passes, predicted, resting
 
 
 def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -64,29 +65,13 @@ def batch_losses(
         reduce: adds up what the processes found.
         precision: of the forward pass.
     """
-    rank, processes = part
-    device = next(model.parameters()).device
     found = torch.zeros(batches, dtype=torch.float64)
-    learning = model.training
-    model.eval()
-    try:
-        for number in range(rank, -(-batches // processes) * processes, processes):
+    with resting(model):
+        for number in passes(batches, part):
             rows = order.batch(min(number, batches - 1), size)
             for first in range(0, size, micro or size):
                 some = rows[first : first + (micro or size)]
-                with precision():
-                    logits = model(
-                        input_ids=some.inputs.to(device),
-                        position_ids=None if some.positions is None else some.positions.to(device),
-                        use_cache=False,
-                    ).logits
-                nats = cross_entropy(
-                    logits.flatten(0, 1).float(),
-                    some.targets.to(device).flatten(),
-                    reduction="sum",
-                )
+                nats = cross_entropy(*predicted(model, some, precision), reduction="sum")
                 if number < batches:
                     found[number] += float(nats) / (size * order.block)
-    finally:
-        model.train(learning)
     return reduce(found).cpu().numpy()

@@ -4,8 +4,6 @@ Models of transformers make their mask from positions that start again. One that
 let each conversation see those before it, and nothing would say so.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.shapes import Features
+from layerlab.training.evaluation import resting
 
 # Of three conversations; the first is as long as the second, so that they can change places.
 LENGTHS = (5, 5, 7)
@@ -33,7 +32,7 @@ def check_separation(model: Any) -> None:
     row = torch.cat(tokens)
     starts = torch.tensor([0, LENGTHS[0], sum(LENGTHS[:2])])
     positions = torch.cat([torch.arange(length) for length in LENGTHS])
-    with _still(model):
+    with resting(model):
         packed = _logits(model, row, positions)
         other = _logits(model, torch.cat([tokens[1], *tokens[1:]]), positions)
         alone = torch.cat([_logits(model, one, torch.arange(len(one))) for one in tokens])
@@ -68,14 +67,3 @@ def _logits(model: Any, tokens: Tensor, positions: Tensor) -> Features:
         input_ids=tokens[None].to(device), position_ids=positions[None].to(device), use_cache=False
     ).logits[0]
     return found.cpu()
-
-
-@contextmanager
-def _still(model: Any) -> Iterator[None]:
-    """Without dropout, and back in the mode that it was in."""
-    learning = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(learning)

@@ -1,7 +1,7 @@
 """Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,22 +55,14 @@ def evaluate(
     Raises:
         TooLarge: memory does not hold so many blocks.
     """
-    learning = model.training
-    model.eval()
-    rank, processes = part
     every = list(held.batches(batch))
-    # Where weights are shared out, all processes gather them: each makes as many passes.
-    numbers = range(rank, -(-len(every) // processes) * processes, processes)
     sums = torch.zeros(4, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
-    short = Shortage(bears=processes == 1 or not sharded(model))
-    try:
-        with short:
-            for number in numbers:
-                found = _sums(model, every[min(number, len(every) - 1)], precision)
-                sums[:3] += found if number < len(every) else 0
-    finally:
-        model.train(learning)
+    short = Shortage(bears=part[1] == 1 or not sharded(model))
+    with resting(model), short:
+        for number in passes(len(every), part):
+            found = _sums(model, every[min(number, len(every) - 1)], precision)
+            sums[:3] += found if number < len(every) else 0
     sums[3] = short.found
     nats, right, count, failed = reduce(sums).tolist()
     if failed:
@@ -83,6 +75,47 @@ def evaluate(
         bits_per_byte=bits_per_byte(nats, held.bytes),
         accuracy=right / count,
     )
+
+
+@contextmanager
+def resting(model: Any) -> Iterator[None]:
+    """Without dropout; then in the mode that the model was in."""
+    learning = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(learning)
+
+
+def passes(count: int, part: tuple[int, int]) -> range:
+    """Numbers of the passes of one process; one from `count` on stands for no rows of its own.
+
+    Where weights are shared out, all processes gather them: each makes as many passes.
+
+    Args:
+        part: which process this is, of how many.
+
+    Example:
+        >>> [list(passes(3, (rank, 2))) for rank in range(2)]
+        [[0, 2], [1, 3]]
+    """
+    rank, processes = part
+    return range(rank, -(-count // processes) * processes, processes)
+
+
+def predicted(
+    model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]
+) -> tuple[Tensor, Tensor]:
+    """Logits of all tokens of a batch, in single precision, and the tokens that come."""
+    device = next(model.parameters()).device
+    with precision():
+        logits = model(
+            input_ids=rows.inputs.to(device),
+            position_ids=None if rows.positions is None else rows.positions.to(device),
+            use_cache=False,
+        ).logits
+    return logits.flatten(0, 1).float(), rows.targets.to(device).flatten()
 
 
 class Reader:
@@ -127,14 +160,7 @@ class Reader:
 
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
     """Nats, likeliest tokens that are right, and tokens; on the CPU."""
-    device = next(model.parameters()).device
-    with precision():
-        logits = model(
-            input_ids=rows.inputs.to(device),
-            position_ids=None if rows.positions is None else rows.positions.to(device),
-            use_cache=False,
-        ).logits
-    flat, wanted = logits.flatten(0, 1).float(), rows.targets.to(device).flatten()
+    flat, wanted = predicted(model, rows, precision)
     nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="sum")
     kept = wanted != IGNORED
     right = (flat.argmax(-1) == wanted) & kept

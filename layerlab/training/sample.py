@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from layerlab.training.evaluation import resting
 from layerlab.training.section import EvaluateSection
 
 
@@ -59,18 +60,14 @@ def _continued(model: Any, given: list[int], end: int, length: int, seed: int | 
 @contextmanager
 def _apart(model: Any, seed: int | None) -> Iterator[None]:
     """Without dropout, with random numbers of its own; then all as it was."""
-    learning = model.training
     place = model.device.type
     devices = [] if place == "cpu" else [torch.accelerator.current_device_index()]
     kind = "cuda" if place == "cpu" else place
     with torch.random.fork_rng(devices=devices, device_type=kind), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        model.eval()
-        try:
+        with resting(model):
             yield
-        finally:
-            model.train(learning)
 
 
 def _uncompiled(model: Any) -> AbstractContextManager[Any]:
