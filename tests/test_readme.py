@@ -82,6 +82,7 @@ def test_command_runs(command: str, folder: Path) -> None:
             "inspect": "report.html",
             "precision": "",
             "train": "smoke/runs",
+            "adapt": "tokenizer.json",
         }
         written = inside[re.findall(r"layerlab (\w+)", command)[-1]]
         assert (folder / out.group(1) / written).exists()
