@@ -144,9 +144,7 @@ def base(place: Place) -> Json:
     (run,) = task.runs
     result = alone(run, task.folder(run), _Telling(place, run.recipe.train.updates or 1))
     if result["diverged"]:
-        raise UserError(
-            f"the base diverged: {result['diverged']}; write a smaller rate in its recipe"
-        )
+        raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
     folder = task.folder(run) / MODEL
     own = {name: result[name] for name in ("updates", "tokens", "nats", "bits_per_byte")}
     place_of = str(folder.relative_to(place.folder))
