@@ -22,7 +22,7 @@ import torch
 
 from layerlab import build
 from layerlab.adaptation.conversation import Conversation, conversations
-from layerlab.adaptation.lesson import Lesson, Rows, course
+from layerlab.adaptation.lesson import Lesson, Rows, prepared
 from layerlab.adaptation.template import templated
 from layerlab.adaptation.tuning import tune
 from layerlab.training.source import data_folder
@@ -36,7 +36,7 @@ FINANCE = ("consulting_part", "task_part", "computing_part", "retrieval_part")
 def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, int, int]:
     """Rows of a batch in all, their tokens, and those of them that are no filling."""
     lesson = Lesson(batch=BATCH, held=0.0, pack=pack)
-    found = course(words, {"rows": rows}, lesson, BLOCK)
+    found = prepared(words, {"rows": rows}, lesson, BLOCK)
     data, batches, real = Rows(found), 0, 0
     for start in range(0, len(data), BATCH):
         part = [data[place] for place in range(start, start + BATCH)]

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from layerlab.adaptation.proof import Proof, Tally
+from layerlab.adaptation.proof import Compared, Proof
 from layerlab.domain import shown
 from layerlab.terminal import grid, printable
 
@@ -51,7 +51,7 @@ def _named(tokens: Sequence[str]) -> str:
     return f" ({' '.join(map(shown, tokens[:NAMED]))}{more})"
 
 
-def _tallies(tallies: Sequence[Tally]) -> Group:
+def _tallies(tallies: Sequence[Compared]) -> Group:
     rates = [
         (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens, one.ratio)
         for one in tallies

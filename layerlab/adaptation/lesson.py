@@ -59,7 +59,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Course:
+class Prepared:
     """A lesson in tokens.
 
     Attributes:
@@ -100,25 +100,25 @@ class Course:
 
 
 class Rows(Dataset[list[Example]]):
-    """The rows of a course, in their order."""
+    """All rows, in their order."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
 
     def __len__(self) -> int:
-        return len(self.course.rows)
+        return len(self.prepared.rows)
 
     def __getitem__(self, number: int) -> list[Example]:
-        sources = self.course.sources
-        return [sources[place].examples[one] for place, one in self.course.rows[number]]
+        sources = self.prepared.sources
+        return [sources[place].examples[one] for place, one in self.prepared.rows[number]]
 
 
-def course(
+def prepared(
     words: PreTrainedTokenizerFast,
     given: Mapping[str, Sequence[Conversation]],
     lesson: Lesson,
     block: int,
-) -> Course:
+) -> Prepared:
     """Encode all rows, and decide when each is read.
 
     Raises:
@@ -145,7 +145,7 @@ def course(
     rows += [[] for _ in range(-len(rows) % lesson.batch)]
     ends = (words.pad_token_id, words.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
-    return Course(lesson, sources, rows, Collator(filler, lesson.pack))
+    return Prepared(lesson, sources, rows, Collator(filler, lesson.pack))
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ NONE = "left out: no token of the assistant"
 
 
 @dataclass
-class Tally:
+class Usage:
     """What became of the rows of one source.
 
     Attributes:
@@ -50,7 +50,7 @@ class Source:
     name: str
     examples: Sequence[Example]
     held: Sequence[Example]
-    tally: Tally
+    tally: Usage
 
     @property
     def lengths(self) -> list[int]:
@@ -76,7 +76,7 @@ def source(
     Raises:
         UserError: nothing is left to learn from.
     """
-    tally, kept = Tally(), list[Example]()
+    tally, kept = Usage(), list[Example]()
     for row in rows:
         whole = encoder.example(row)
         found = whole.cut(block)

@@ -18,8 +18,8 @@ from layerlab.adaptation.argument import (
     trainer_arguments,
 )
 from layerlab.adaptation.conversation import Conversation
-from layerlab.adaptation.lesson import Course, Lesson, Rows, course
-from layerlab.adaptation.sampling import Tally
+from layerlab.adaptation.lesson import Lesson, Prepared, Rows, prepared
+from layerlab.adaptation.sampling import Usage
 from layerlab.adaptation.separation import check_separation
 from layerlab.adaptation.sitting import agree, keep, resume, trainer_of
 from layerlab.adaptation.template import templated
@@ -47,7 +47,7 @@ class Tuned:
 
     model: Any
     updates: int
-    sources: Mapping[str, Tally]
+    sources: Mapping[str, Usage]
     curve: Sequence[tuple[int, Mapping[str, float]]]
     folder: Path
     notes: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def tune(
     with ExitStack() as stack:
         stack.enter_context(quiet())
         settings = _arguments(lesson, out, lora, arguments)
-        found = course(words, rows, lesson, block)
+        found = prepared(words, rows, lesson, block)
         for name, value in pace(found.updates).items():
             setattr(settings, name, arguments.get(name, value))
         if settings.process_index == 0:
@@ -161,8 +161,8 @@ def tune(
 class Watch(TrainerCallback):
     """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
 
-    def __init__(self, found: Course, trainer: Trainer, progress: Progress | None) -> None:
-        self.course, self.trainer = found, trainer
+    def __init__(self, found: Prepared, trainer: Trainer, progress: Progress | None) -> None:
+        self.prepared, self.trainer = found, trainer
         self.progress = progress if trainer.is_world_process_zero() else None
         self.every = found.lesson.every or max(1, found.updates // 10)
 
@@ -184,7 +184,7 @@ class Watch(TrainerCallback):
     def _measure(self, state: Any) -> None:
         precision = self.trainer.accelerator.autocast
         size = self.trainer.args.per_device_train_batch_size
-        found = self.course.loss(self.trainer.model, precision, size)
+        found = self.prepared.loss(self.trainer.model, precision, size)
         if found:
             state.log_history.append({"step": state.global_step, HELD: found})
 
@@ -197,7 +197,7 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> A
 
 
 def _trained(
-    model: Any, found: Course, settings: TrainingArguments, out: Path, progress: Progress | None
+    model: Any, found: Prepared, settings: TrainingArguments, out: Path, progress: Progress | None
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
     trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
     trainer.add_callback(Watch(found, trainer, progress))
@@ -227,7 +227,7 @@ def _arguments(
     return found
 
 
-def _plan(found: Course, block: int, lora: Lora | None) -> dict[str, Any]:
+def _plan(found: Prepared, block: int, lora: Lora | None) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "block": block,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.adaptation.example import Encoder, Example
-from layerlab.adaptation.lesson import Lesson, course
-from layerlab.adaptation.sampling import Source, Tally, blocks, source
+from layerlab.adaptation.lesson import Lesson, prepared
+from layerlab.adaptation.sampling import Source, Usage, blocks, source
 from tests.adaptation.spoken import speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
@@ -20,7 +20,7 @@ lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
 def made(name: str, sizes: list[int]) -> Source:
     """A source of examples of these lengths."""
     examples = [Example(np.zeros(size, np.int32), np.arange(size) > 0, (size,)) for size in sizes]
-    return Source(name, examples, [], Tally())
+    return Source(name, examples, [], Usage())
 
 
 @settings(max_examples=50, deadline=None)
@@ -104,7 +104,7 @@ def test_a_source_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(UserError, match="it is empty"):
         source("law", [], encoder, block=40, held=0, seed=0)
     with pytest.raises(UserError, match="there is no source to learn from"):
-        course(speaker(), {}, Lesson(), 64)
+        prepared(speaker(), {}, Lesson(), 64)
 
 
 def test_weights_must_name_every_source() -> None:
@@ -133,5 +133,5 @@ def test_a_lesson_that_cannot_be_is_refused(change: dict[str, float], said: str)
 
 def test_rows_fill_the_last_update() -> None:
     rows = [talk(f"question {number}", "answer") for number in range(11)]
-    found = course(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
+    found = prepared(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
     assert len(found.rows) == 12 and found.updates == 3 and found.rows[-1] == []
