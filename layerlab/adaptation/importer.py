@@ -17,7 +17,7 @@ UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 
 
 def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of a folder, a file (tokenizer.json or .model), or the Hub.
+    """A tokenizer of a folder, a file (tokenizer.json or .model), a built-in model, or the Hub.
 
     A folder may also hold the vocab.json and merges.txt of GPT-2's kind, and nothing else.
 

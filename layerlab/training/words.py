@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
+from layerlab import UserError, builtin
 from layerlab.builtin.tokenizer import byte_pairs
 from layerlab.training.hub import hub
 
@@ -22,12 +22,14 @@ def trained_words(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
 
 
 def loaded_words(given: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of a folder, a tokenizer.json, or the Hub.
+    """A tokenizer of a folder, a tokenizer.json, a built-in model, or the Hub.
 
     Raises:
         UserError: there is none, it is of a kind that cannot be used here, or it has no separator.
     """
     path = Path(given).expanduser()
+    if given in builtin.NAMES and not path.exists():
+        given, path = str(builtin.path(given)), builtin.path(given)
     words = _of_file(path) if path.is_file() else _of_name(given, path)
     separator(words, given)
     return words

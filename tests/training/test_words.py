@@ -54,6 +54,7 @@ def test_folders_and_files_are_loaded(tmp_path) -> None:
         assert entries(found) == 280 and separator(found, str(place)) == 0
         assert engine(found).encode("the hat").ids == engine(words()).encode("the hat").ids
     assert entries(loaded_words(str(builtin.path("llama")))) == 512
+    assert entries(loaded_words("llama")) == 512
 
 
 def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
