@@ -99,7 +99,8 @@ def test_wheel_holds_no_tests_and_nothing_beside_the_package(wheel: Path) -> Non
         "layerlab",
         "layerlab-info",
     }
-    assert not [name for name in contents(wheel) if re.search(r"(^|[/_])(conf)?tests?(_|/|\.)", name)]
+    tests = re.compile(r"(^|[/_])(conf)?tests?(_|/|\.)")
+    assert not [name for name in contents(wheel) if tests.search(name)]
 
 
 def test_wheel_carries_the_licence(wheel: Path) -> None:

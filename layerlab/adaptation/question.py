@@ -99,14 +99,18 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a JSON array, or of an object on every line, whatever the ending says."""
+    """Rows of a JSON array, or of an object on every line, whatever the ending says.
+
+    A file that is one object, as the names of subjects beside a benchmark, is one row.
+    """
     try:
-        if text.lstrip().startswith("["):
-            rows = json.loads(text)
-        else:
+        whole = json.loads(text)
+        rows = whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        try:
             rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except ValueError as error:
-        raise UserError(f"{name} is not JSON: {error}; mend that file") from None
+        except ValueError as error:
+            raise UserError(f"{name} is not JSON: {error}; mend that file") from None
     for row in rows:
         if isinstance(row, Mapping):
             yield {str(key).lower(): value for key, value in row.items()}

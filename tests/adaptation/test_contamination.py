@@ -113,6 +113,7 @@ def test_questions_are_read_from_files_of_all_kinds(tmp_path: Path) -> None:
     (tmp_path / "jec.jsonl").write_text(json.dumps(row) + "\n\n" + json.dumps({"id": "x7", **row}))
     (tmp_path / "eval.csv").write_text('\ufeffid,question,A,B\n3,"So,\nwhat?",01,NA\n', "utf-8")
     (tmp_path / "plain.csv").write_text("Is it?,yes,no,B\n")
+    (tmp_path / "mapping.json").write_text(json.dumps({"law": ["Law", "法学"]}, indent=1))
     (tmp_path / "boolq.jsonl").write_text('{"question": "is it", "passage": "it is", "idx": 0}')
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.writestr("val/law_val.csv", "id,question,A\n0,Who?,me\n")
