@@ -42,7 +42,8 @@ def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict
     links = page.locator(".contents a")
     targets = [link.get_attribute("href")[1:] for link in links.all()]
     assert len(targets) == len(set(targets)) > 8
-    for target in [targets[-2], *targets]:
+    # A phone takes three times as long for each; what comes after another jump is seen there, too.
+    for target in [targets[-2], *targets] if size is DESKTOP else targets[-2::-5]:
         page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
         page.locator(f".contents a[href='#{target}']").click()
         top = settled(page, target)
