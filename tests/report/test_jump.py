@@ -51,17 +51,23 @@ def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict
         assert page.evaluate("location.hash") == f"#{target}"
 
 
-@SIZES
-@pytest.mark.parametrize("target", ["gain", "docs-gain", "repeat"])
-def test_a_deep_link_ends_at_its_heading(opened: Open, size: dict[str, int], target: str):
+@pytest.mark.parametrize(
+    ("target", "size"),
+    [("gain", PHONE), ("docs-gain", DESKTOP), ("docs-gain", PHONE), ("repeat", DESKTOP)],
+    ids=["section", "definition", "definition, phone", "repeat"],
+)
+def test_a_deep_link_ends_at_its_heading(opened: Open, target: str, size: dict[str, int]):
     page = opened(long_report(), fragment=target, viewport=size)
     assert NEAR[0] <= settled(page, target) <= NEAR[1]
 
 
-@SIZES
-@pytest.mark.parametrize("link", [".glance a[href='#gain']", ".finding a[href='#gain']"])
+@pytest.mark.parametrize(
+    ("link", "size"),
+    [(".glance a[href='#gain']", PHONE), (".finding a[href='#gain']", DESKTOP)],
+    ids=["tile", "finding"],
+)
 def test_tiles_and_findings_end_at_the_section_they_name(
-    opened: Open, size: dict[str, int], link: str
+    opened: Open, link: str, size: dict[str, int]
 ):
     page = opened(long_report(), viewport=size)
     page.locator(link).first.click()
