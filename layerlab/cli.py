@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
-from layerlab.command import compare, evaluate, train
+from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
 from layerlab.evaluation.bench_command import bench
+from layerlab.evaluation.command import evaluate
 from layerlab.pause import Paused
 from layerlab.studies.command import study
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
 
 Text = Annotated[
     str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")

@@ -1,4 +1,4 @@
-"""`layerlab train` and `layerlab compare`, and `evaluate` beside; heavy imports only inside."""
+"""`layerlab train` and `layerlab compare`; heavy imports only inside."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +11,9 @@ import typer
 
 from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.evaluation.command import evaluate
 from layerlab.pause import Paused
 
 OUT = Path("layerlab-runs")
-
-__all__ = ["compare", "evaluate", "train"]
 
 Setting = Annotated[
     list[str] | None,

@@ -3,9 +3,10 @@
 import re
 
 from tests.report.sample import sample
-from tests.report.test_browser import Open, browser, opened, show
+from tests.report.test_browser import opened, show
+from tests.report.window import Open, browser, window
 
-__all__ = ["browser", "opened"]
+__all__ = ["browser", "opened", "window"]
 
 
 def drawn_dashes(section):

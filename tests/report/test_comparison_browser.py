@@ -1,7 +1,5 @@
 """The page of a comparison in a browser: its switches work, and it asks nobody for anything."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,36 +7,11 @@ import pytest
 from layerlab.report.comparison import render, render_run
 from tests.report.race import race, single
 from tests.report.sample import HOSTILE
-from tests.report.test_browser import LOCAL, PHONE, browser
+from tests.report.window import PHONE, Open, browser, window
 
-__all__ = ["browser"]
+__all__ = ["browser", "window"]
 
-Open = Callable[..., Any]
 NAMES = ("llama", "history-1", "history-2")
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a page from disk; at the end no error was logged and nothing was asked for."""
-    contexts, problems, requests = [], [], []
-
-    def open_page(text: str, **options: Any) -> Any:
-        file = tmp_path / "report.html"
-        file.write_text(text, encoding="utf-8")
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert problems == []
-    assert [url for url in requests if not url.startswith(LOCAL)] == []
 
 
 def show(page: Any, name: str) -> Any:
@@ -60,9 +33,9 @@ def title(section: Any, axis: str) -> str:
     return section.locator(f"[data-part=plot] .{axis}title").text_content()
 
 
-def test_the_axis_the_quantity_and_the_band_are_switched(opened: Open):
+def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
     content = race(NAMES)
-    section = show(opened(render(content)), "curves")
+    section = show(window(render(content)), "curves")
     own = content["curves"][0]["evaluation"]
     assert places(section)[0] == own["update"]
     for value, name in (("tokens", "training tokens"), ("flops", "training FLOPs")):
@@ -82,8 +55,8 @@ def test_the_axis_the_quantity_and_the_band_are_switched(opened: Open):
     assert fills.count() == 0
 
 
-def test_seeds_rates_and_arms_are_shown_on_demand(opened: Open):
-    page = opened(render(race(NAMES, rates=(0.001, 0.003))))
+def test_seeds_rates_and_arms_are_shown_on_demand(window: Open):
+    page = window(render(race(NAMES, rates=(0.001, 0.003))))
     section = show(page, "curves")
     lines = section.locator(".plot .scatterlayer .js-line")
     bands = 2 * len(NAMES)
@@ -101,14 +74,14 @@ def test_seeds_rates_and_arms_are_shown_on_demand(opened: Open):
     assert show(page, "rates").locator(".plot .scatterlayer").count() == 1
 
 
-def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(opened: Open):
+def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window: Open):
     content = race(NAMES)
     run = content["runs"][-1]
     run["diverged"] = "the loss is NaN"
     for columns in (content["curves"][-1]["train"], content["curves"][-1]["evaluation"]):
         for name in columns:
             columns[name] = columns[name][: len(columns[name]) // 2]
-    section = show(opened(render(content)), "curves")
+    section = show(window(render(content)), "curves")
     found = section.locator("[data-part=plot]").evaluate(
         "node => node.data.map((t) => [t.marker?.symbol, t.x.length, t.hovertext?.[0] ?? ''])"
     )
@@ -119,18 +92,18 @@ def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(opened: Open):
     assert "it is in no mean" in section.locator("[data-part=hint]").inner_text()
 
 
-def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(opened: Open):
+def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window: Open):
     content = race(NAMES[:2])
     for number, point in enumerate(content["paired"][0]["points"]):
         wide = 0.3 if number < 9 else 0.05
         point |= {"difference": 0.001, "low": -wide, "high": wide + 0.002}
-    section = show(opened(render(content)), "paired")
+    section = show(window(render(content)), "paired")
     low, high = section.locator(".js-plotly-plot").evaluate("node => node.layout.yaxis.range")
     assert -0.1 < low < -0.05 and 0.052 < high < 0.1
 
 
-def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(opened: Open):
-    page = opened(render(race(NAMES)))
+def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(window: Open):
+    page = window(render(race(NAMES)))
     section = show(page, "monitor")
     section.locator(".heatmaplayer image").first.wait_for(state="attached")
     assert section.locator(".heatmaplayer image").count() == len(NAMES)
@@ -149,8 +122,8 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(open
     )
 
 
-def test_on_a_phone_nothing_is_wider_than_the_page(opened: Open):
-    page = opened(render(race()), viewport=PHONE, has_touch=True)
+def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
+    page = window(render(race()), viewport=PHONE, has_touch=True)
     for name in ("curves", "paired", "monitor"):
         show(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -160,9 +133,9 @@ def test_on_a_phone_nothing_is_wider_than_the_page(opened: Open):
     assert max(boxes) <= PHONE["width"]
 
 
-def test_hostile_names_stay_text_where_plots_show_them(opened: Open):
+def test_hostile_names_stay_text_where_plots_show_them(window: Open):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
-    page = opened(render(race(("llama", name))))
+    page = window(render(race(("llama", name))))
     section = show(page, "curves")
     section.locator(".plot .scatterlayer .points .point").last.hover(force=True)
     hover = section.locator(".plot .hoverlayer .hovertext")
@@ -174,9 +147,9 @@ def test_hostile_names_stay_text_where_plots_show_them(opened: Open):
     assert page.locator("script").count() == 3
 
 
-def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(opened: Open):
-    section = show(opened(render_run(single())), "curves")
+def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(window: Open):
+    section = show(window(render_run(single())), "curves")
     assert len(places(section)) == 1
-    empty = opened(render_run({"name": "empty"}))
+    empty = window(render_run({"name": "empty"}))
     empty.wait_for_selector("section#curves[data-drawn]")
     assert "No run has such a curve yet." in empty.locator("#curves").inner_text()

@@ -1,9 +1,7 @@
 """The page of an adaptation: every part is on it, in a browser too, and hostile text stays text."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,35 +10,9 @@ from layerlab import UserError
 from layerlab.report.curriculum import render, save_curriculum
 from tests.report.passed import passed
 from tests.report.sample import HOSTILE
-from tests.report.test_browser import LOCAL, PHONE, browser
+from tests.report.window import PHONE, Open, browser, window
 
-__all__ = ["browser"]
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a page from disk; at the end no error was logged and nothing was asked for."""
-    contexts, problems, requests = [], [], []
-
-    def open_page(text: str, **options: Any) -> Any:
-        file = tmp_path / "report.html"
-        file.write_text(text, encoding="utf-8")
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert problems == []
-    assert [url for url in requests if not url.startswith(LOCAL)] == []
+__all__ = ["browser", "window"]
 
 
 def test_every_part_is_on_the_page() -> None:
@@ -83,8 +55,8 @@ def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
     assert drawn.startswith("<svg") and "no replay" in drawn
 
 
-def test_curves_are_drawn_in_a_browser_a_line_for_each_run(opened: Open) -> None:
-    page = opened(render(passed()))
+def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None:
+    page = window(render(passed()))
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.locator("#picture-0 .scatterlayer .trace").count() == 4
     first = page.locator("#picture-0").evaluate("node => [...node.data[0].x]")
@@ -92,20 +64,20 @@ def test_curves_are_drawn_in_a_browser_a_line_for_each_run(opened: Open) -> None
     assert page.locator("h2").count() >= 5
 
 
-def test_on_a_phone_nothing_is_wider_than_the_page(opened: Open) -> None:
-    page = opened(render(passed()), viewport=PHONE, has_touch=True)
+def test_on_a_phone_nothing_is_wider_than_the_page(window: Open) -> None:
+    page = window(render(passed()), viewport=PHONE, has_touch=True)
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-def test_hostile_text_stays_text(opened: Open) -> None:
+def test_hostile_text_stays_text(window: Open) -> None:
     name = f"{HOSTILE}<b>x</b>"
     content = passed((name, "other"))
     content["samples"][0] |= {"prompt": name, "answer": name}
     content["left_out"][0] |= {"what": name, "why": name}
     content["texts"][0]["name"] = content["name"] = content["about"] = name
     content["recipe"]["about"] = name
-    page = opened(render(content))
+    page = window(render(content))
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.evaluate("window.__pwned") is None
     assert page.locator("img").count() == 0

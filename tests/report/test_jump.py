@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from tests.report.sample import sample
-from tests.report.test_browser import PHONE, Open, browser, opened
+from tests.report.test_browser import opened
+from tests.report.window import PHONE, Open, browser, window
 
-__all__ = ["browser", "opened"]
+__all__ = ["browser", "opened", "window"]
 
 DESKTOP = {"width": 1280, "height": 900}
 NEAR = (0, 120)
@@ -15,20 +16,23 @@ SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone
 
 
 def settled(page: Any, target: str) -> float:
-    """The top of a section's heading, once it has not moved for a while."""
+    """The top of a section's heading once it rests near the top, else where it is in the end.
+
+    Busy machines draw late: a heading that rests elsewhere for a moment may still be on its way.
+    """
     return page.evaluate(
-        """async (id) => {
+        """async ([id, low, high]) => {
             const heading = document.querySelector(`#${id} :is(h1, h2), #${id} > summary`);
             let last = null;
-            for (let same = 0, n = 0; same < 5 && n < 60; n++) {
+            for (let same = 0, n = 0; same < 5 && n < 100; n++) {
                 const top = heading.getBoundingClientRect().top;
-                same = top === last ? same + 1 : 0;
+                same = top === last && low <= top && top <= high ? same + 1 : 0;
                 last = top;
                 await new Promise((done) => setTimeout(done, 50));
             }
             return last;
         }""",
-        target,
+        [target, *NEAR],
     )
 
 
@@ -81,7 +85,8 @@ def test_whoever_scrolls_on_after_a_jump_is_not_pulled_back(opened: Open):
     page.mouse.move(700, 400)
     page.mouse.wheel(0, 900)
     page.evaluate("document.querySelector('#attention details.values').open = true")
-    assert settled(page, "attention") < -500
+    page.wait_for_timeout(500)
+    assert page.locator("#attention h2").evaluate("it => it.getBoundingClientRect().top") < -500
 
 
 @pytest.mark.parametrize("by", ["click", "keyboard", "address"])

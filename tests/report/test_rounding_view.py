@@ -4,9 +4,10 @@ from itertools import pairwise
 from typing import Any
 
 from tests.report.sample import sample
-from tests.report.test_browser import Open, browser, opened, show
+from tests.report.test_browser import opened, show
+from tests.report.window import Open, browser, window
 
-__all__ = ["browser", "opened"]
+__all__ = ["browser", "opened", "window"]
 
 
 def bounded(**limits: float) -> dict[str, Any]:
