@@ -48,7 +48,7 @@ MAY = {
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {"api", "advice", "cli", "curriculum", "experiment", "studies"}
+READS_REPORT = {"api", "advice", "curriculum", "experiment", "inspect_command", "studies"}
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 
@@ -144,7 +144,7 @@ def test_import_rule_can_fail(module: str, source: str) -> None:
         ("layerlab.measures.x", "from layerlab.numerics.formats import FLOAT16"),
         ("layerlab.training.x", "from layerlab.measures.trace import trace"),
         ("layerlab.report.rules.x", "from layerlab.report.rules.rule import Rule"),
-        ("layerlab.cli", "from layerlab.report.report import load_report"),
+        ("layerlab.inspect_command", "from layerlab.report.report import load_report"),
         ("layerlab.api", "from layerlab.report.report import Report"),
         ("layerlab.builtin.train", "from layerlab.builtin.card import card"),
     ],

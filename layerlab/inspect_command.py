@@ -1,0 +1,129 @@
+"""`layerlab inspect`; heavy imports only inside."""
+
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab import UserError
+
+OUT = Path("layerlab-report")
+SAMPLES = 4
+
+Text = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")
+]
+Samples = Annotated[int, typer.Option(help="Samples cut from the text.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens per sample.  [default: 512, or all the model can]")
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
+class Limit(StrEnum):
+    """From which severity on a finding fails the command."""
+
+    warning = "warning"
+    error = "error"
+
+
+def inspect(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Hub id, folder, run folder with checkpoint-*, or built-in: pre-norm (the "
+            "default), post-norm, llama.",
+        ),
+    ] = None,
+    text: Text = None,
+    samples: Samples = SAMPLES,
+    context: Context = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
+        ),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Number formats to round in, as bf16,fp16,fp8_e4m3 (slow)."
+        ),
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="With --formats: errors of gradients too.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
+    ] = None,
+    dtype: Dtype = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print report.json; write files only with --out.")
+    ] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    fail_on: Annotated[
+        Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show, layer by layer, what is wrong inside causal language models."""
+    from layerlab import registry
+    from layerlab.measures.passage import read_file, sample
+    from layerlab.report.folder import check_folder
+
+    folder = out or (None if as_json else OUT)
+    if folder is not None:
+        check_folder(folder)
+    if opened and folder is None:
+        raise UserError("--open shows a page that --json does not write; give --out DIR as well")
+    own = [measure for path in load or () for measure in registry.load(path)]
+    chosen = registry.resolve(None if measures is None else [measures], own)
+    chosen = registry.with_formats(chosen, formats, backward)
+    passage = (
+        sample(samples=samples, context=context)
+        if text is None
+        else read_file(text, samples=samples, context=context)
+    )
+
+    from layerlab.api import Job, run
+    from layerlab.builtin import DEFAULT
+
+    report = run(
+        Job(
+            models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
+        ),
+        progress=not quiet,
+    )
+    if folder is not None:
+        report.save(folder)
+    _show(report, as_json)
+    if opened and folder is not None:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+    if fail_on is not None:
+        from layerlab.report.findings import exceeds
+
+        if exceeds(report.findings, fail_on.value):
+            raise typer.Exit(1)
+
+
+def _show(report: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(report.to_json(), nl=False)
+    else:
+        Console(soft_wrap=False).print(report.summary())
