@@ -154,6 +154,49 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
     assert undisturbed == [{**one, **changing} for one in first.content["subjects"]]
 
 
+@pytest.mark.parametrize("changed", ["scorer", "template", "penalty", "special", "weights on disk"])
+def test_what_is_kept_is_not_taken_for_something_else(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Neither that of other code, nor of another way to write, nor of another model."""
+    speaking = copy.deepcopy(tokenizer())
+    speaking.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    model: Any = candidate(512).model
+    if changed == "weights on disk":
+        monkeypatch.setattr(sitting, "weights_hash", lambda subject: None)
+
+    def keys() -> set[str]:
+        layerlab.evaluate(
+            model,
+            "boolq",
+            data=shelf,
+            tokenizer=speaking,
+            out=tmp_path / "out",
+            limit=1,
+            progress=False,
+        )
+        return {path.name for path in (tmp_path / "out" / "leaves").iterdir()}
+
+    assert len(keys()) == len(keys()) == 1
+    if changed == "scorer":
+        monkeypatch.setattr(sitting, "scorer", lambda: "another")
+    elif changed == "template":
+        speaking.chat_template += "!"
+    elif changed == "penalty":
+        model.generation_config.repetition_penalty = 1.5
+    elif changed == "special":
+        speaking.eos_token = "A"
+    else:
+        given = sitting.Subject.__dict__["__post_init__"]
+
+        def elsewhere(subject: Any) -> None:
+            given(subject)
+            subject.source = "another/model"
+
+        monkeypatch.setattr(sitting.Subject, "__post_init__", elsewhere)
+    assert len(keys()) == 2
+
+
 def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
     found = run(shelf, "boolq", out=tmp_path / "out")
     assert load_result(tmp_path / "out").content == found.content

@@ -3,6 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,14 @@ from layerlab import UserError
 from layerlab.disk import write_file
 
 LEAVES, SAMPLES = "leaves", "samples"
+# All that makes a score of an output; what a task asks is in the task itself.
+SCORERS = (
+    *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py"),
+    *("extraction.py", "marking.py", "harness.py", "prefix.py", "shots.py", "sitting.py"),
+    *("precision.py", "score.py", "token.py"),
+)
+# It cuts Chinese into words, and another version of it into others.
+SEGMENTER = "jieba"
 
 
 def key(**parts: str) -> str:
@@ -21,6 +31,29 @@ def key(**parts: str) -> str:
     """
     content = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(content.encode("utf-8"), digest_size=12).hexdigest()
+
+
+@cache
+def scorer(folder: Path = Path(__file__).parent) -> str:
+    """A hash of the code that scores: what was kept before it changed is of another measure.
+
+    Args:
+        folder: of this package.
+
+    Example:
+        >>> scorer() == scorer()
+        True
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(one for pattern in SCORERS for one in folder.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
+        digest.update(content)
+    try:
+        words = version(SEGMENTER)
+    except PackageNotFoundError:
+        words = "none"
+    return f"{digest.hexdigest()} {SEGMENTER} {words}"
 
 
 class Keeper:

@@ -12,7 +12,7 @@ from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
 from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described, load_tasks
-from layerlab.evaluation.keeper import SAMPLES, Keeper, key
+from layerlab.evaluation.keeper import SAMPLES, Keeper, key, scorer
 from layerlab.evaluation.lawbench.corpus import corpus_mean
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.precision import Arithmetic
@@ -105,10 +105,19 @@ class Sitting:
         words = self.subject.tokenizer
         backend = getattr(words, "backend_tokenizer", None)
         told = backend.to_str() if backend is not None else repr(words)
-        config = {**self.subject.model.config.to_dict(), "_name_or_path": ""}
-        told += json.dumps(config, sort_keys=True, default=str)
+        model = self.subject.model
+        about = {
+            "config": {**model.config.to_dict(), "_name_or_path": ""},
+            # A penalty of repetitions changes what is written, a template what is asked.
+            "generation": getattr(model.generation_config, "to_dict", dict)(),
+            "template": getattr(words, "chat_template", None),
+            "special": getattr(words, "special_tokens_map", None),
+        }
+        told += json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{weights_hash(self.subject)} {digest} {self.subject.model.dtype}"
+        # Weights that are not in memory as a whole are known by where they came from.
+        known = weights_hash(self.subject) or f"{self.subject.source} {self.subject.revision}"
+        return f"{known} {digest} {model.dtype}"
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options
@@ -120,7 +129,7 @@ class Sitting:
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
             "cot": str(options.explained(leaf.benchmark)),
-            "versions": f"{ENGINE} layerlab {__version__}",
+            "versions": f"{ENGINE} layerlab {__version__} {scorer()}",
         }
         return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
 

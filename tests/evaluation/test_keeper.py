@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import layerlab.evaluation
 from layerlab import UserError
-from layerlab.evaluation.keeper import LEAVES, SAMPLES, Keeper, key
+from layerlab.evaluation.keeper import LEAVES, SAMPLES, SCORERS, Keeper, key, scorer
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
@@ -36,6 +37,31 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
         Keeper(tmp_path).load("a")
     assert str(caught.value).startswith(f"cannot read {path}: ")
     assert str(caught.value).endswith("; delete it and type it again")
+
+
+def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
+    """Each pattern names files, each file counts, and nothing else does."""
+    package = Path(layerlab.evaluation.__file__).parent
+    for pattern in SCORERS:
+        assert list(package.glob(pattern)), pattern
+    copy = tmp_path / "evaluation"
+    for path in (one for pattern in SCORERS for one in package.glob(pattern)):
+        (copy / path.relative_to(package)).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path.relative_to(package)).write_bytes(path.read_bytes())
+    assert scorer(copy) == scorer()
+    (copy / "view.py").write_text("another look", "utf-8")
+    assert scorer.__wrapped__(copy) == scorer()
+    for name in ("marking.py", "metrics/rouge.py", "lawbench/label.toml", "tasks/choice.py"):
+        before = scorer.__wrapped__(copy)
+        (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+        assert scorer.__wrapped__(copy) != before, name
+
+
+def test_another_segmenter_is_another_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = scorer.__wrapped__()
+    monkeypatch.setattr("layerlab.evaluation.keeper.version", lambda name: "0.1.2")
+    assert scorer.__wrapped__() != before
+    assert scorer.__wrapped__().endswith("jieba 0.1.2")
 
 
 def test_another_part_is_another_key() -> None:
