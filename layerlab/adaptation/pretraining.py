@@ -75,8 +75,8 @@ def pretrain(
         What was read, both curves' ends, and what was forgotten.
 
     Raises:
-        UserError: the text, the tokenizer or an argument cannot be used, or `out` holds another
-            run.
+        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run,
+            or a gradient is not finite: no update is made by it, and the checkpoints stay.
     """
     check_entries(model, words)
     reading = reading or Reading(block=block_of(model))
@@ -153,7 +153,7 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     )
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
-    resume(trainer, out)
+    resume(trainer, out, "continued pretraining")
     found = _found(run, curves, watched, updates, out)
     _saved(run, trainer, found, out, place)
     return found

@@ -26,7 +26,8 @@ def check_separation(model: Any) -> None:
     which is told from seeing by what a row without restarts gives.
 
     Raises:
-        UserError: they see each other, or the model does not depend on what stands before.
+        UserError: they see each other, the model does not depend on what stands before, or what it
+            gives is not finite.
     """
     tokens = _tokens(model)
     row = torch.cat(tokens)
@@ -37,6 +38,11 @@ def check_separation(model: Any) -> None:
         other = _logits(model, torch.cat([tokens[1], *tokens[1:]]), positions)
         alone = torch.cat([_logits(model, one, torch.arange(len(one))) for one in tokens])
         joined = _logits(model, row, torch.arange(len(row)))
+    if not bool(alone.isfinite().all()):
+        raise UserError(
+            f"{type(model).__name__} gives logits that are not finite, whatever it is to learn; "
+            "give another model, or load it in float32"
+        )
     rest = slice(int(starts[1]), None)
     seen = float((joined - alone)[rest].abs().max())
     off = float((packed - alone)[rest].abs().max())

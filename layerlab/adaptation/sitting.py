@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.utils import get_total_norm
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab import UserError
 from layerlab.disk import write_file, write_folder
@@ -77,8 +79,43 @@ def trainer_of(
     return found
 
 
-def resume(trainer: Trainer, out: Path) -> None:
-    """Train to the end, from the newest whole checkpoint where there is one."""
+class Guard(TrainerCallback):
+    """Ends a run before an update by what is no number; Trainer goes on, and logs no such loss."""
+
+    def __init__(self, stage: str, out: Path) -> None:
+        self.stage, self.out = stage, out
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Look at the gradient, which all processes share; float16 passes over some updates.
+
+        Raises:
+            UserError: it is not finite.
+        """
+        gradients = [one.grad for one in model.parameters() if one.grad is not None]
+        if args.fp16 or bool(torch.isfinite(get_total_norm(gradients))):
+            return
+        kept = newest(self.out)
+        precision = ", or leave bf16 out" if args.bf16 else ""
+        raise UserError(
+            f"{self.stage}: the loss or its gradient is not finite at update "
+            f"{state.global_step + 1:,} of {state.max_steps:,}; lower the learning rate (now "
+            f"{args.learning_rate:g}){precision}; "
+            + (f"the checkpoint before it is kept: {kept}" if kept else "no checkpoint was due yet")
+        )
+
+
+def resume(trainer: Trainer, out: Path, stage: str) -> None:
+    """Train to the end, from the newest whole checkpoint where there is one.
+
+    Args:
+        stage: what it is called where it cannot go on.
+
+    Raises:
+        UserError: a gradient is not finite.
+    """
+    trainer.add_callback(Guard(stage, out))
     with _uncached(trainer.model):
         trainer.train(resume_from_checkpoint=newest(out))
 

@@ -123,7 +123,8 @@ def tune(
         arguments: of transformers.TrainingArguments.
 
     Raises:
-        UserError: rows, tokenizer, model or an argument cannot be used, or `out` holds another run.
+        UserError: rows, tokenizer, model or an argument cannot be used, `out` holds another run, or
+            a gradient is not finite: no update is made by it, and the checkpoints stay.
     """
     lesson = lesson or Lesson()
     check_entries(model, words)
@@ -201,7 +202,7 @@ def _trained(
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
     trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
     trainer.add_callback(Watch(found, trainer, progress))
-    resume(trainer, out)
+    resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
     return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
 

@@ -147,6 +147,14 @@ def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
         check_separation(model)
 
 
+def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., Any]) -> None:
+    model = tiny("llama")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match="LlamaForCausalLM gives logits that are not finite"):
+        check_separation(model)
+
+
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(1, 40), max_size=60))
 def test_best_fit_places_each_once_and_wastes_little(lengths: list[int]) -> None:

@@ -261,6 +261,14 @@ def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_path: Path) -> None:
+    options = {"learning_rate": 1e30, "max_grad_norm": 0.0, "save_steps": 1}
+    with pytest.raises(UserError, match=r"continued pretraining: .* not finite at update 2 of 8"):
+        run(texts, tmp_path / "out", **options)
+    assert (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").is_file()
+    assert not (tmp_path / "out" / "model").exists()
+
+
 def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:
     with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
         run(texts, whole.folder, course={"seed": 1}, save_steps=2)

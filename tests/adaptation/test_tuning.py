@@ -217,6 +217,23 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
         assert said in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> None:
+    out, options = tmp_path / "run", {"learning_rate": 1e30, "max_grad_norm": 0.0}
+    with pytest.raises(UserError, match="not finite at update 2 of") as error:
+        tuned(out, save_steps=1, **options)
+    said = str(error.value)
+    assert said.startswith("instruction tuning: the loss or its gradient") and "\n" not in said
+    assert "lower the learning rate (now 1e+30); the checkpoint before it is kept" in said
+    assert said.endswith("checkpoint-1") and not (out / "model").exists()
+    kept = AutoModelForCausalLM.from_pretrained(out / "checkpoint-1")
+    assert all(bool(one.isfinite().all()) for one in kept.parameters())
+    broken = fresh()
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match=r"at update 1 of .*; no checkpoint was due yet$"):
+        tuned(tmp_path / "other", broken, lesson=Lesson(batch=4, pack=False))
+
+
 def test_a_batch_that_processes_cannot_share_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
