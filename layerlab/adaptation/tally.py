@@ -128,21 +128,6 @@ class Tally:
                 gap = against(after, {seed: last for seed, (_, last) in other.items()}, LEVEL)
                 yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
 
-    def _change(
-        self,
-        arm: str,
-        kind: str,
-        after: Mapping[int, float],
-        before: Mapping[int, float],
-        one: Json,
-    ) -> Json:
-        found = _interval(against(after, before, LEVEL))
-        if len(after) == 1:  # of a single seed the interval is over held-out text
-            found |= {"low": one["low"], "high": one["high"], "over": f"{one['per']}s"}
-            found["n"] = one["units"]
-        ends = {"before": _mean(before.values()), "after": _mean(after.values())}
-        return {"arm": arm, "kind": kind, "against": "before", **ends, **found}
-
     def _scores(self) -> Iterator[Json]:
         """Every score of every model: held-out text, held-out answers, benchmarks."""
         for stage, left in self._of("evaluate"):
