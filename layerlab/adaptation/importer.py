@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
@@ -19,7 +19,8 @@ UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     """A tokenizer of a folder, a file (tokenizer.json or .model), a built-in model, or the Hub.
 
-    A folder may also hold the vocab.json and merges.txt of GPT-2's kind, and nothing else.
+    A folder may also hold the vocab.json and merges.txt of GPT-2's kind. Where settings stand
+    beside them, they are of some other kind, which the library knows.
 
     Raises:
         UserError: there is none, or it is of a kind that cannot be read.
@@ -27,7 +28,8 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     path = Path(given).expanduser()
     files = sorted(path.glob(f"*{MODEL}")) if path.is_dir() else [path]
     whole = path.is_dir() and (path / "tokenizer.json").exists()
-    if not whole and (path / "merges.txt").exists() and (path / "vocab.json").exists():
+    bare = not (whole or (path / "tokenizer_config.json").exists())
+    if bare and (path / "merges.txt").exists() and (path / "vocab.json").exists():
         return _bytewise(path) or loaded_words(given)
     if len(files) == 1 and not whole and files[0].suffix == MODEL and files[0].is_file():
         return converted(files[0])
@@ -36,7 +38,13 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
 
 def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
     """A BPE over bytes as GPT-2 cuts words; nothing where the vocabulary lacks bytes."""
-    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    try:
+        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    except Exception as error:  # the library raises nothing more definite
+        raise UserError(
+            f"cannot read the vocab.json and merges.txt of {folder}: "
+            f"{' '.join(str(error).split())}; copy them anew"
+        ) from None
     engine = Tokenizer(model)
     if not set(pre_tokenizers.ByteLevel.alphabet()) <= engine.get_vocab().keys():
         return None
@@ -56,7 +64,8 @@ def converted(path: Path) -> PreTrainedTokenizerFast:
     the pieces, which need not be that of their scores.
 
     Raises:
-        UserError: the package that reads it is missing, or it is no such file.
+        UserError: the package that reads it is missing, it is no such file, or its pieces end with
+            the space behind them.
     """
     missing = [name for name in NEEDED if not present(name)]
     if missing:
@@ -78,6 +87,11 @@ def converted(path: Path) -> PreTrainedTokenizerFast:
             f"{path} is no model of SentencePiece; expected what its trainer writes, or a folder "
             "with a tokenizer.json"
         )
+    if proto.trainer_spec.treat_whitespace_as_suffix:
+        raise UserError(
+            f"{path} has the space behind a word in the word's last piece, which no fast tokenizer "
+            "does; expected a model that has it in the first, as SentencePiece trains it by itself"
+        )
     return _fast(proto)
 
 
@@ -98,7 +112,7 @@ def _fast(proto: Any) -> PreTrainedTokenizerFast:
     engine = SpmConverter.build_tokenizer_from_spm_proto(
         proto, vocab if unigram else numbers, None if unigram else _merges(proto)
     )
-    _with_prefix(engine, proto.normalizer_spec.add_dummy_prefix)
+    _with_spaces(engine, proto.normalizer_spec)
     engine.add_tokens(
         [
             AddedToken(one.piece, normalized=False, special=one.type == CONTROL)
@@ -131,8 +145,13 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(found)]
 
 
-def _with_prefix(engine: Any, wanted: bool) -> None:
-    """A space before each text, which the library's conversion leaves out."""
-    if wanted:
-        engine.normalizer = normalizers.Sequence([engine.normalizer, normalizers.Prepend(SPACE)])
+def _with_spaces(engine: Any, spec: Any) -> None:
+    """What a model does with spaces before it cuts, which the library's conversion leaves out."""
+    steps = [engine.normalizer]
+    if spec.remove_extra_whitespaces:
+        around, several = Regex(rf"\A{SPACE}+|{SPACE}+\z"), Regex(f"{SPACE}{{2,}}")
+        steps += [normalizers.Replace(around, ""), normalizers.Replace(several, SPACE)]
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))
         engine.decoder = decoders.Sequence([engine.decoder, decoders.Strip(" ", 1, 0)])
+    engine.normalizer = normalizers.Sequence(steps)

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import os
 
 import pytest
 from tokenizers import Tokenizer
@@ -16,7 +15,7 @@ from layerlab.adaptation.importer import converted, load_tokenizer
 from layerlab.adaptation.proof import prove
 from layerlab.adaptation.vocabulary import extend
 from layerlab.training.words import engine
-from tests.adaptation.bpe import GENERAL, LAW, bytewise
+from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
 
 needed = pytest.mark.skipif(
     not all(map(importer.present, importer.NEEDED)),
@@ -28,9 +27,14 @@ needed = pytest.mark.skipif(
 def trained(tmp_path):
     """Train a model of SentencePiece, and give it with its own reader."""
 
-    def train(kind: str = "bpe", **options: object):
+    def train(kind: str = "bpe", **changes: object):
         import sentencepiece
 
+        options = {
+            "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False,
+            **changes,
+        }
         path = tmp_path / f"{kind}.model"
         with io.BytesIO() as file:
             sentencepiece.SentencePieceTrainer.train(
@@ -39,8 +43,6 @@ def trained(tmp_path):
                 vocab_size=380,
                 model_type=kind,
                 byte_fallback=True,
-                normalization_rule_name="identity",
-                remove_extra_whitespaces=False,
                 hard_vocab_limit=False,
                 minloglevel=2,
                 **options,
@@ -61,6 +63,27 @@ def test_a_model_cuts_as_its_own_reader_does(dummy: bool, trained) -> None:
         assert ids == reader.encode(text)
         assert words.decode(ids) == text
     assert (words.eos_token, words.eos_token_id) == ("</s>", reader.eos_id())
+
+
+@needed
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
+@pytest.mark.parametrize("dummy", [False, True])
+def test_a_model_that_drops_spaces_drops_them(rule: str, dummy: bool, trained) -> None:
+    """As SentencePiece trains one where nothing else is said."""
+    path, reader = trained(
+        normalization_rule_name=rule, remove_extra_whitespaces=True, add_dummy_prefix=dummy
+    )
+    words = converted(path)
+    for text in (*GENERAL, *LAW, "  the  cat\t ÿ ", " the\n cat\n", "ＡＢＣ", "", "  "):
+        ids = words.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        assert ids == reader.encode(text), text
+    assert prove(words, extend(words, LAW, 20), {"law": LAW, "general": GENERAL}).holds
+
+
+@needed
+def test_pieces_that_end_with_a_space_are_refused(trained) -> None:
+    with pytest.raises(UserError, match="has the space behind a word in the word's last piece"):
+        converted(trained(treat_whitespace_as_suffix=True)[0])
 
 
 @needed
@@ -102,6 +125,24 @@ def test_a_list_of_merges_is_read(tmp_path) -> None:
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(UserError, match="holds no tokenizer that can be loaded"):
         load_tokenizer(str(tmp_path))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na q\n")
+    said = r"cannot read the vocab.json and merges.txt of .* `q` out of vocabulary; copy them anew"
+    with pytest.raises(UserError, match=said):
+        load_tokenizer(str(tmp_path))
+
+
+def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
+    """As a folder of Qwen's holds them: it cuts words otherwise, and has tokens of its own."""
+    bytewise().backend_tokenizer.model.save(str(tmp_path))
+    end = {"content": MARK, "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+    settings = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "eos_token": MARK,
+        "added_tokens_decoder": {"330": {**end, "single_word": False}},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    words = load_tokenizer(str(tmp_path))
+    assert (words.eos_token, words(f"12{MARK}")["input_ids"][-1]) == (MARK, 330)
 
 
 def test_other_tokenizers_are_read_as_training_does(tmp_path) -> None:
@@ -128,11 +169,8 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
     if all(map(importer.present, importer.NEEDED)):
         with pytest.raises(UserError, match="is no model of SentencePiece; expected what its"):
             load_tokenizer(str(path))
-        path.chmod(0)
-        if not os.access(path, os.R_OK):
-            with pytest.raises(UserError, match=r"cannot read .*; name another file"):
-                load_tokenizer(str(path))
-        path.chmod(0o600)
+        with pytest.raises(UserError, match=r"cannot read .*: No such file .*; name another file"):
+            converted(tmp_path / "nothing.model")
     monkeypatch.setattr(importer, "NEEDED", ("sentencepiece_that_is_not", "google.not_there"))
     said = r"and sentencepiece_that_is_not and .* cannot be imported; type: pip install .*\[spm\]"
     with pytest.raises(UserError, match=said):
