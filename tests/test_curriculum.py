@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 
 import layerlab
 from layerlab import UserError, curriculum
+from layerlab.adaptation.material import clean_texts, halves, held_texts
+from layerlab.adaptation.recipe import recipe_of
 from layerlab.adaptation.result import Adapted
 from tests.adaptation.lessons import recipe
 from tests.forked import Forked
@@ -162,6 +164,24 @@ def test_what_cannot_be_asked_is_left_out_and_told(tmp_path: Path, monkeypatch: 
     what = found.frame("left_out")["what"].tolist()
     assert what == ["the search for nowhere", "PIQA"]
     assert "Left out: PIQA:" in found.told()
+
+
+def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.txt").write_text(f"{name} text, of some words.\n\n" * 40)
+    content = {
+        "base": {"model": "pre-norm"},
+        "data": {
+            "domain": [{"text": str(tmp_path / one / "train.txt")} for one in ("first", "second")]
+        },
+    }
+    read = recipe_of(content)
+    clean_texts(read, tmp_path / "cleaned", lambda said, share: None)
+    with halves(read, tmp_path / "cleaned") as parts:
+        assert list(parts) == [("domain", "train"), ("domain", "train 2")]
+    held = held_texts(read, tmp_path / "cleaned", "domain", 1000)
+    assert [any(name in text for text in held) for name in ("first", "second")] == [True, True]
 
 
 def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:

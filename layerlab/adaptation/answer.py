@@ -1,5 +1,6 @@
 """What a model answers: for a look at it before and after."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +9,10 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from layerlab import UserError
+from layerlab.adaptation.argument import context_of
 from layerlab.adaptation.conversation import Turn
 from layerlab.adaptation.example import Encoder
 from layerlab.measures.checkpoint import quiet
-from layerlab.measures.subject import Subject
 from layerlab.training.evaluation import resting
 
 
@@ -34,19 +35,19 @@ def answers(
 ) -> list[str]:
     """The likeliest answer, token by token, to each prompt, through the chat template.
 
-    Prompts are read together: filled up on the left where the tokenizer has a token for that, else
-    only with those of the same length.
+    Prompts are read together: filled up on the left where the tokenizer has a token for that and
+    the context has room for a whole answer, else only with those of the same length.
 
     Args:
         prompts: what a user says, or the turns so far.
-        new: tokens of an answer at most.
+        new: tokens of an answer at most; fewer where the context ends before.
 
     Raises:
         UserError: a prompt does not fit into the model's context, or there is no chat template.
     """
     encoder = Encoder(words)
     asked = [Asked(number, encoder.prompt(prompt)) for number, prompt in enumerate(prompts)]
-    context = Subject(name="", source="memory", model=model, tokenizer=None).context
+    context = context_of(model)
     for one in asked:
         if context and len(one.ids) >= context:
             raise UserError(
@@ -54,12 +55,13 @@ def answers(
                 f"{context} with its answer; shorten it"
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}
+    whole = 0 if words.pad_token_id is None else (context - new if context else math.inf)
     found = [""] * len(asked)
     cached = model.config.use_cache
     model.config.use_cache = True
     try:
         with quiet(), resting(model):
-            for rows in _together(asked, batch, padded=words.pad_token_id is not None):
+            for rows in _together(asked, batch, whole):
                 longest = len(rows[-1].ids)
                 most = min(new, context - longest) if context else new
                 for one, ids in zip(rows, _written(model, words, rows, ends, most), strict=True):
@@ -69,11 +71,15 @@ def answers(
     return found
 
 
-def _together(asked: Sequence[Asked], batch: int, *, padded: bool) -> Iterator[list[Asked]]:
-    """Prompts by length, the shorter first."""
+def _together(asked: Sequence[Asked], batch: int, whole: float) -> Iterator[list[Asked]]:
+    """Prompts by length, the shorter first; those above `whole` tokens only with their like.
+
+    The longest of them leaves the same room for the answers of all.
+    """
     rows = list[Asked]()
     for one in sorted(asked, key=lambda one: len(one.ids)):
-        if len(rows) == batch or (rows and not padded and len(rows[0].ids) != len(one.ids)):
+        size = len(one.ids)
+        if len(rows) == batch or (rows and size > whole and len(rows[0].ids) != size):
             yield rows
             rows = []
         rows.append(one)

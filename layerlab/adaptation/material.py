@@ -1,9 +1,9 @@
 """The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +18,7 @@ from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.repetition import Limits
 from layerlab.adaptation.section import CleanSection, RowsSection
 from layerlab.disk import write_folder
+from layerlab.training.corpus import Progress
 from layerlab.training.section import Source
 from layerlab.training.source import opened
 from layerlab.training.spool import Spool, spooled
@@ -30,7 +31,7 @@ LISTED = 50
 Json = dict[str, Any]
 
 
-def clean_texts(recipe: Recipe, folder: Path, tell: Callable[[str, float], None]) -> Json:
+def clean_texts(recipe: Recipe, folder: Path, tell: Progress) -> Json:
     """Every text as one file of documents, in a folder of its own, by its kind and number.
 
     Args:
@@ -107,7 +108,7 @@ def halves(recipe: Recipe, folder: Path) -> Iterator[dict[tuple[str, str], tuple
             pieces = opened(Source(text=str(file))).pieces()
             spool = spooled(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
             cut = stack.enter_context(spool).split(recipe.data.validation, source.text)
-            found[kind, _named(source.text)] = cut
+            found[kind, _free(_named(source.text), kind, found)] = cut
         yield found
 
 
@@ -174,3 +175,9 @@ def _limited(held: Spool, limit: int) -> Iterator[str]:
 def _named(text: str) -> str:
     """A source as tables call it."""
     return Path(text).stem if Path(text).suffix else text
+
+
+def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:
+    """The name, with a number behind it where another text of its kind is called so."""
+    names = chain([name], (f"{name} {number}" for number in count(2)))
+    return next(one for one in names if (kind, one) not in taken)

@@ -46,6 +46,14 @@ def test_an_answer_is_the_likeliest_token_again_and_again(padded: bool) -> None:
     assert len(set(found)) > 1
 
 
+def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None:
+    model, words = made(), speaker()
+    alone = [answers(model, words, [one], new=12)[0] for one in ("a", "b" * 40)]
+    assert answers(model, words, ["b" * 40, "a"], new=12) == alone[::-1]
+    sizes = [len(Encoder(words).prompt(one)) for one in ("a", "b" * 40)]
+    assert sizes[0] + 12 <= 64 < sizes[1] + 12, "only the longer one is near the end"
+
+
 def test_a_prompt_longer_than_the_context_is_named() -> None:
     with pytest.raises(UserError, match=r"prompt 2 has \d+ tokens, and the model reads 64"):
         answers(made(), speaker(), ["a", "b" * 80])
