@@ -214,20 +214,23 @@ def _asked(place: Place, left_out: list[Json]) -> Json:
 
 
 def _compared(curriculum: Curriculum, content: Json) -> Json:
-    """Each model's answers against the base's, question by question."""
+    """Each model's answers against its base's, question by question."""
     rows: list[Json] = []
     remarks: dict[str, None] = dict.fromkeys(content["remarks"])
     asked = [one for one in curriculum.stages if one.kind == "evaluate"]
-    kept = {one.key: curriculum.shelf.read(one.key) or {} for one in asked}
-    first = next((kept[one.key] for one in asked if one.after == "base"), None)
-    theirs = first["result"]["subjects"] if first else []
+    kept = {one.key: (curriculum.shelf.read(one.key) or {})["result"] for one in asked}
     for stage in asked:
-        ours = kept[stage.key]["result"]["subjects"]
+        bases = (one for one in asked if one.after == "base" and stage.arms[0] in one.arms)
+        ours = kept[stage.key]["subjects"]
+        theirs = next((kept[one.key]["subjects"] for one in bases), [])
         if stage.after != "base" and ours and theirs:
             place = {"after": stage.after, "arms": list(stage.arms)}
-            rows += [{**place, **row} for row in compared(ours, theirs, "base")]
+            try:
+                rows += [{**place, **row} for row in compared(ours, theirs, "base")]
+            except UserError as error:  # what was left out of one was asked of the other
+                remarks[f"{stage.title(len(content['arms']))}: {error}"] = None
             remarks |= dict.fromkeys(differing(ours, theirs))
-        remarks |= dict.fromkeys(kept[stage.key]["result"]["remarks"])
+        remarks |= dict.fromkeys(kept[stage.key]["remarks"])
     return {"differences": rows, "remarks": list(remarks)}
 
 

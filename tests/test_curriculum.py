@@ -14,6 +14,7 @@ from layerlab import UserError, curriculum
 from layerlab.adaptation.material import clean_texts, halves, held_texts
 from layerlab.adaptation.recipe import recipe_of
 from layerlab.adaptation.result import Adapted
+from layerlab.adaptation.stage import Stage
 from tests.adaptation.lessons import recipe
 from tests.forked import Forked
 
@@ -164,6 +165,30 @@ def test_what_cannot_be_asked_is_left_out_and_told(tmp_path: Path, monkeypatch: 
     what = found.frame("left_out")["what"].tolist()
     assert what == ["the search for nowhere", "PIQA"]
     assert "Left out: PIQA:" in found.told()
+
+
+def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> None:
+    def record(question: str, score: float) -> dict[str, Any]:
+        about = {"benchmark": "piqa", "subject": "all", "scoring": "choice_ll", "arm": "x"}
+        return {**about, "task": "piqa", "shots": {"asked": 0}, "scores": {question: score}}
+
+    shelf, stages = curriculum.Shelf(tmp_path / "stages"), list[Stage]()
+    every = [("one", "base", "1", 0.0), ("one", "tune", "1", 1.0)]
+    every += [("two", "base", "1", 1.0), ("two", "tune", "1", 1.0)]
+    every += [("three", "base", "1", 1.0), ("three", "tune", "2", 1.0)]
+    for arm, after, question, score in every:
+        settings, needs = {"of": arm}, {"model": after}
+        stages.append(
+            Stage(kind="evaluate", settings=settings, needs=needs, arms=(arm,), after=after)
+        )
+        left = {"remarks": [f"{arm} was asked"], "subjects": [record(question, score)]}
+        shelf.finish(stages[-1], {"result": left}, 1.0)
+    known = curriculum.Curriculum(recipe_of({"base": {"model": "a"}}), tuple(stages), tmp_path)
+    found = curriculum._compared(known, {"arms": ["one", "two", "three"], "remarks": ["first"]})
+    first = {row["arms"][0]: row["difference"] for row in reversed(found["differences"])}
+    assert first == {"one": 1.0, "two": 0.0}
+    assert found["remarks"][:3] == ["first", "one was asked", "two was asked"]
+    assert "evaluate after tune (three): this run and 'base' have no question" in str(found)
 
 
 def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
