@@ -1,7 +1,7 @@
 """`layerlab.evaluate`: models put to benchmarks, as the sources did, and what that came to."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.beside import published_rows
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.display import Bar, Silent, Watch
+from layerlab.evaluation.interruption import pausing
 from layerlab.evaluation.keeper import LEAVES, Keeper
 from layerlab.evaluation.oddity import remarks as oddities
 from layerlab.evaluation.option import Options
@@ -28,7 +29,6 @@ from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject, subject
 from layerlab.measures.thread import threads
-from layerlab.pause import Paused
 
 Given = str | PathLike[str]
 
@@ -133,11 +133,11 @@ def examined(question: Question, *, progress: bool = True) -> Result:
     with ExitStack() as stack:
         if question.out is not None:
             stack.enter_context(locked(question.out))
+            stack.enter_context(pausing(question.out / LEAVES))
         stack.enter_context(data_from(question.data))
         there, left_out = available(benchmarks)
-        content = _asked(question, there, left_out, progress)
-    result = Result(content)
-    return result if question.out is None else result.save(question.out)
+        result = Result(_asked(question, there, left_out, progress))
+        return result if question.out is None else result.save(question.out)
 
 
 def _asked(
@@ -154,7 +154,6 @@ def _asked(
     arms: list[dict[str, Any]] = []
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
-        stack.enter_context(_paused(question.out))
         watch: Watch = stack.enter_context(Bar(total)) if progress else Silent()
         for model in question.models:
             with quiet():
@@ -243,17 +242,3 @@ def _options(given: Mapping[str, Any]) -> Options:
     if strange:
         raise UserError(f"evaluate knows no option {strange[0]!r}; expected {', '.join(known)}")
     return Options(**given)
-
-
-@contextmanager
-def _paused(out: Path | None) -> Iterator[None]:
-    """An interruption in words."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is None:
-            raise
-        raise Paused(
-            f"interrupted; what is finished is kept in {out / LEAVES}: type the same command to "
-            "go on"
-        ) from None
