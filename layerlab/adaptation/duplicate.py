@@ -1,6 +1,7 @@
 """Documents that are there already: the same, by a hash, or nearly so, by datasketch's MinHash."""
 
 from hashlib import blake2b
+from importlib.util import find_spec
 from typing import Any
 
 from layerlab import UserError
@@ -9,6 +10,22 @@ from layerlab.adaptation.unit import keys, units, windows
 PERMUTATIONS = 128
 # Shingles that are hashed at once: each takes a number for each permutation.
 CHUNK = 1 << 14
+# Buckets look for no closer pairs, of which they would miss more, and for 1 there are none; what
+# they find is counted anyway.
+CLOSEST = 0.95
+
+
+def check_near() -> None:
+    """Say at once that near duplicates cannot be looked for.
+
+    Raises:
+        UserError: datasketch is not installed.
+    """
+    if find_spec("datasketch") is None:
+        raise UserError(
+            "near duplicates are found by datasketch, which is not installed; "
+            'type: pip install "layerlab[clean]", or ask for near = 0, which looks for none'
+        )
 
 
 class Exact:
@@ -45,16 +62,12 @@ class Near:
         Raises:
             UserError: datasketch is not installed.
         """
-        try:
-            from datasketch import MinHash, MinHashLSH
-        except ImportError:
-            raise UserError(
-                "near duplicates are found by datasketch, which is not installed; "
-                'type: pip install "layerlab[clean]", or ask for near = 0, which looks for none'
-            ) from None
+        check_near()
+        from datasketch import MinHash, MinHashLSH
+
         self.threshold, self.size = threshold, size
         self._blank: Any = MinHash(PERMUTATIONS, hashfunc=int)
-        self._index: Any = MinHashLSH(threshold, PERMUTATIONS)
+        self._index: Any = MinHashLSH(min(threshold, CLOSEST), PERMUTATIONS)
         self._sketches: dict[int, Any] = {}
 
     def place(self, text: str, number: int) -> tuple[int, float] | None:

@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,20 +24,25 @@ ASKED = (
     "text",
     "content",
     "document",
+    "dialogue",
+    "abst",
 )
 BESIDE = ("passage", "sentence2", "premise", "hypothesis")
-KINDS = (".json", ".jsonl", ".csv")
+OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
+LINES = ".src.txt"
+KINDS = (".json", ".jsonl", ".csv", LINES)
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 
 def questions(place: Path) -> Iterator[Question]:
     """Every question of the .json, .jsonl and .csv files of a folder, or of one such file.
 
-    Archives (.tar.gz, .zip) are read where they lie. A benchmark is called after its file, without
+    Of a .src.txt, as LCSTS has them, each line is one. Archives (.tar.gz, .zip) are read where they
+    lie. A benchmark is called after its file, without
     the ending; a row by its own id, or its number.
 
     Raises:
-        UserError: there is no such file, it is not UTF-8, or no row has a question.
+        UserError: there is no such file, it cannot be read, or no row has a question.
     """
     if not place.exists():
         raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
@@ -46,7 +52,10 @@ def questions(place: Path) -> Iterator[Question]:
             text = _text(row)
             if text:
                 found = True
-                yield Question(PurePosixPath(name).stem, str(row.get("id") or number), text)
+                own = row.get("id")
+                yield Question(
+                    PurePosixPath(name).stem, str(number if own in (None, "") else own), text
+                )
     if not found:
         raise UserError(
             f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
@@ -74,8 +83,9 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
                             yield one.name, stream.read()
             elif path.name.endswith(KINDS):
                 yield path.name, path.read_bytes()
-        except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-            raise UserError(f"cannot read {path}: {error}; copy it anew") from None
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+            said = " ".join(str(error).split())
+            raise UserError(f"cannot read {path}: {said}; copy it anew") from None
 
 
 def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
@@ -87,8 +97,14 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
         raise UserError(
             f"{name}: byte {error.start} is not UTF-8 text; convert that file first"
         ) from None
+    if name.endswith(LINES):
+        yield from ({"text": line} for line in text.splitlines())
+        return
     if name.endswith(".csv"):
-        lines = list(csv.reader(io.StringIO(text)))
+        try:
+            lines = list(csv.reader(io.StringIO(text, newline="")))
+        except csv.Error as error:
+            raise UserError(f"{name} is no table: {error}; mend that file") from None
         head = [cell.strip().lower() for cell in lines[0]] if lines else []
         if not set(head) & {*ASKED, *BESIDE}:  # as MMLU's: no line of names, the question first
             yield from ({"question": row[0], "options": row[1:-1]} for row in lines if row)
@@ -120,9 +136,14 @@ def _text(row: Mapping[str, Any]) -> str:
     """The question with its options, and what it is about."""
     first = next((row[name] for name in ASKED if isinstance(row.get(name), str)), "")
     parts = [row[name] for name in BESIDE if isinstance(row.get(name), str)]
-    options = row.get("options")
-    parts += [first, *(one for one in options or () if isinstance(one, str))] if first else []
-    parts += [
-        row[name] for name in ("a", "b", "c", "d") if first and isinstance(row.get(name), str)
-    ]
+    parts += [first, *(text for name in OPTIONS for text in _strings(row.get(name)) if first)]
     return "\n".join(part for part in parts if part.strip())
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Options as benchmarks hold them: a text, a list, or either by its letter."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(one)

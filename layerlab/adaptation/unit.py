@@ -7,8 +7,9 @@ from hashlib import blake2b
 
 import numpy as np
 
-# Han and kana, which are written without spaces.
-_DENSE = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Han and kana, which are written without spaces; not the marks that stand between kana.
+_KANA = "\u3040-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+_DENSE = f"{_KANA}\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNIT = re.compile(rf"[{_DENSE}]|[^\W_{_DENSE}]+")
 _SINGLE = re.compile(rf"[{_DENSE}]")
 # Odd, so that no place of a window is lost modulo 2^64.

@@ -1,6 +1,5 @@
 """Documents are normalised, filtered and kept once; what went is told with its reason."""
 
-import builtins
 import json
 import random
 from collections import Counter
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.adaptation import duplicate
 from layerlab.adaptation.cleaning import Cleaner, Rules, clean
 from layerlab.adaptation.duplicate import Exact, Near
 from layerlab.adaptation.repetition import Limits, again, nearby, repeated, top
@@ -42,6 +42,7 @@ def test_units_are_words_and_single_characters() -> None:
         *("民", "法", "典", "article", "12", "第", "3", "条", "don", "t")
     ]
     assert units("ＡＢＣ　ｱｲｳ") == ["abc", "ア", "イ", "ウ"]
+    assert units("ジョン・スミス") == units("ジョンスミス") == [*"ジョンスミス"]
     assert joined(units("民法典 is new 法")) == "民法典 is new 法"
     assert dense(["民", "法", "x"]) and not dense(["a", "民"]) and not dense([])
 
@@ -180,6 +181,14 @@ def test_near_copies_go_and_others_stay(script: str) -> None:
     assert near.place("too few", 4) is None
 
 
+@pytest.mark.parametrize("share", [0.01, 0.97, 1])
+def test_every_similarity_can_be_asked_for(share: float) -> None:
+    near = Near(share, 5)
+    assert near.place(prose(1), 1) is None
+    assert near.place(prose(2), 2) is None
+    assert near.place(prose(1), 3) == (1, 1.0)
+
+
 def test_an_exact_copy_is_one_of_words() -> None:
     exact = Exact()
     assert exact.place("a  b\n", 1) is None
@@ -231,14 +240,7 @@ def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], said: str) -> N
 
 
 def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = builtins.__import__
-
-    def without(name: str, *others: Any, **options: Any) -> Any:
-        if name == "datasketch":
-            raise ImportError(name)
-        return found(name, *others, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(duplicate, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="near duplicates are found by datasketch, which is not"):
         Cleaner()
     Cleaner(FREE)

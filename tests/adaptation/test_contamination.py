@@ -1,6 +1,7 @@
 """Questions of benchmarks are found in training text, however it is cut."""
 
 import json
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -129,6 +130,52 @@ def test_questions_are_read_from_files_of_all_kinds(tmp_path: Path) -> None:
     assert Question("law_val", "0", "Who?\nme") in found
     assert Question("3-6", "1", "Why?\n(A)one\n(B)two") in found
     assert len(found) == 8
+
+
+def test_options_belong_to_a_question_however_they_are_held(tmp_path: Path) -> None:
+    for number, options in enumerate(
+        [
+            {"options": "A. one B. two"},
+            {"options": {"A": "one", "B": "two"}},
+            {"choices": {"text": ["one", "two"]}},
+            {"sol1": "one", "sol2": "two", "choices": None},
+        ]
+    ):
+        row = {"id": number, "goal": "Why?", **options}
+        (tmp_path / f"{number}.json").write_text(json.dumps(row))
+    found = [(one.id, one.text) for one in questions(tmp_path)]
+    assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "123")]
+
+
+def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:
+    """Summaries and keywords too, whose questions stand in columns and files of their own."""
+    (tmp_path / "csl.json").write_text('{"id": 1, "abst": "In this paper", "keyword": ["a"]}\n')
+    (tmp_path / "xsum.jsonl").write_text('{"dialogue": "Rain fell.", "summary": "Rain."}\n')
+    (tmp_path / "test.src.txt").write_text("央行降准\n\n股市上涨\n")
+    (tmp_path / "test.tgt.txt").write_text("降准\n\n上涨\n")
+    assert [(one.benchmark, one.id, one.text) for one in questions(tmp_path)] == [
+        ("csl", "1", "In this paper"),
+        ("test.src", "1", "央行降准"),
+        ("test.src", "3", "股市上涨"),
+        ("xsum", "1", "Rain fell."),
+    ]
+
+
+def test_files_that_break_on_the_way_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,A\n" + "x" * 200_000 + ",y\n")
+    with pytest.raises(UserError, match=r"a.csv is no table: field larger than .*; mend that file"):
+        list(questions(tmp_path))
+    text = "".join(random.Random(0).choices("abcdefghij klmno", k=200_000))
+    (tmp_path / "1.json").write_text(json.dumps({"question": text}))
+    packed = tmp_path / "a.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(tmp_path / "1.json", "1.json")
+    whole = packed.read_bytes()
+    for place in (0, 5000):  # when it is opened, and when a file of it is read
+        packed.write_bytes(whole[:place] + random.Random(1).randbytes(len(whole) - place))
+        with pytest.raises(UserError, match=r"^cannot read .*a.tar.gz: .*; copy it anew$") as found:
+            list(questions(packed))
+        assert "\n" not in str(found.value)
 
 
 def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
