@@ -37,6 +37,8 @@ LOGITS = 1 << 27
 # Tokens by which rows of one batch, which are sorted by length, are expected to differ.
 WIDTH = 64
 MEAN_NLL = "mean_nll"
+# What a question is worth by itself, where the score is one of all questions together.
+ALONE = "alone"
 ENGINE = f"lm-eval {lm_eval.__version__}"
 NOISY = ("lm_eval", "lm-eval", "datasets", "evaluate")
 
@@ -236,15 +238,17 @@ def answer(
     samples = sorted(found["samples"][task.task_name], key=lambda one: one["doc_id"])
     for one in samples:
         if one["doc_id"] in engine.unfit:
-            one.update(score=0.0, **({"abstained": 1.0} if "abstained" in one else {}))
+            one.update({_worth(one): 0.0}, **({"abstained": 1.0} if "abstained" in one else {}))
     withheld = [float(one["abstained"]) for one in samples if "abstained" in one]
     guesses = [_guessed(one) for one in samples]
     chosen = task.get_config("output_type") == "multiple_choice"
     scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
+    metrics = _numbers(found["results"][task.task_name])
+    metrics[_worth(samples[0])] = fmean(scores.values())
     return Answer(
         scores=scores,
         abstained=fmean(withheld) if withheld else None,
-        metrics={**_numbers(found["results"][task.task_name]), "score": fmean(scores.values())},
+        metrics=metrics,
         chance=fmean(guesses) if chosen else None,
         shots=counted(asked, used, len(engine.unfit)),
         limited=limited,
@@ -331,7 +335,12 @@ def _score(sample: Mapping[str, Any], task: Any) -> float:
             f"the task {task.task_name} gives no metric named score, but "
             f"{', '.join(sample['metrics'])}; name its metric score"
         )
-    return float(sample["score"])
+    return float(sample[_worth(sample)])
+
+
+def _worth(sample: Mapping[str, Any]) -> str:
+    """The metric that says what a question is worth."""
+    return ALONE if ALONE in sample else "score"
 
 
 def _brief(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from layerlab import __version__
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
-from layerlab.evaluation.harness import ENGINE, Answer, Engine, answer, described, load_tasks
+from layerlab.evaluation.harness import ALONE, ENGINE, Answer, Engine, answer, described, load_tasks
 from layerlab.evaluation.keeper import SAMPLES, Keeper, key, scorer
 from layerlab.evaluation.lawbench.corpus import corpus_mean
 from layerlab.evaluation.option import Options
@@ -137,9 +137,9 @@ class Sitting:
 def together(found: Answer) -> Mean:
     """The score of a task: the mean of its questions', or one of their edits taken together.
 
-    Source: fei23 for corrections, which have counts of edits as `corpus`.
+    Source: fei23 for corrections, whose samples have counts of edits as their score.
     """
-    counts = [one["corpus"] for one in found.samples if "corpus" in one]
+    counts = [one["score"] for one in found.samples if ALONE in one]
     return corpus_mean(counts) if counts else mean(list(found.scores.values()))
 
 

@@ -37,6 +37,7 @@ def marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, float]:
 
 
 def correction_marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, Any]:
-    """As `marks`, with the edits of the sentence counted for an F over all of them."""
+    """Edits of a sentence, of which all together have one F; what it would score `alone`."""
     count = edit_count(doc["question"].split("\n")[0], results[0], doc["answer"])
-    return {**marks(doc, results), "corpus": list(count)}
+    found = marks(doc, results)
+    return {**found, "score": list(count), "alone": found["score"]}

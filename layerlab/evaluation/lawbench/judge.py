@@ -122,7 +122,7 @@ def corrected(output: str, gold: str, *, source: str) -> Mark:
     """F0.5 of the corrections of one sentence, approximate.
 
     Source: fei23.
-    Differs: the mean over sentences of an F of difflib's edits; the source counts the edits of an
-    aligner of its own over all sentences, and takes one F of the sums.
+    Differs: of difflib's edits, where the source has an aligner of its own. It takes one F of the
+    sums over all sentences, as `corpus.corpus_f`; this is what one sentence is worth alone.
     """
     return Mark(edit_f(edit_count(source, output, gold)), not output.strip())

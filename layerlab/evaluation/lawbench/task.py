@@ -117,8 +117,8 @@ _ALL = (
         metric="F0.5 of character edits, approximate",
         judge=judge.corrected,
         of_question=True,
-        note="approximate: edits of difflib; `score` is a mean over sentences, `corpus` one F of "
-        "all edits, as the source takes it",
+        note="approximate: edits of difflib; the task's score is one F of all edits, as the source "
+        "takes it, and not the mean of its sentences",
     ),
     Task(
         number="2-2",

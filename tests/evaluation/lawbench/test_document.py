@@ -14,10 +14,12 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 import layerlab.evaluation  # noqa: E402
 from layerlab.evaluation.average import official  # noqa: E402
 from layerlab.evaluation.benchmark import LAWBENCH  # noqa: E402
-from layerlab.evaluation.harness import hushed  # noqa: E402
+from layerlab.evaluation.harness import answer, hushed  # noqa: E402
 from layerlab.evaluation.lawbench.corpus import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.task import TASKS  # noqa: E402
+from layerlab.evaluation.metrics.edit import EditCount, edit_count  # noqa: E402
 from layerlab.evaluation.score import Mean  # noqa: E402
+from layerlab.evaluation.sitting import together  # noqa: E402
 
 FOLDER = Path(layerlab.evaluation.__file__).parent / "tasks" / "lawbench"
 
@@ -65,6 +67,9 @@ def test_the_group_scores_as_the_tasks_do(home: Path) -> None:
         rows = found["samples"][name]
         marks = [TASKS[subject.name].score(output, one["doc"]) for one in rows]
         mean = sum(mark.score for mark in marks) / len(marks)
+        if subject.name == "2-1":  # one F of all edits, and the mean of sentences beside it
+            assert found["results"][name]["alone,none"] == pytest.approx(mean)
+            mean = corpus_f([list(edits(one["doc"], output)) for one in rows])
         withheld = sum(mark.abstained for mark in marks) / len(marks)
         assert found["results"][name]["score,none"] == pytest.approx(mean)
         assert found["results"][name]["abstained,none"] == pytest.approx(withheld)
@@ -72,12 +77,32 @@ def test_the_group_scores_as_the_tasks_do(home: Path) -> None:
     group = found["groups"]["layerlab_lawbench"]["score,none"]
     assert group == pytest.approx(official("lawbench", parts).mean.value)
     assert 0 < group < 1
-    counts = [one["corpus"] for one in found["samples"]["layerlab_lawbench_2_1"]]
-    assert found["results"]["layerlab_lawbench_2_1"]["corpus,none"] == corpus_f(counts)
     # Three of the forty rows are not scored, and the prompt is instruction and question alone.
     assert len(model.asked) == 37
     assert {prompt for prompt, _ in model.asked} == {f"请回答。\n指控实施清楚。{n}" for n in (0, 1)}
     assert {options["max_gen_toks"] for _, options in model.asked} == {1024}
+
+
+def edits(doc: dict[str, str], output: str) -> EditCount:
+    return edit_count(doc["question"], output, doc["answer"])
+
+
+def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
+    """Where one sentence is right and the other wrong, the mean of both is another number."""
+    output, name = "指控事实清楚。0", "layerlab_lawbench_2_1"
+    with hushed():
+        manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
+        (task,) = manager.load([name])["tasks"].values()
+        model = Parrot(output)
+        model.__dict__.update(max_length=4096, unfit=set(), fits=lambda kind, arguments: True)
+    ours = answer(model, task)  # type: ignore[arg-type]
+    _, plain = run(output, name)
+    theirs = plain["results"][name]
+    assert together(ours).value == pytest.approx(theirs["score,none"], abs=1e-15)
+    assert ours.metrics["score"] == theirs["score,none"]
+    assert ours.metrics["alone"] == pytest.approx(theirs["alone,none"])
+    assert sum(ours.scores.values()) / 2 == pytest.approx(theirs["alone,none"])
+    assert theirs["score,none"] != pytest.approx(theirs["alone,none"], abs=0.01)
 
 
 def test_one_shot_by_metadata(home: Path) -> None:

@@ -24,7 +24,7 @@ def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
     from layerlab.evaluation.shots import Shots
     from layerlab.evaluation.sitting import together
 
-    def answer(**counts: list[int]) -> Answer:
+    def answer(**counts: object) -> Answer:
         return Answer(
             scores={"0:a": 1.0, "1:b": 0.0},
             abstained=None,
@@ -35,7 +35,7 @@ def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
             samples=[{"doc_id": place, **counts} for place in range(2)],
         )
 
-    plain, corrected = answer(), answer(corpus=[1, 3, 1])
+    plain, corrected = answer(), answer(score=[1, 3, 1], alone=0.5)
     assert together(plain) == mean([1.0, 0.0])
     assert together(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
     assert together(corrected).value != together(plain).value
