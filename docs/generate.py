@@ -1,8 +1,8 @@
-"""Writes what declarations say: measures/*.md, variants.md, studies.md, and three pages' tables.
+"""Writes what declarations say: pages of measures, variants, studies, and three pages' tables.
 
 Those are the settings of recipes in training.md and adaptation.md, and the recipes of the package
-in comparison.md. `digest.py` and `adapted.py` are the page of results/: what comparisons and
-adaptations came to.
+in comparison.md. `block.py` is the pages of variants, `manual.py` api.md and examples.md;
+`digest.py` and `adapted.py` are the page of results/: what comparisons and adaptations came to.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
@@ -10,9 +10,8 @@ Run by `make docs`; `tests/test_house.py` fails while a page differs from its de
 import json
 import re
 import runpy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import cleandoc
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ from pydantic.fields import FieldInfo
 from layerlab.adaptation.recipe import Recipe as Course
 from layerlab.adaptation.recipe import load_adaptation
 from layerlab.adaptation.recipe import packaged as lessons
-from layerlab.blocks.part import SLOTS
-from layerlab.blocks.spec import Variant
 from layerlab.measures.measure import Bound, Measure
-from layerlab.model.option import options_of
-from layerlab.model.preset import Preset, presets
+from layerlab.model.card import card
+from layerlab.model.design import design
+from layerlab.model.preset import presets
 from layerlab.registry import measures, studies
 from layerlab.studies.study import Study
 from layerlab.training.recipe import Recipe, load_recipe, packaged
@@ -34,8 +32,16 @@ from layerlab.training.section import Source
 from layerlab.variants.inventory import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
-digest = runpy.run_path(str(ROOT / "docs" / "digest.py"))["digest"]
-adapted = runpy.run_path(str(ROOT / "docs" / "adapted.py"))["adapted"]
+
+
+def beside(name: str) -> dict[str, Any]:
+    """What another file of this folder defines."""
+    return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
+
+
+table = beside("table")["table"]
+block, manual = beside("block"), beside("manual")
+digest, adapted = beside("digest")["digest"], beside("adapted")["adapted"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -92,8 +98,13 @@ def pages() -> dict[Path, str]:
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
     written[ROOT / "docs" / "measures" / "README.md"] = measured(found)
     own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
-    written[ROOT / "docs" / "variants.md"] = catalogue(own, presets().values())
+    written[ROOT / "docs" / "variants.md"] = block["catalogue"](own, presets().values())
+    for name in own:
+        sheet = block["sheet"](card(design(name)))
+        written[ROOT / "docs" / "variants" / f"{name}.md"] = sheet
     written[ROOT / "docs" / "studies.md"] = claims(studies().values())
+    written[ROOT / "docs" / "api.md"] = manual["reference"]()
+    written[ROOT / "docs" / "examples.md"] = manual["examples"](ROOT / "examples")
     results = ROOT / "docs" / "results"
     written[results / "README.md"] = "\n".join(
         (
@@ -130,7 +141,7 @@ def page(measure: Measure) -> str:
             ]
         ),
         "## Columns",
-        _table(
+        table(
             ("column", "meaning"), [(f"`{k}`", v) for k, v in {**per, **measure.columns}.items()]
         ),
     ]
@@ -139,9 +150,9 @@ def page(measure: Measure) -> str:
             (f"`{name}`", f"`{value!r}`", str(measure.domain(name) or "anything"))
             for name, value in measure.options.items()
         ]
-        parts += ["## Options", _table(("option", "default", "takes"), options)]
+        parts += ["## Options", table(("option", "default", "takes"), options)]
     if measure.bound:
-        parts += ["## Bounds", _table(("what holds", "source"), map(_bound, measure.bound))]
+        parts += ["## Bounds", table(("what holds", "source"), map(_bound, measure.bound))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,34 +178,7 @@ def measured(found: Iterable[Measure]) -> str:
         "# Measures",
         "`layerlab inspect MODEL` takes those that are not marked; `--measures NAME,NAME` takes "
         "the ones that it names. What `layer` counts stands on each page.",
-        _table(("measure", "what it is", "columns"), rows),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
-    """The page of all variants, by file, and of the published shapes."""
-    parts = [
-        "# Variants",
-        "What `layerlab variants` lists and `layerlab.build` builds. *Unsaid* is what the source "
-        "leaves open: in words, or as options, whose defaults are our reading; `layerlab variants "
-        "NAME` shows them with their values, beside parameters, FLOPs and a picture of the block. "
-        "Keys of sources are resolved in [sources](sources.md).",
-    ]
-    for place, names in groupby(own, key=home):
-        rows = [_variant(own[name]) for name in names]
-        head = ("variant", "equation", "source", "compared with", "unsaid")
-        parts += [f"## {place.removeprefix('layerlab.variants.')}", _table(head, rows)]
-    rows = [
-        (f"`{one.name}`", f"`{one.variant}`", one.source, one.published, one.unsaid)
-        for one in shapes
-    ]
-    head = ("preset", "variant", "source", "published", "not published")
-    parts += [
-        "## Presets",
-        'A preset stands where a variant may: `layerlab.build("llama-7b", device="meta")`. Its '
-        "shape fits every other variant too: `--preset`, or `preset=` in Python.",
-        _table(head, rows),
+        table(("measure", "what it is", "columns"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -223,7 +207,7 @@ def claims(found: Iterable[Study]) -> str:
         'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
-        _table(("study", "claim", "source", "draws", "cost", "options"), rows),
+        table(("study", "claim", "source", "draws", "cost", "options"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -248,7 +232,7 @@ def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
         if nested is not None and nested is not Recipe:
             inside[name] = nested
     if rows:
-        yield _table(("setting", "takes", "default", "meaning"), rows)
+        yield table(("setting", "takes", "default", "meaning"), rows)
     for name, nested in inside.items():
         yield from settings(nested, f"{path}.{name}" if path else name)
 
@@ -258,8 +242,8 @@ def recipes(names: Iterable[str]) -> str:
     found = {name: load_recipe(name) for name in names}
     rows = [(f"`{name}`", one.about, *_extent(one)) for name, one in found.items()]
     inferred = [f"- `{name}`: {one.inferred}" for name, one in found.items() if one.inferred]
-    table = _table(("recipe", "for", "arms x seeds", "text", "length", "device"), rows)
-    return f"{table}\n\nInferred, and so no part of what a source says:\n\n" + "\n".join(inferred)
+    listed = table(("recipe", "for", "arms x seeds", "text", "length", "device"), rows)
+    return f"{listed}\n\nInferred, and so no part of what a source says:\n\n" + "\n".join(inferred)
 
 
 def _extent(recipe: Recipe) -> tuple[str, ...]:
@@ -336,17 +320,6 @@ def _written(given: Any) -> str:
     return json.dumps(given)
 
 
-def _variant(one: Variant) -> tuple[str, ...]:
-    open_ = [
-        f"`{slot}.{name}`"
-        for slot in SLOTS
-        for name, option in options_of(one.spec, slot).items()
-        if option.unsaid
-    ]
-    unsaid = " ".join(filter(None, [one.unsaid, f"Options: {', '.join(open_)}." if open_ else ""]))
-    return f"`{one.name}`", f"`{one.equation}`", one.source, f"`{one.baseline}`", unsaid
-
-
 def _place(name: str, measure: Measure) -> str:
     if name == "layer" and measure.name in LAYERS:
         return LAYERS[measure.name]
@@ -356,16 +329,6 @@ def _place(name: str, measure: Measure) -> str:
 def _bound(bound: Bound) -> tuple[str, str]:
     sign = {"upper": "<=", "lower": ">=", "beside": "drawn beside"}[bound.side]
     return f"`{bound.column}` {sign} `{bound.limit}`", bound.source
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    # A bar ends a cell, also inside code; ||X|| is common here.
-    return text.replace("|", "\\|")
 
 
 def main() -> None:

@@ -1,0 +1,55 @@
+"""The reference of the Python interface, and the examples on one page; part of `make docs`."""
+
+import ast
+from pathlib import Path
+
+import layerlab
+
+# What a file from outside declares itself with.
+OWN = (
+    "layerlab.measures.measure.Measure",
+    "layerlab.measures.measure.Layer",
+    "layerlab.measures.measure.Run",
+    "layerlab.measures.measure.Bound",
+    "layerlab.measures.measure.NotApplicable",
+    "layerlab.blocks.part.Part",
+    "layerlab.blocks.spec.Variant",
+    "layerlab.blocks.spec.Spec",
+    "layerlab.blocks.spec.BlockSpec",
+    "layerlab.blocks.spec.StackSpec",
+    "layerlab.studies.study.Study",
+)
+
+
+def reference() -> str:
+    """The page that the site fills with signatures and docstrings."""
+    public = [f"layerlab.{name}" for name in layerlab.__all__ if not name.startswith("_")]
+    parts = [
+        "# Python",
+        "What `import layerlab` offers. Nothing is imported before it is used. Where an argument "
+        "is described no further, its name and its type say all.",
+        "## Functions and results",
+        *map(_entry, sorted(public, key=str.lower)),
+        "## For measures, blocks and studies of your own",
+        "A [measure](add-a-measure.md) or a [block](add-a-variant.md) is one file that declares "
+        "itself in these terms.",
+        *map(_entry, OWN),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def examples(folder: Path) -> str:
+    """Every example with its docstring, and the whole of it."""
+    parts = [
+        "# Examples",
+        "Each is one file in `examples` that runs by itself, on a laptop, without a network.",
+    ]
+    for path in sorted(folder.glob("*.py")):
+        source = path.read_text("utf-8")
+        title = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".")
+        parts += [f"## {path.name}", f"{title}.", f"```python\n{source.rstrip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(name: str) -> str:
+    return f"### `{name}`\n\n::: {name}"
