@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
+from layerlab.adaptation.duplicate import check_near
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.section import EvaluateSection, PretrainSection, RowsSection
 from layerlab.adaptation.stage import KINDS, Stage
@@ -169,6 +170,8 @@ def _files(model: str) -> list[str]:
 
 
 def _text(recipe: Recipe) -> dict[str, Any]:
+    if recipe.clean is not None and recipe.clean.near:
+        check_near()
     rules = _plain(recipe.clean, without="benchmarks") if recipe.clean else None
     texts = [[kind, source.limit, opened(source).identity] for kind, _, source in sources(recipe)]
     return {"rules": rules, "texts": texts, "validation": recipe.data.validation}

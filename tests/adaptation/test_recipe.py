@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.adaptation import plan
+from layerlab.adaptation import duplicate, plan
 from layerlab.adaptation.plan import located, planned
 from layerlab.adaptation.recipe import load_adaptation, packaged, recipe_of
 from tests.adaptation.lessons import recipe
@@ -171,3 +171,13 @@ def test_a_package_that_is_missing_is_named_before_anything_runs(
     content["evaluate"]["suite"] = "law"
     with pytest.raises(UserError, match=r"evaluate\.suite needs lm_eval and jieba, which cannot"):
         planned(recipe_of(content))
+
+
+def test_near_copies_need_their_package_before_anything_runs(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(duplicate, "find_spec", lambda name: None)
+    content = recipe(tmp_path, clean={"near": 0.8})
+    with pytest.raises(UserError, match=r"found by datasketch, which .* or ask for near = 0"):
+        planned(recipe_of(content))
+    assert planned(recipe_of({**content, "clean": {"near": 0}}))
