@@ -2,8 +2,9 @@
 
 What a test starts mostly imports: torch, transformers and layerlab take five seconds of a
 processor, again in every process. Here they are imported once, by a server that runs nothing else;
-each process is forked from it, so it begins at once, and clean. What is about imports themselves,
-or about the hash seed of an interpreter, needs an interpreter of its own: `subprocess`.
+each process is forked from it, so it begins at once, and clean. Where it matters when transformers
+or layerlab is imported, a second server has everything but these two. What is about the imports of
+an empty interpreter, or about its hash seed, needs an interpreter of its own: `subprocess`.
 """
 
 import multiprocessing
@@ -13,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 SERVED = (
     "layerlab.cli",
@@ -31,8 +34,31 @@ SERVED = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
+# What transformers and layerlab import of others, at the latest with a model.
+FOREIGN = (
+    *("PIL.Image", "accelerate", "dill", "huggingface_hub", "jaxtyping", "jinja2.sandbox"),
+    *("mpmath", "safetensors.torch", "scipy.optimize", "scipy.stats", "sympy", "tokenizers"),
+    *("torch", "torch._dynamo"),
+)
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.forked", *SERVED])
+
+
+class Server(forkserver.ForkServer):
+    """It starts with the first process, ends with this one, and holds the modules of its names."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.set_forkserver_preload(["tests.forked", *names])
+
+    def start(self, process: Any) -> None:
+        """Fork the process from here: the standard library has one server for all."""
+        own = self.connect_to_new_process
+        with mock.patch.object(forkserver, "connect_to_new_process", own):
+            process.start()
+
+
+READY = Server(*SERVED)
+BEFORE = Server(*FOREIGN)
 
 
 class Forked:
@@ -44,6 +70,7 @@ class Forked:
         cwd: its folder.
         env: its environment.
         stdin: what it reads.
+        server: `READY`, or `BEFORE`, where neither transformers nor layerlab is imported yet.
     """
 
     def __init__(
@@ -52,6 +79,7 @@ class Forked:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str = "",
+        server: Server = READY,
     ) -> None:
         self.arguments = [str(one) for one in arguments]
         self._streams = tempfile.TemporaryDirectory()
@@ -60,7 +88,7 @@ class Forked:
         settings = dict(os.environ if env is None else env)
         given = (self.arguments, str(cwd or Path.cwd()), settings, self._streams.name)
         self.process = PROCESSES.Process(target=_interpret, args=given)
-        self.process.start()
+        server.start(self.process)
 
     def said(self, number: int) -> str:
         """So far, to standard output (1) or standard error (2)."""

@@ -5,6 +5,12 @@ import sys
 
 import pytest
 
+from tests.forked import BEFORE, python
+
+NEITHER = """
+import sys
+assert not {"transformers", "layerlab"} & sys.modules.keys()
+"""
 ASK = """
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 config = AutoConfig.for_model(
@@ -34,7 +40,9 @@ def fresh(code: str) -> str:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_auto_classes_build_our_models(order: str) -> None:
-    assert fresh(ORDERS[order] + ASK).split() == ["LabModel", "LabForCausalLM"]
+    done = python("-c", NEITHER + ORDERS[order] + ASK, server=BEFORE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["LabModel", "LabForCausalLM"]
 
 
 @pytest.mark.parametrize(
