@@ -1,6 +1,7 @@
 """Documents cleaned: normalised, filtered, each kept once, and a report of what went and why."""
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from layerlab.training.source import Piece, opened
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
 EXCERPT = 120
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ class Cleaner:
             return "too long", f"more than {rules.longest:,} characters"
         if length < rules.shortest or not length:
             return "too short", f"{length} characters < {max(1, rules.shortest)}"
-        if any("\ud800" <= one <= "\udfff" for one in text):
+        if _HALF.search(text):
             return "broken", "half of a surrogate pair"
         if rules.repetition is not None and (passed := rules.repetition.passed(text)):
             return "repetition", passed
@@ -205,18 +207,18 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
     Raises:
         UserError: the source cannot be read, nothing is left of it, or the folder holds files.
     """
-    text = opened(source if isinstance(source, Source) else Source(text=str(source)))
-    cleaner = Cleaner(rules)
+    given = source if isinstance(source, Source) else Source(text=str(source))
+    text, cleaner = opened(given), Cleaner(rules)
 
     def fill(folder: Path) -> None:
         with (folder / TEXT).open("w", encoding="utf-8") as file:
-            for one in cleaner.clean(text.pieces()):
+            for one in cleaner.clean(_begun(text.pieces(), given.limit)):
                 file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
         if not cleaner.kept:
             reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
             raise UserError(
-                f"nothing is left of {text.name}: {reasons or 'it holds no text'}; "
-                "relax the rules, such as --shortest, or give another text"
+                f"nothing is left of {text.name} ({reasons or 'it holds no text'}) after cleaning; "
+                "relax the rules, such as shortest, or give another text"
             )
         report = cleaner.found(text.name, text.notes).to_json()
         (folder / REPORT).write_text(
@@ -225,6 +227,19 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
 
     write_folder(out, fill, "cleaned text", like=lambda folder: (folder / REPORT).is_file())
     return cleaner.found(text.name, text.notes, out / TEXT)
+
+
+def _begun(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
+    """Up to so many bytes; the last document may be cut."""
+    left = limit
+    for text, first in pieces:
+        if left is not None:
+            data = text.encode(errors="surrogatepass")
+            if len(data) >= left:
+                yield Piece(data[:left].decode(errors="ignore"), first)
+                return
+            left -= len(data)
+        yield Piece(text, first)
 
 
 def _documents(pieces: Iterable[Piece], longest: int) -> Iterator[tuple[str, bool]]:

@@ -46,6 +46,8 @@ def clean(
     found = cleaning.clean(Source(text=source, field=field), out, rules)
     _shown(found, as_json)
     if not as_json:
+        for note in found.notes:
+            typer.echo(note)
         typer.echo(f"What is left: {found.file}")
 
 

@@ -1,15 +1,15 @@
 """The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
 
-import json
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, count, islice
 from pathlib import Path
+from sys import maxsize
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from layerlab import UserError
-from layerlab.adaptation.cleaning import REPORT, TEXT, Cleaner, Rules
+from layerlab.adaptation.cleaning import TEXT, Rules, clean
 from layerlab.adaptation.contamination import contamination
 from layerlab.adaptation.conversation import Conversation, conversations
 from layerlab.adaptation.plan import located, sources
@@ -17,14 +17,13 @@ from layerlab.adaptation.question import questions
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.repetition import Limits
 from layerlab.adaptation.section import CleanSection, RowsSection
-from layerlab.disk import write_folder
 from layerlab.training.corpus import Progress
 from layerlab.training.section import Source
 from layerlab.training.source import opened
 from layerlab.training.spool import Spool, spooled
 
 # What keeps every document as it is.
-NONE = Rules(form="none", shortest=0, repetition=None, exact=False, near=0)
+NONE = Rules(form="none", shortest=0, longest=maxsize, repetition=None, exact=False, near=0)
 # Questions of a benchmark that a report lists.
 LISTED = 50
 
@@ -46,7 +45,7 @@ def clean_texts(recipe: Recipe, folder: Path, tell: Progress) -> Json:
         tell(f"reading {source.text}", len(told) / len(every))
         section = recipe.clean if kind == "domain" or _general(recipe.clean) else None
         place = folder / f"{kind}-{number}"
-        found = _cleaned(source, place, _rules(section))
+        found = clean(source, place, _rules(section)).to_json()
         told.append({"kind": kind, "place": place.name, "text": source.text, **found})
     return {"sources": told}
 
@@ -60,30 +59,6 @@ def _rules(section: CleanSection | None) -> Rules:
         return NONE
     plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
     return Rules(**plain, repetition=Limits() if section.repetition else None)
-
-
-def _cleaned(source: Source, folder: Path, rules: Rules) -> Json:
-    text, cleaner = opened(source), Cleaner(rules)
-
-    def fill(empty: Path) -> None:
-        spool = empty / "spool"
-        with (
-            spooled(text.pieces(), spool, text.name, source.limit) as read,
-            (empty / TEXT).open("w", encoding="utf-8") as file,
-        ):
-            for one in cleaner.clean(read.pieces()):
-                file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
-        spool.unlink()
-        if not cleaner.kept:
-            raise UserError(
-                f"nothing is left of {text.name} after cleaning; relax the rules under [clean], "
-                "such as shortest, or give another text"
-            )
-        report = json.dumps(cleaner.found(text.name, text.notes).to_json(), ensure_ascii=False)
-        (empty / REPORT).write_text(report + "\n", encoding="utf-8")
-
-    write_folder(folder, fill, "cleaned text", like=lambda one: (one / REPORT).is_file())
-    return cleaner.found(text.name, text.notes).to_json()
 
 
 def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:

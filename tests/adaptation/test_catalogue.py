@@ -53,6 +53,15 @@ def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:
     assert json.loads(again)["kept"] == 1
 
 
+def test_a_text_that_is_read_in_place_of_another_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    words = ("law-zh", "--out", tmp_path / "out", "--near", "0")
+    said = typed("clean", *words)
+    assert "python-docs, cleaned" in said and "law-zh is not here" in said
+
+
 def test_questions_are_looked_for_as_typed(tmp_path: Path) -> None:
     asked = "who hears an appeal against the first ruling of a county court"
     (tmp_path / "text.txt").write_text(f"An exam: {asked}? \x1b[31m")

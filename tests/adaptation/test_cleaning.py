@@ -14,8 +14,11 @@ from layerlab import UserError
 from layerlab.adaptation import duplicate
 from layerlab.adaptation.cleaning import Cleaner, Rules, clean
 from layerlab.adaptation.duplicate import Exact, Near
+from layerlab.adaptation.material import clean_texts
+from layerlab.adaptation.recipe import recipe_of
 from layerlab.adaptation.repetition import Limits, again, nearby, repeated, top
 from layerlab.adaptation.unit import dense, joined, keys, units, windows
+from layerlab.training.section import Source
 from layerlab.training.source import Piece, data_folder
 
 FREE = Rules(shortest=1, repetition=None, near=0)
@@ -212,12 +215,38 @@ def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
     assert found.table().row_count == 4
 
 
+def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "law.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("ab", "被告", "cd")))
+    for limit, wanted in {
+        2: ["ab"],
+        7: ["ab", "被"],
+        8: ["ab", "被告"],
+        99: ["ab", "被告", "cd"],
+    }.items():
+        clean(Source(text=str(file), limit=limit), tmp_path / "out", FREE)
+        kept = (tmp_path / "out" / "text.jsonl").read_text().splitlines()
+        assert [json.loads(line)["text"] for line in kept] == wanted
+
+
+def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * (Rules().longest + 1))
+    (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')
+    texts = [{"text": str(tmp_path / name)} for name in ("a.txt", "b.jsonl")]
+    recipe = recipe_of({"base": {"model": "pre-norm"}, "data": {"domain": texts}})
+    first, second = clean_texts(recipe, tmp_path / "out", lambda said, share: None)["sources"]
+    assert (first["kept"], first["removed"]) == (1, {})
+    assert second["kept"] == 1 and second["removed"].keys() == {"broken"}
+
+
 def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short")
-    with pytest.raises(UserError, match=r"nothing is left of .*: 1 too short; relax the rules"):
+    with pytest.raises(
+        UserError, match=r"nothing is left of .* \(1 too short\) after cleaning"
+    ):
         clean(tmp_path / "a.txt", tmp_path / "out")
     (tmp_path / "b.txt").write_text("")
-    with pytest.raises(UserError, match="it holds no text; relax the rules"):
+    with pytest.raises(UserError, match=r"\(it holds no text\) after cleaning; relax the rules"):
         clean(tmp_path / "b.txt", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
@@ -250,7 +279,5 @@ def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
     file = data_folder() / "zh-general" / "cn_wiki_sample.txt"
     if not file.is_file():
         pytest.skip(f"LAYERLAB_DATA names no folder with {file.parent.name}/{file.name}")
-    from layerlab.training.section import Source
-
     found = clean(Source(text="wiki-zh", limit=300_000), tmp_path / "out")
     assert found.documents > 10 and found.kept_bytes > 0.9 * found.bytes, found.to_json()
