@@ -66,7 +66,7 @@ def main() -> None:
         print(f"ratio {ratio[0]}:{ratio[1]}: no prefix strays by more than {strays(ratio):.3f}")
 
     words = trained_words(["the cat sat on the mat"], 300)
-    text = mixed(words, "python-docs", "wiki-zh", reading=Reading(block=given.block))
+    text = mixed(words, Reading(domain="python-docs", general="wiki-zh"))
     blocks = Blocks(Order(text.corpus, given.block, seed=0), given.steps * given.batch)
     model = model_of(given.width, given.layers, 300, given.block)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -36,9 +36,9 @@ class Course:
     resample: int | float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {shown(getattr(self, name))}; expected at least 1")
+        for name in ("tokens", "batch", "every", "held"):
+            if (value := getattr(self, name)) is not None and not value >= 1:
+                raise UserError(f"{name} is {shown(value)}; expected at least 1")
         if self.resample is not None and not 0 < self.resample <= 1:
             raise UserError(
                 f"resample is {shown(self.resample)}; expected a share of the batches, above 0 "

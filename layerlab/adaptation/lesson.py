@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
+from layerlab.adaptation.adapter import Lora
 from layerlab.adaptation.conversation import Conversation
 from layerlab.adaptation.example import Encoder, Example
 from layerlab.adaptation.packing import Collator
@@ -35,6 +36,7 @@ class Lesson:
         every: updates between two readings of held-out rows; a tenth of the run where left out.
         pack: put several conversations into a row, where none sees another.
         seed: decides the order, what is held out, and dropout.
+        lora: adapters that learn in place of the weights.
     """
 
     block: int | None = None
@@ -46,6 +48,7 @@ class Lesson:
     every: int | None = None
     pack: bool = True
     seed: int = 0
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
         least = {"block": 2, "batch": 1, "tokens": 1, "every": 1}

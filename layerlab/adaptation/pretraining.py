@@ -1,9 +1,8 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from layerlab.adaptation.argument import block_of, check_entries, share_out, tra
 from layerlab.adaptation.course import Course, Pretrained
 from layerlab.adaptation.curve import Curves, Place, Watched, shares
 from layerlab.adaptation.forgetting import Gauge
-from layerlab.adaptation.replay import Blocks, Material, Mixed, Reading, mixed, stacked
+from layerlab.adaptation.replay import Blocks, Mixed, Reading, mixed, stacked
 from layerlab.adaptation.resampling import batch_losses, drawn
 from layerlab.adaptation.sitting import MODEL, agree, keep, resume, trainer_of
 from layerlab.disk import write_file
@@ -28,13 +27,10 @@ from layerlab.training.corpus import Progress
 def pretrain(
     model: Any,
     words: PreTrainedTokenizerFast,
-    domain: Material,
-    general: Material | None = None,
+    reading: Reading,
     *,
     course: Course,
     out: Path,
-    ratio: Sequence[int | float] = (1, 1),
-    reading: Reading | None = None,
     progress: Progress | None = None,
     **arguments: Any,
 ) -> Pretrained:
@@ -61,13 +57,8 @@ def pretrain(
     Args:
         model: of transformers or layerlab.
         words: its tokenizer.
-        domain: a file, a folder, a name, or several; as `text` of a recipe's data.sources.
-        general: text to replay. None knows no general text; the ratio (1, 0) keeps what there is
-            for the measurement of forgetting alone.
+        reading: the text, and how it becomes blocks.
         out: a folder of its own.
-        ratio: of domain to general tokens.
-        reading: how text becomes blocks; blocks of the model's context, at most 1024, where it is
-            left out.
         progress: is told what is done, and the share of it.
         arguments: of TrainingArguments; `per_device_train_batch_size` splits an update further.
 
@@ -79,27 +70,18 @@ def pretrain(
             or a gradient is not finite: no update is made by it, and the checkpoints stay.
     """
     check_entries(model, words)
-    reading = reading or Reading(block=block_of(model))
+    block = reading.block or block_of(model)
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        settings = trainer_arguments(
-            out, course.arguments(reading.block), arguments, seed=course.seed
-        )
+        settings = trainer_arguments(out, course.arguments(block), arguments, seed=course.seed)
         share_out(settings, course.batch, "blocks")
         first = settings.process_index == 0
         if first:
             stack.enter_context(locked(out))
-        text = mixed(
-            words,
-            domain,
-            general,
-            ratio=ratio,
-            reading=reading,
-            progress=progress if first else None,
-        )
+        text = mixed(words, reading, progress if first else None)
         if first:
-            agree(out, _plan(text, course, reading, ratio), arguments)
-        return _trained(Run(model, words, text, course, reading, settings), out, progress)
+            agree(out, _plan(text, course, reading, block), arguments)
+        return _trained(Run(model, words, text, course, block, settings), out, progress)
 
 
 @dataclass(frozen=True)
@@ -110,7 +92,7 @@ class Run:
     words: PreTrainedTokenizerFast
     text: Mixed
     course: Course
-    reading: Reading
+    block: int
     settings: TrainingArguments
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
@@ -119,7 +101,7 @@ class Run:
         Every block is full: an update has batch * block tokens, whoever reads them. A router's own
         loss is added as its model would.
         """
-        size = self.course.batch * self.reading.block
+        size = self.course.batch * self.block
         nats = cross_entropy(
             outputs.logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
@@ -131,8 +113,8 @@ class Run:
 
 
 def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
-    order = Order(run.text.corpus, run.reading.block, run.course.seed)
-    updates = run.course.updates(run.reading.block)
+    order = Order(run.text.corpus, run.block, run.course.seed)
+    updates = run.course.updates(run.block)
     blocks = Blocks(order, updates * run.course.batch)
     trainer = trainer_of(run.model, run.settings, rows=blocks, collator=stacked, loss=run.loss)
     place = _place(trainer)
@@ -142,7 +124,7 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
         gauges={
-            kind: Gauge(Held(held, run.reading.block, run.course.held))
+            kind: Gauge(Held(held, run.block, run.course.held))
             for kind, held in run.text.held.items()
         },
         blocks=blocks,
@@ -218,9 +200,7 @@ def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> An
         updates,
         run.course.batch,
         micro=run.settings.per_device_train_batch_size,
-        part=place.part,
-        reduce=place.reduce,
-        precision=place.precision,
+        place=place,
     )
     count = max(1, round((run.course.resample or 1.0) * updates))
     chosen = drawn(losses, count, run.course.seed).tolist()
@@ -230,16 +210,13 @@ def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> An
     return chosen
 
 
-def _plan(
-    text: Mixed,
-    course: Course,
-    reading: Reading,
-    ratio: Sequence[int | float],
-) -> dict[str, Any]:
+def _plan(text: Mixed, course: Course, reading: Reading, block: int) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "text": text.corpus.digest,
-        "ratio": list(ratio),
+        "ratio": list(reading.ratio),
         **asdict(course),
-        **asdict(replace(reading, cache=None)),
+        "block": block,
+        "validation": reading.validation,
+        "documents": reading.documents,
     }

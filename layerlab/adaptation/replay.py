@@ -29,19 +29,36 @@ Material = str | Path | Source | Sequence[str | Path | Source]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How text becomes blocks.
+    """Which text is read, in what ratio, and how it becomes blocks.
 
     Attributes:
-        block: tokens that a sequence predicts.
+        domain: a file, a folder, a name, or several; as `text` of a recipe's data.sources.
+        general: text to replay. None knows no general text; the ratio (1, 0) keeps what there is
+            for the measurement of forgetting alone.
+        ratio: of domain to general tokens.
+        block: tokens that a sequence predicts; None takes the model's context, at most 1024.
         validation: share of each source's bytes that is held out, at its end.
         documents: whether attention stops at the boundaries of documents.
         cache: where tokens are kept; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
     """
 
-    block: int = 1024
+    domain: Material
+    general: Material | None = None
+    ratio: Sequence[int | float] = (1, 1)
+    block: int | None = None
     validation: float = 0.05
     documents: bool = False
     cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.block is not None and not self.block >= 1:
+            raise UserError(f"block is {shown(self.block)}; expected at least 1")
+        if not 0 < self.validation < 1:
+            raise UserError(
+                f"validation is {shown(self.validation)}; expected a share between 0 and 1"
+            )
+        if not _sources(self.domain):
+            raise UserError("there is no text of the domain; give a file, a folder or a name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +77,7 @@ class Mixed:
 
 
 def mixed(
-    words: PreTrainedTokenizerFast,
-    domain: Material,
-    general: Material | None,
-    *,
-    ratio: Sequence[int | float] = (1, 1),
-    reading: Reading = Reading(),
-    progress: Progress | None = None,
+    words: PreTrainedTokenizerFast, reading: Reading, progress: Progress | None = None
 ) -> Mixed:
     """Tokens of both kinds of text, made once and found again.
 
@@ -74,16 +85,15 @@ def mixed(
     that, so their ratio is that of tokens, however long the documents are.
 
     Args:
-        general: the text that is replayed; without it, nothing general is known or measured.
-        ratio: of domain to general tokens. (1, 0) replays nothing, and still measures.
         progress: is told what is done, and the share of it.
 
     Raises:
         UserError: the ratio is none, the tokenizer has no end of text, or a text cannot be had.
     """
     separator(words, words.name_or_path or "given")
-    texts = {DOMAIN: _sources(domain), GENERAL: _sources(general) if general is not None else []}
-    shares = _shares(texts, ratio)
+    general = [] if reading.general is None else _sources(reading.general)
+    texts = {DOMAIN: _sources(reading.domain), GENERAL: general}
+    shares = _shares(texts, reading.ratio)
     every = [source for kind in texts.values() for source in kind]
     with tempfile.TemporaryDirectory() as folder, quiet():
         words.save_pretrained(folder)

@@ -1,17 +1,17 @@
 """Batches drawn again by how hard they were: the multi-round training of PanGu-π Pro."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from layerlab.adaptation.curve import Place
 from layerlab.training.batch import Order
 from layerlab.training.evaluation import passes, predicted, resting
+
+ALONE = Place()
 
 
 def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -48,11 +48,11 @@ def batch_losses(
     size: int,
     *,
     micro: int | None = None,
-    part: tuple[int, int] = (0, 1),
-    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
-    precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    place: Place = ALONE,
 ) -> np.ndarray:
     """Mean nats per token of each batch of an order under a model that stays as it is.
+
+    l_i = sum_t -log p(t) / (size * block): of batch i, over all tokens t that its blocks predict.
 
     Source: tang24, section on multi-round training.
     Unit: nats per token.
@@ -61,17 +61,15 @@ def batch_losses(
         batches: so many, from the first.
         size: blocks of a batch.
         micro: blocks of a forward pass; a whole batch where it is left out.
-        part: which process this is, of how many.
-        reduce: adds up what the processes found.
-        precision: of the forward pass.
+        place: which process this is, and how the forward pass is made.
     """
     found = torch.zeros(batches, dtype=torch.float64)
     with resting(model):
-        for number in passes(batches, part):
+        for number in passes(batches, place.part):
             rows = order.batch(min(number, batches - 1), size)
             for first in range(0, size, micro or size):
                 some = rows[first : first + (micro or size)]
-                nats = cross_entropy(*predicted(model, some, precision), reduction="sum")
+                nats = cross_entropy(*predicted(model, some, place.precision), reduction="sum")
                 if number < batches:
                     found[number] += float(nats) / (size * order.block)
-    return reduce(found).cpu().numpy()
+    return place.reduce(found).cpu().numpy()

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.adapter import Lora
-from layerlab.adaptation.change import PROOF, parsed
+from layerlab.adaptation.course import Course
 from layerlab.adaptation.importer import load_tokenizer
 from layerlab.adaptation.lesson import Lesson
 from layerlab.adaptation.material import (
@@ -19,27 +19,24 @@ from layerlab.adaptation.material import (
     rows_of,
     texts_of,
 )
-from layerlab.adaptation.pretraining import Course, pretrain
-from layerlab.adaptation.proof import prove
-from layerlab.adaptation.pruning import prune
-from layerlab.adaptation.published import JEC_QA, at_hand, beside, measured, questions
+from layerlab.adaptation.pretraining import pretrain
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.replay import Reading
 from layerlab.adaptation.section import EmbeddingSection, StepSection
 from layerlab.adaptation.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.tokenizer import PROOF, Texts, changed_on
 from layerlab.adaptation.trial import Choice, embed
 from layerlab.adaptation.tuning import tune
-from layerlab.adaptation.vocabulary import extend
 from layerlab.disk import write_folder
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject, subject
+from layerlab.training.corpus import Progress
 from layerlab.training.journal import read
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000
 
 Json = dict[str, Any]
-Tell = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Place:
     recipe: Recipe
     stage: Stage
     shelf: Shelf
-    tell: Tell
+    tell: Progress
 
     @property
     def folder(self) -> Path:
@@ -89,8 +86,6 @@ def vocabulary(place: Place) -> Json:
     """Extend or prune the tokenizer on what is learned of the domain, and prove it on all."""
     section = place.recipe.vocabulary
     assert section is not None
-    base, (added, size) = place.words("words"), parsed(section.size)
-    kept = coverage = None
     with halves(place.recipe, place.text) as parts:
         learned = (
             text
@@ -98,30 +93,19 @@ def vocabulary(place: Place) -> Json:
             if kind == "domain"
             for text in texts_of(spool)
         )
-        place.tell("learning" if added else "counting", 0.0)
-        if added:
-            words = extend(base, learned, size)
-        else:
-            pruned = prune(base, learned, size)
-            words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
-        place.tell("proving it", 0.5)
-        texts: dict[str, Any] = {}
+        proved: dict[str, Any] = {}
         for (kind, name), (spool, held) in parts.items():
-            texts[f"{name} ({kind})"] = texts_of(spool)
-            texts[f"{name} ({kind}, held out)"] = texts_of(held)
-        exam = questions() if section.jec_qa else []
-        proof = prove(
-            base, words, texts | ({JEC_QA: iter(exam)} if exam else {}), coverage=coverage
+            proved[f"{name} ({kind})"] = texts_of(spool)
+            proved[f"{name} ({kind}, held out)"] = texts_of(held)
+        texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
+        made = changed_on(
+            place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5)
         )
-    if exam:
-        found, left = at_hand()
-        every = {**found, "this base": base, "this one": words}
-        proof = replace(proof, published=beside(measured(every, exam), left))
-    told = proof.to_json()
+    told = made.proof.to_json()
 
     def fill(empty: Path) -> None:
-        words.save_pretrained(empty)
-        text = json.dumps({**told, "kept": kept}, ensure_ascii=False, indent=1)
+        made.words.save_pretrained(empty)
+        text = json.dumps({**told, "kept": made.kept}, ensure_ascii=False, indent=1)
         (empty / PROOF).write_text(text + "\n", encoding="utf-8")
 
     write_folder(place.folder / WORDS, fill, "tokenizer", like=lambda one: (one / PROOF).is_file())
@@ -147,14 +131,18 @@ def embedding(place: Place) -> Json:
 
 def pretraining(place: Place) -> Json:
     """Train on, with replay; what an earlier sitting left is gone on with."""
-    recipe, found = place.recipe, place.model()
-    section = recipe.pretrain
+    recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
     done = pretrain(
-        found.model,
+        place.model().model,
         place.words(),
-        materials(recipe, place.text, "domain"),
-        materials(recipe, place.text, "general") or None,
+        Reading(
+            domain=materials(recipe, place.text, "domain"),
+            general=materials(recipe, place.text, "general") or None,
+            ratio=section.ratio,
+            block=section.block,
+            validation=recipe.data.validation,
+        ),
         course=Course(
             tokens=section.tokens,
             batch=section.batch,
@@ -164,11 +152,6 @@ def pretraining(place: Place) -> Json:
             resample=section.resample,
         ),
         out=place.folder,
-        ratio=section.ratio,
-        reading=Reading(
-            block=section.block or min(1024, found.context or 1024),
-            validation=recipe.data.validation,
-        ),
         progress=place.tell,
         **_arguments(section, recipe),
     )
@@ -200,8 +183,8 @@ def tuning(place: Place) -> Json:
             every=section.every,
             pack=section.pack,
             seed=section.seed,
+            lora=lora,
         ),
-        lora=lora,
         progress=place.tell,
         **_arguments(section, place.recipe),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 
-from layerlab.adaptation.adapter import Lora, adapted, merged
+from layerlab.adaptation.adapter import adapted, merged
 from layerlab.adaptation.argument import (
     block_of,
     check_entries,
@@ -98,7 +98,6 @@ def tune(
     *,
     out: Path,
     lesson: Lesson | None = None,
-    lora: Lora | None = None,
     progress: Progress | None = None,
     **arguments: Any,
 ) -> Tuned:
@@ -118,7 +117,6 @@ def tune(
         words: its tokenizer; it is given a plain chat template where it has none.
         rows: conversations by the name of their source.
         out: a folder of its own, which at the end holds the model too.
-        lora: train adapters instead of the weights.
         progress: is told what is done, and the share of it.
         arguments: of transformers.TrainingArguments.
 
@@ -135,13 +133,14 @@ def tune(
         check_separation(model)
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        settings = _arguments(lesson, out, lora, arguments)
+        settings = _arguments(lesson, out, arguments)
         found = prepared(words, rows, lesson, block)
         for name, value in pace(found.updates).items():
             setattr(settings, name, arguments.get(name, value))
         if settings.process_index == 0:
             stack.enter_context(locked(out))
-            agree(out, _plan(found, block, lora), arguments)
+            agree(out, _plan(found, block), arguments)
+        lora = lesson.lora
         learner = adapted(model, lora) if lora else model
         curve, trainer = _trained(learner, found, settings, out, progress)
         learner.eval()
@@ -215,11 +214,9 @@ def _saved(done: Tuned, words: PreTrainedTokenizerFast) -> None:
     keep(done.folder, fill, done.to_json())
 
 
-def _arguments(
-    lesson: Lesson, out: Path, lora: Lora | None, given: Mapping[str, Any]
-) -> TrainingArguments:
+def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingArguments:
     own = {
-        "learning_rate": 2e-4 if lora else 2e-5,
+        "learning_rate": 2e-4 if lesson.lora else 2e-5,
         "lr_scheduler_type": "cosine",
         "per_device_train_batch_size": 4,
     }
@@ -228,11 +225,10 @@ def _arguments(
     return found
 
 
-def _plan(found: Prepared, block: int, lora: Lora | None) -> dict[str, Any]:
+def _plan(found: Prepared, block: int) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
-        "lora": asdict(lora) if lora else None,
         "order of rows": found.digest,
     }

@@ -24,8 +24,8 @@ ROUNDING = 64 * 2.0**-23
 def held(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("held")
     files = [written(folder / "a.jsonl", LAW, 80, 1), written(folder / "b.jsonl", NATURE, 50, 2)]
-    reading = Reading(block=8, validation=0.3, cache=folder)
-    return mixed(words(), files, None, reading=reading).held["domain"]
+    reading = Reading(domain=files, validation=0.3, cache=folder)
+    return mixed(words(), reading).held["domain"]
 
 
 def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
@@ -68,8 +68,8 @@ def test_two_processes_together_read_it_once(held: Corpus) -> None:
 def test_few_documents_are_counted_by_blocks(tmp_path: Path) -> None:
     file = tmp_path / "one.txt"
     file.write_text(" ".join(NATURE * 20))
-    reading = Reading(block=8, validation=0.3, cache=tmp_path)
-    corpus = mixed(words(), file, None, reading=reading).held["domain"]
+    reading = Reading(domain=file, validation=0.3, cache=tmp_path)
+    corpus = mixed(words(), reading).held["domain"]
     gauge = Gauge(Held(corpus, 8))
     assert gauge.per == "block" and len(gauge.read(llama()).nats) == len(Held(corpus, 8))
     limited = Gauge(Held(corpus, 8, limit=2)).read(llama())

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,25 @@ run(folder, out, progress=progress, save_steps=2)
 """
 
 
-def run(folder: Path, out: Path, general: bool = True, **options: Any) -> Pretrained:
+def reading(folder: Path, general: bool = True, ratio: tuple[int, int] = (1, 1)) -> Reading:
+    return Reading(
+        domain=folder / "law.jsonl",
+        general=folder / "nature.jsonl" if general else None,
+        ratio=ratio,
+        block=BLOCK,
+        validation=0.2,
+        cache=folder / "cache",
+    )
+
+
+def run(folder: Path, out: Path, **options: Any) -> Pretrained:
     course = {"tokens": 8 * 4 * BLOCK, "batch": 4, "every": 4, **options.pop("course", {})}
     return pretrain(
         options.pop("model", None) or llama(),
         words(),
-        folder / "law.jsonl",
-        folder / "nature.jsonl" if general else None,
+        reading(folder, ratio=options.pop("ratio", (1, 1))),
         course=Course(**course),
         out=out,
-        reading=Reading(block=BLOCK, validation=0.2, cache=folder / "cache"),
         **{"learning_rate": 1e-2, "use_cpu": True, **options},
     )
 
@@ -125,8 +135,7 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         max_grad_norm=0.0,
         learning_rate=0.5,
     )
-    reading = Reading(block=BLOCK, validation=0.2, cache=texts / "cache")
-    text = mixed(words(), texts / "law.jsonl", texts / "nature.jsonl", reading=reading)
+    text = mixed(words(), reading(texts))
     rows = stacked(Blocks(Order(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
     model = llama().train()
     logits = model(input_ids=rows["input_ids"]).logits
@@ -196,10 +205,9 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     base = pretrain(
         model,
         words(),
-        tmp_path / "nature.jsonl",
+        replace(reading(tmp_path, general=False), domain=tmp_path / "nature.jsonl"),
         course=Course(tokens=40 * 8 * BLOCK, batch=8),
         out=tmp_path / "base",
-        reading=Reading(block=BLOCK, validation=0.2, cache=tmp_path / "cache"),
         learning_rate=1e-2,
         use_cpu=True,
     )
@@ -249,6 +257,8 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
     ("options", "said"),
     [
         ({"course": {"tokens": 0}}, "tokens is 0; expected at least 1"),
+        ({"course": {"every": 0}}, "every is 0; expected at least 1"),
+        ({"course": {"held": -1}}, "held is -1; expected at least 1"),
         ({"course": {"resample": 1.5}}, "resample is 1.5; expected a share of the batches"),
         ({"max_steps": 3}, "max_steps is no argument of yours here: the stage decides it"),
         ({"learning_rat": 1.0}, "learning_rat'; expected arguments of transformers.Training"),

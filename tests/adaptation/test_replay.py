@@ -17,7 +17,7 @@ from layerlab.training.corpus import Corpus, Stream
 from layerlab.training.section import Source
 from tests.adaptation.small import LAW, NATURE, words, written
 
-READING = Reading(block=8, validation=0.2)
+VALIDATION = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def mix(texts: tuple[Path, Path], cache: Path, **options: object) -> Mixed:
-    reading = Reading(block=8, validation=0.2, cache=cache)
-    return mixed(words(), *texts, reading=reading, **options)
+    domain, general = texts
+    reading = Reading(domain=domain, general=general, validation=VALIDATION, cache=cache, **options)
+    return mixed(words(), reading)
 
 
 def stream(lengths: list[int], name: str, weight: float) -> Stream:
@@ -95,30 +96,32 @@ def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> No
     assert off.corpus.folder == on.corpus.folder, "both arms measure on the same text"
     general = [corpus.held["general"].validation[0].tokens for corpus in (off, on)]
     assert np.array_equal(*general) and len(off.corpus.train) == 1
-    alone = mixed(words(), texts[0], None, reading=Reading(cache=tmp_path))
+    alone = mixed(words(), Reading(domain=texts[0], cache=tmp_path))
     assert set(alone.held) == {"domain"}
 
 
 def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
     domain = [Source(text=str(texts[0]), weight=3.0), Source(text=str(texts[1]))]
-    found = mixed(words(), domain, "python-docs", ratio=(2, 1), reading=READING)
+    reading = Reading(
+        domain=domain, general="python-docs", ratio=(2, 1), validation=VALIDATION, cache=tmp_path
+    )
+    found = mixed(words(), reading)
     weights = [one.weight for one in found.corpus.train]
     assert found.kinds == ("domain", "domain", "general")
     assert np.allclose(np.array(weights) / sum(weights), [0.5, 1 / 6, 1 / 3])
 
 
 def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
-    reading = Reading(block=8, validation=0.2, documents=True, cache=tmp_path)
-    order = Order(mixed(words(), *texts, reading=reading).corpus, 8, seed=0)
+    order = Order(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
     rows = stacked(Blocks(order, 16).__getitems__(range(16)))
     ends = rows["input_ids"] == order.corpus.separator
     assert ends.any() and (rows["position_ids"][ends] == 0).all()
 
 
 @pytest.mark.parametrize("ratio", [(0, 1), (1, -1), (1,), (float("inf"), 1), (float("nan"), 1)])
-def test_a_ratio_that_is_none_is_refused(texts, ratio) -> None:
+def test_a_ratio_that_is_none_is_refused(texts, tmp_path, ratio) -> None:
     with pytest.raises(UserError, match="expected the parts of domain and of general text"):
-        mixed(words(), *texts, ratio=ratio)
+        mix(texts, tmp_path, ratio=ratio)
 
 
 def test_a_tokenizer_without_an_end_is_named(texts) -> None:
@@ -126,10 +129,24 @@ def test_a_tokenizer_without_an_end_is_named(texts) -> None:
     bare.eos_token = bare.bos_token = None
     bare.name_or_path = "mine"
     with pytest.raises(UserError, match="the tokenizer mine has no token for the end"):
-        mixed(bare, *texts)
+        mixed(bare, Reading(domain=texts[0]))
 
 
 def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
     (tmp_path / "law.txt").write_bytes(json.dumps("gültig", ensure_ascii=False).encode("latin1"))
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        mixed(words(), tmp_path / "law.txt", None, reading=Reading(cache=tmp_path))
+        mixed(words(), Reading(domain=tmp_path / "law.txt", cache=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"block": 0}, "block is 0; expected at least 1"),
+        ({"validation": 2.0}, "validation is 2.0; expected a share between 0 and 1"),
+        ({"validation": float("nan")}, "validation is nan; expected a share"),
+        ({"domain": []}, "there is no text of the domain; give a file, a folder or a name"),
+    ],
+)
+def test_a_reading_that_cannot_be_is_refused(change, said) -> None:
+    with pytest.raises(UserError, match=said):
+        Reading(**{"domain": "python-docs", **change})

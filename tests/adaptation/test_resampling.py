@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from layerlab.adaptation.curve import Place
 from layerlab.adaptation.replay import Reading, mixed
 from layerlab.adaptation.resampling import batch_losses, drawn
 from layerlab.training.batch import Order
@@ -48,7 +49,7 @@ def test_it_is_sorted_unique_deterministic_and_blind_to_a_shift(losses, count, s
 
 def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
     file = written(tmp_path / "law.jsonl", LAW, 40, 1)
-    corpus = mixed(words(), file, None, reading=Reading(block=8, cache=tmp_path)).corpus
+    corpus = mixed(words(), Reading(domain=file, cache=tmp_path)).corpus
     order, model = Order(corpus, 8, seed=1), llama()
     found = batch_losses(model, order, 5, 4, micro=3)
     for number, loss in enumerate(found):
@@ -57,5 +58,5 @@ def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
             logits = model(input_ids=rows.inputs).logits
         wanted = cross_entropy(logits.flatten(0, 1), rows.targets.flatten())
         assert loss == pytest.approx(float(wanted), rel=64 * 2.0**-23)
-    parts = [batch_losses(model, order, 5, 4, part=(rank, 2)) for rank in range(2)]
+    parts = [batch_losses(model, order, 5, 4, place=Place(part=(rank, 2))) for rank in range(2)]
     assert sum(parts) == pytest.approx(found, rel=64 * 2.0**-23) and model.training

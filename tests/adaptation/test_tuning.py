@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def fresh(variant: str = "llama") -> Any:
 
 
 def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
-    lesson = settings.pop("lesson", LESSON)
+    lesson = replace(settings.pop("lesson", LESSON), lora=settings.pop("lora", None))
     model = fresh() if model is None else model
     return tune(model, WORDS, ROWS, out=out, lesson=lesson, **{**RATE, **settings})
 
