@@ -3,6 +3,7 @@
 Pure functions of lists and texts; the file beside the tasks hands them what lm-eval gives.
 """
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -26,11 +27,18 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
     """1 where the likeliest choice is right, else 0.
 
     Differs: AGIEval asks for all right options of some questions; one choice can name only one,
-    so it is right where it is among them, as in lm-eval's own tasks.
+    so it is right where it is among them, as in lm-eval's own tasks. A likelihood that is no number
+    tells nothing, and the question counts as wrong; lm-eval takes the first choice there, so that a
+    model that computes nothing scores as one that guesses.
 
     Source: Own.
+
+    Example:
+        >>> by_likelihood([-1.0, -2.0], [0]), by_likelihood([math.nan, math.nan], [0])
+        (1.0, 0.0)
     """
-    return float(likeliest(likelihoods) in right)
+    told = not any(map(math.isnan, likelihoods))
+    return float(told and likeliest(likelihoods) in right)
 
 
 def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:

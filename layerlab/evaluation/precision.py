@@ -78,12 +78,12 @@ def arithmetics(
     return tuple({one.key: one for one in found}.values())
 
 
-def perplexity(subject: Subject) -> dict[str, float]:
+def perplexity(subject: Subject) -> dict[str, float | None]:
     """Of a model on the built-in sample, in the arithmetic that it runs in now.
 
         perplexity = exp(nats per token)
 
-    1 means that every token was foreseen.
+    1 means that every token was foreseen; None that the model computes no finite number.
 
     Raises:
         UserError: the sample cannot be read with this model's tokenizer.
@@ -97,6 +97,8 @@ def perplexity(subject: Subject) -> dict[str, float]:
             nats -= float(scores.gather(-1, ids[1:, None]).sum())
             tokens += len(ids) - 1
     mean = nats / tokens
+    if not math.isfinite(mean):
+        return {"nats_per_token": None, "perplexity": None, "tokens": tokens}
     return {"nats_per_token": mean, "perplexity": math.exp(min(mean, 700.0)), "tokens": tokens}
 
 

@@ -163,11 +163,17 @@ def _precision(content: Row, width: int) -> Iterator[RenderableType]:
         yield grid([row for row in rows if "title" in row], _DIFFERENCES, words, width)
         for row in rows:
             if "perplexity" in row:
-                yield plain(
-                    f"{row['arm']}: perplexity {row['perplexity']:.4g} on the built-in sample, "
-                    f"{row['nats_per_token']:.4f} nats per token ({row['tokens']:,} tokens)"
-                )
+                yield plain(f"{row['arm']}: {_perplexity(row)} ({row['tokens']:,} tokens)")
         yield Text()
+
+
+def _perplexity(row: Row) -> str:
+    if row["perplexity"] is None:
+        return "perplexity on the built-in sample is not finite"
+    return (
+        f"perplexity {row['perplexity']:.4g} on the built-in sample, "
+        f"{row['nats_per_token']:.4f} nats per token"
+    )
 
 
 def _compared(content: Row, width: int) -> Iterator[RenderableType]:

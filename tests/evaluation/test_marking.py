@@ -19,6 +19,13 @@ def test_the_likeliest_choice_is_right_or_wrong(likelihoods: list[float], right:
     assert by_likelihood(likelihoods, list(range(len(likelihoods)))) == 1.0
 
 
+@given(st.lists(number, min_size=2, max_size=5), st.integers(0, 4), st.integers(0, 4))
+def test_what_is_no_number_is_no_answer(likelihoods: list[float], right: int, strange: int) -> None:
+    likelihoods[strange % len(likelihoods)] = float("nan")
+    assert by_likelihood(likelihoods, [right]) == 0.0
+    assert by_likelihood(likelihoods, list(range(len(likelihoods)))) == 0.0
+
+
 @pytest.mark.parametrize(
     ("output", "letter"),
     [

@@ -1,12 +1,15 @@
 """Arithmetics by name, and what perplexity is under them."""
 
 import math
+from io import StringIO
 
 import pytest
 import torch
+from rich.console import Console
 
 from layerlab import Policy, UserError
 from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.view import drawn
 from layerlab.measures.passage import sample, sequences
 from layerlab.measures.subject import subject
 
@@ -34,6 +37,18 @@ def test_perplexity_is_that_of_the_loss() -> None:
         total += float(loss) * (len(ids) - 1)
     assert found["nats_per_token"] == pytest.approx(total / found["tokens"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(found["nats_per_token"]))
+
+
+def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
+    broken = subject("llama")
+    with torch.no_grad():
+        next(broken.model.parameters()).fill_(math.nan)
+    found = perplexity(broken)
+    assert found["perplexity"] is None and found["nats_per_token"] is None and found["tokens"]
+    console = Console(width=100, file=StringIO(), record=True)
+    content = {"arms": [], "left_out": [], "remarks": []}
+    console.print(drawn({**content, "precision": [{"arm": "a in fp16", **found}]}, 100))
+    assert "a in fp16: perplexity on the built-in sample is not finite (" in console.export_text()
 
 
 def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
