@@ -90,8 +90,11 @@ class Result:
             UserError: they cannot be written there.
         """
         for kind in KINDS:
+            path = folder / TABLES / f"{kind}.csv"
             if self.content.get(kind):
-                write_file(folder / TABLES / f"{kind}.csv", self.frame(kind).to_csv(index=False))
+                write_file(path, self.frame(kind).to_csv(index=False))
+            else:  # of an earlier run, whose results these are not
+                path.unlink(missing_ok=True)
         write_file(folder / RESULTS, self.to_json() + "\n")
         return Result(self.content, folder)
 

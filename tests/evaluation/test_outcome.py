@@ -64,6 +64,15 @@ def test_numbers_survive_the_file(content: dict[str, Any], tmp_path: Path) -> No
     assert load_result(tmp_path / "new").content == content
 
 
+def test_no_table_of_an_earlier_run_is_left(content: dict[str, Any], tmp_path: Path) -> None:
+    compared = [{"arm": "a", "against": "b", "title": "BoolQ", "difference": 0.5}]
+    Result({**content, "compared": compared}).save(tmp_path)
+    assert (tmp_path / "tables" / "compared.csv").is_file()
+    Result(content).save(tmp_path)
+    tables = {path.stem for path in (tmp_path / "tables").iterdir()}
+    assert tables == {"benchmarks", "groups", "subjects"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
