@@ -5,9 +5,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from layerlab import UserError
 from layerlab.evaluation.benchmark import BENCHMARKS
+from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.shelf import here
-from layerlab.evaluation.view import Column, grid
+from layerlab.evaluation.view import Column, Row, grid
 
 
 def listed(folder: Path | None = None) -> list[dict[str, Any]]:
@@ -25,7 +27,7 @@ def listed(folder: Path | None = None) -> list[dict[str, Any]]:
             "split": one.split,
             "examples": one.shots,
             "scorings": list(one.scorings),
-            "here": here(one, folder),
+            **_found(one, folder),
             "licence": one.licence,
             "source": one.source,
             "hub": one.hub,
@@ -35,11 +37,23 @@ def listed(folder: Path | None = None) -> list[dict[str, Any]]:
     ]
 
 
+def _found(one: Benchmark, folder: Path | None) -> dict[str, Any]:
+    """Whether it is here; one that cannot be read hides no other."""
+    try:
+        return {"here": here(one, folder), "fault": None}
+    except UserError as error:
+        return {"here": False, "fault": str(error)}
+
+
+def _place(row: Row) -> str:
+    return str(row["fault"] or ("here" if row["here"] else f"put it in {row['folder']}/"))
+
+
 _COLUMNS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["benchmark"])),
     ("group", lambda row: str(row["group"])),
     ("subjects", lambda row: str(row["subjects"])),
-    ("data", lambda row: "here" if row["here"] else f"put it in {row['folder']}/"),
+    ("data", _place),
     ("get it from", lambda row: str(row["source"])),
     ("licence", lambda row: str(row["licence"])),
 )

@@ -1,0 +1,28 @@
+"""What can be asked, whether it is here, and what is wrong with it."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from layerlab.evaluation.benchmark import BENCHMARKS
+from layerlab.evaluation.listing import drawn_list, listed
+from tests.evaluation.written import boolq
+
+
+def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    boolq(tmp_path, "true")
+    (tmp_path / "piqa").mkdir()
+    (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK half")
+    rows = {row["benchmark"]: row for row in listed(tmp_path)}
+    assert list(rows) == list(BENCHMARKS)
+    assert [name for name, row in rows.items() if row["here"]] == ["boolq"]
+    faults = {name: row["fault"] for name, row in rows.items() if row["fault"]}
+    assert faults == {
+        "piqa": f"{tmp_path / 'piqa' / 'piqa.zip'} is not a whole archive; copy it anew"
+    }
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(drawn_list(list(rows.values())))
+    lines = {line.split()[0]: line for line in console.export_text().splitlines()}
+    assert " here " in lines["boolq"] and "is not a whole archive" in lines["piqa"]
+    assert "put it in ceval/" in lines["ceval"]
