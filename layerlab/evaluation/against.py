@@ -4,6 +4,7 @@ A question that is hard is hard for both models, so the difference of each quest
 than the scores do, and its standard error is that of the differences.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,14 +40,14 @@ def compared(ours: Sequence[Record], theirs: Sequence[Record], name: str) -> lis
     if not rows:
         raise UserError(
             f"this run and {shown(name)} have no question in common; evaluate both with the same "
-            "--suite, --limit and data"
+            "--suite, --scoring, --limit and data"
         )
     for title, groups in ((DOMAIN, ("finance", "law")), (GENERAL, GROUPS)):
         inside = {one: title for one in differences if BENCHMARKS[one].group in groups}
         for average in headed(differences, inside).values():
             rows.append(_row(ours, name, title, average.mean, average.formula))
             if title == GENERAL:
-                lost = Mean(-average.mean.value, average.mean.error, average.mean.n)
+                lost = Mean(0.0 - average.mean.value, average.mean.error, average.mean.n)
                 rows.append(_row(ours, name, FORGETTING, lost, f"minus the {GENERAL}"))
     return rows
 
@@ -55,6 +56,7 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     """In what two runs were asked differently, in words: then they do not compare."""
     other = {one["task"]: one for one in theirs}
     found: dict[str, None] = {}
+    apart: Counter[str] = Counter()
     for one in ours:
         if (its := other.get(one["task"])) is None:
             continue
@@ -64,7 +66,13 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
         if one["shots"]["asked"] != its["shots"]["asked"]:
             asked = f"{one['shots']['asked']} examples here, {its['shots']['asked']} there"
             found[f"{title}: {asked}"] = None
-    return list(found)
+        for name, words in (("cot", "explained examples"), ("chat", "the chat template")):
+            if bool(one.get(name)) != bool(its.get(name)):
+                found[f"{title}: {words} only {'here' if one.get(name) else 'there'}"] = None
+        if not matched(one["scores"], its["scores"])[0]:
+            apart[title] += 1
+    bare = [f"{title}: no question in common in {n} of its parts" for title, n in apart.items()]
+    return [*found, *bare]
 
 
 def costs(

@@ -89,7 +89,9 @@ class Sitting:
                 chat=options.chat,
             )
         record = _record(leaf, found, time.monotonic() - start)
-        record.update(scoring=engine.scoring, cot=options.explained(leaf.benchmark))
+        record.update(
+            scoring=engine.scoring, cot=options.explained(leaf.benchmark), chat=options.chat
+        )
         if inside := options.inside(leaf.benchmark):
             record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None

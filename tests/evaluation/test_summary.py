@@ -123,6 +123,22 @@ def test_another_scoring_is_told() -> None:
     assert differing(ours, theirs) == ["BoolQ: scored by choice_ll here, by gen there"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cot": True}, "BoolQ: explained examples only there"),
+        ({"chat": True}, "BoolQ: the chat template only there"),
+        ({"scores": {"other": 1.0}}, "BoolQ: no question in common in 1 of its parts"),
+    ],
+)
+def test_other_prompts_are_told(changes: dict[str, Any], said: str) -> None:
+    ours = [record("boolq", "all", [1.0])]
+    theirs = [{**ours[0], **changes}]
+    assert differing(ours, theirs) == [said]
+    assert differing(theirs, ours) == [said.replace("there", "here")]
+    assert differing(ours, ours) == []
+
+
 def test_an_earlier_run_of_others() -> None:
     ours = [record("boolq", "all", [1.0, 0.0])]
     earlier = {"arms": [{"arm": "x"}, {"arm": "y"}], "subjects": []}
