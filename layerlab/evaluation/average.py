@@ -13,7 +13,6 @@ official one. A benchmark of one subject is its own average under every rule.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from layerlab.evaluation.benchmark import BENCHMARKS, declared
 from layerlab.evaluation.declaration import Benchmark
@@ -28,7 +27,6 @@ LAWBENCH: Mapping[str, int] = MappingProxyType(
     {"memorization": 2, "understanding": 10, "applying": 8}
 )
 GROUPS = ("examination", "knowledge", "reasoning", "understanding")
-ERROR = "standard error: sqrt(sum (w e)^2) / sum w"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ def official(
     benchmark: str,
     parts: Mapping[str, Mean],
     *,
-    weights: Literal["run", "official"] = "run",
     without: Sequence[str] = (),
 ) -> Average:
     """The official average of a benchmark.
@@ -70,7 +67,6 @@ def official(
 
     Args:
         parts: the mean of every subject that was run, by its name.
-        weights: of a weighted average: the questions really run, or those of the source.
         without: subjects that are left out on purpose, as LawBench's 2-1.
 
     Example:
@@ -80,8 +76,6 @@ def official(
     """
     one = declared(benchmark)
     wanted = [subject.name for subject in one.subjects if subject.name not in without]
-    if one.average == "weighted" and weights == "official":
-        return _by_category(one, parts, wanted)
     if one.average == "weighted":
         shares = {name: parts[name].n for name in wanted if name in parts}
         return weighted(parts, shares, wanted, "subjects, weighted by their questions")
@@ -153,22 +147,6 @@ def group_means(parts: Mapping[str, Mean]) -> dict[str, Average]:
         **headed(parts, groups),
         "general": macro(parts, list(groups), "benchmarks"),
     }
-
-
-def _by_category(one: Benchmark, parts: Mapping[str, Mean], wanted: Sequence[str]) -> Average:
-    """Means of categories by the questions in them, averaged by the source's weights."""
-    means, missing = {}, []
-    for category in FINEVAL:
-        names = [name for name in wanted if one[name].category == category]
-        missing += [name for name in names if name not in parts]
-        there = [parts[name] for name in names if name in parts]
-        if there:
-            means[category] = combined(there, [float(part.n) for part in there])
-    what = "parts, (305 Accounting + 334 Certificate + 207 Economy + 305 Finance) / 1151"
-    found = weighted(means, FINEVAL, list(FINEVAL), what)
-    lacking = f"; not run: {', '.join(missing)}" if missing else ""
-    formula = found.formula.partition("; not run")[0] + lacking
-    return Average(found.mean, formula, len(means), tuple(missing))
 
 
 def _told(found: Average, one: Benchmark, without: Sequence[str]) -> Average:

@@ -65,7 +65,6 @@ class Keeper:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.found = 0
 
     def load(self, name: str) -> dict[str, Any] | None:
         """What was kept under a key; None where there is nothing, or nothing whole.
@@ -82,7 +81,6 @@ class Keeper:
             kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {error}; delete it and type it again") from None
-        self.found += 1
         return kept
 
     def save(

@@ -92,20 +92,6 @@ def test_what_was_not_run_is_named(name: str) -> None:
     assert math.isnan(nothing.mean.value) and nothing.parts == 0
 
 
-def test_the_sources_weights_of_fineval_when_asked_for() -> None:
-    subjects = declared("fineval").subjects
-    assert {one.category for one in subjects} == set(FINEVAL)
-    values = {"Accounting": 0.1, "Certificate": 0.2, "Economy": 0.3, "Finance": 0.4}
-    parts = {one.name: Mean(values[one.category], 0.1, 5) for one in subjects}
-    found = official("fineval", parts, weights="official")
-    expected = (305 * 0.1 + 334 * 0.2 + 207 * 0.3 + 305 * 0.4) / 1151
-    assert found.mean.value == pytest.approx(expected)
-    assert "(305 Accounting + 334 Certificate + 207 Economy + 305 Finance) / 1151" in found.formula
-    del parts["auditing"]
-    part = official("fineval", parts, weights="official")
-    assert part.missing == ("auditing",) and part.formula.endswith("not run: auditing")
-
-
 def test_the_questions_of_fineval_are_those_that_the_source_weighs(data: object) -> None:
     from layerlab.evaluation.reader import rows
 
