@@ -58,8 +58,8 @@ def vocabulary(
     """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
     from rich.console import Console
 
-    from layerlab.adaptation.change import PROOF, Asked, change
     from layerlab.adaptation.drawing import drawn
+    from layerlab.adaptation.tokenizer import PROOF, Asked, change
 
     asked = Asked(
         tokenizer=tokenizer,

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 from layerlab import UserError
 from layerlab.adaptation import command
-from layerlab.adaptation.change import parsed
 from layerlab.adaptation.published import TABLE, questions
+from layerlab.adaptation.tokenizer import parsed
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
 from tests.forked import python
 
@@ -59,7 +59,7 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("proved\n332 entries are now 352: 20 added, 0 removed\n")
     assert "published: pangu23, Table 7" in said.stdout and "empty is left out" in said.stdout
-    assert "extending base" in said.stderr
+    assert "extending it" in said.stderr
     found = json.loads((place / "out" / "proof.json").read_text("utf-8"))
     assert found["holds"] and found["terms"]["terms"] == 2
     assert [one["new"]["texts"] for one in found["texts"]] == [1, len(GENERAL), 2]
@@ -75,6 +75,12 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
     said = typed(place, *asked(place, "+20", "--json", "--quiet"))
     assert (said.returncode, said.stderr) == (0, "")
     assert json.loads(said.stdout)["published"] == {}
+
+
+def test_a_text_that_is_read_in_place_of_another_is_called_so(place) -> None:
+    said = typed(place, *asked(place, "+4", "--against", "law-zh", "--json", "--quiet"))
+    names = [one["name"] for one in json.loads(said.stdout)["texts"]]
+    assert names == ["law.txt", "python-docs in place of law-zh"]
 
 
 def test_a_vocabulary_is_cut_down(place) -> None:
@@ -103,6 +109,7 @@ def test_what_cannot_be_done_is_one_line(place, monkeypatch) -> None:
     (place / "terms.txt").write_text("\n")
     said = refused(*asked(place, "+4", "--terms", "terms.txt"))
     assert said.endswith("terms.txt holds no terms; write one on each line")
+    assert "there is no text 'jec-qa'" in refused(*asked(place, "+4", "--corpus", "jec-qa"))
     monkeypatch.setenv("LAYERLAB_DATA", str(place))
     said = refused(*asked(place, "+4", "--against", "jec-qa"))
     assert "jec-qa is not here: LAYERLAB_DATA names no folder with agieval" in said

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -52,6 +52,23 @@ class Asked:
     field: str = "text"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What a tokenizer is changed and proved on; each text is read once.
+
+    Attributes:
+        learned: what is learned or counted on.
+        proved: sets of texts by their names.
+        jec_qa: whether it is proved on the questions of JEC-QA as well, beside the source's table.
+        terms: expressions that should take few tokens.
+    """
+
+    learned: Iterable[str]
+    proved: Mapping[str, Iterable[str]]
+    jec_qa: bool = False
+    terms: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class Changed:
     """A tokenizer made of another, and the proof.
@@ -72,38 +89,60 @@ def change(asked: Asked, out: Path, say: Say) -> Changed:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
     check_folder(out, WHAT, _is_ours)
-    base, added, size = load_tokenizer(asked.tokenizer), *parsed(asked.size)
+    parsed(asked.size)
     terms = _terms(asked.terms)
+    base = load_tokenizer(asked.tokenizer)
+    others = [name for name in asked.against if name != JEC_QA]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         spools: dict[str, Spool] = {}
-        for number, name in enumerate(dict.fromkeys((*asked.corpus, *asked.against))):
-            if name != JEC_QA:
-                say(f"reading {name}")
-                given = opened(Source(text=name, field=asked.field))
-                for note in given.notes:
-                    say(note)
-                file = folder / str(number)
-                spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
-        texts = {name: _texts(spool) for name, spool in spools.items()}
-        learned = chain.from_iterable(_texts(spools[name]) for name in asked.corpus)
-        exam = questions() if JEC_QA in asked.against else []
-        if exam:
-            texts[JEC_QA] = iter(exam)
-        say(f"{'extending' if added else 'pruning'} {asked.tokenizer}")
-        kept = coverage = None
-        if added:
-            words = extend(base, learned, size)
-        else:
-            pruned = prune(base, learned, size)
-            words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
-        say("proving it")
-        proof = prove(base, words, texts, terms=terms, coverage=coverage)
-        if exam:
-            proof = replace(proof, published=_beside(base, words, exam))
-    changed = Changed(words, proof, kept)
+        labels: dict[str, str] = {}
+        for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
+            say(f"reading {name}")
+            given = opened(Source(text=name, field=asked.field))
+            for note in given.notes:
+                say(note)
+            file = folder / str(number)
+            spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
+            labels[name] = name if given.name == name else f"{given.name} in place of {name}"
+        texts = Texts(
+            learned=chain.from_iterable(_texts(spools[name]) for name in asked.corpus),
+            proved={labels[name]: _texts(spool) for name, spool in spools.items()},
+            jec_qa=JEC_QA in asked.against,
+            terms=terms,
+        )
+        changed = remade(base, asked.size, texts, say)
     write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _is_ours)
     return changed
+
+
+def remade(
+    base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Say = lambda text: None
+) -> Changed:
+    """Extend or prune a tokenizer, and prove it.
+
+    Args:
+        size: "+1600" adds entries, "8000" leaves so many.
+        say: is told what is done.
+
+    Raises:
+        UserError: the tokenizer, a text or the size is none that can be used.
+    """
+    added, number = parsed(size)
+    exam = questions() if texts.jec_qa else []
+    say("extending it" if added else "pruning it")
+    kept = coverage = None
+    if added:
+        words = extend(base, texts.learned, number)
+    else:
+        pruned = prune(base, texts.learned, number)
+        words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
+    say("proving it")
+    sets = {**texts.proved, **({JEC_QA: exam} if exam else {})}
+    proof = prove(base, words, sets, terms=texts.terms, coverage=coverage)
+    if exam:
+        proof = replace(proof, published=_beside(base, words, exam))
+    return Changed(words, proof, kept)
 
 
 def parsed(size: str) -> tuple[bool, int]:
