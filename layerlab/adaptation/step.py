@@ -24,7 +24,7 @@ from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.replay import Reading
 from layerlab.adaptation.section import EmbeddingSection, StepSection
 from layerlab.adaptation.stage import MODEL, WORDS, Shelf, Stage
-from layerlab.adaptation.tokenizer import PROOF, Texts, changed_on
+from layerlab.adaptation.tokenizer import PROOF, Texts, remade
 from layerlab.adaptation.trial import Choice, embed
 from layerlab.adaptation.tuning import tune
 from layerlab.disk import write_folder
@@ -98,9 +98,7 @@ def vocabulary(place: Place) -> Json:
             proved[f"{name} ({kind})"] = texts_of(spool)
             proved[f"{name} ({kind}, held out)"] = texts_of(held)
         texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
-        made = changed_on(
-            place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5)
-        )
+        made = remade(place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5))
     told = made.proof.to_json()
 
     def fill(empty: Path) -> None:
