@@ -55,12 +55,14 @@ PLACES = {
     "by": "component, layer, pair (of components), cross (component and layer)",
     "part": "what was rounded, alone",
     "component": "part of the block",
+    "position": "of the token in the text, from 0; long texts are reported in part",
+    "token": "the token as text",
     "mode": "as-run (float32 where the code asks for it) or flat (every result in the format)",
 }
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
 LAYERS = {
     **dict.fromkeys(
-        ("diversity", "dimension", "stream", "lipschitz", "rounding"),
+        ("diversity", "dimension", "stream", "lipschitz", "rounding", "saliency"),
         "0 is the embedding output, 1 the first block",
     ),
     "condition": "1 is the first block",
@@ -145,6 +147,8 @@ def page(measure: Measure) -> str:
             ("column", "meaning"), [(f"`{k}`", v) for k, v in {**per, **measure.columns}.items()]
         ),
     ]
+    if measure.use:
+        parts += ["## Use", measure.use]
     if measure.options:
         options = [
             (f"`{name}`", f"`{value!r}`", str(measure.domain(name) or "anything"))

@@ -323,6 +323,19 @@ def _declared(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[
     return entries
 
 
+def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, Any]:
+    """What measures gave to be drawn: by measure, then by model."""
+    found = {
+        measure.name: {
+            part.card["name"]: part.found.pictures[measure.name]
+            for part in parts
+            if measure.name in part.found.pictures
+        }
+        for measure in measures
+    }
+    return {name: pictures for name, pictures in found.items() if pictures}
+
+
 def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
     """All but the tables and what follows from them: enough to repeat the inspection."""
     return {
@@ -367,5 +380,6 @@ def _report(parts: Sequence[_Part], job: Job) -> Report:
             if finding.detail is not None and finding.wanted in pictures
         },
         "notes": notes(frames, head["models"]),
+        "pictures": _pictures(parts, job.measures),
     }
     return Report(content, frames)

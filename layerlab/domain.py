@@ -12,6 +12,8 @@ KINDS: Mapping[Any, str] = {
     float: "a number",
     str: "a text",
     int | None: "None or a whole number",
+    str | None: "None or a text",
+    str | int | None: "None, a text or a whole number",
 }
 
 

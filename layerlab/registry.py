@@ -39,6 +39,7 @@ ORDER = (
     "attribution",
     "gradients",
     "condition",
+    "saliency",
 )
 # What is measured when formats are asked for; gradients only when they are, too.
 ROUNDING = ("rounding", "logits", "attribution", "condition")

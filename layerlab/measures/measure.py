@@ -112,11 +112,17 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The options a measure was given, and the memory it may keep between layers."""
+    """The options a measure was given, and the memory it may keep between layers.
+
+    Attributes:
+        notes: remarks beside the rows.
+        picture: what a report draws besides the rows: a `kind`, and what JSON can hold.
+    """
 
     options: Mapping[str, Any]
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    picture: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,7 @@ class Measure:
         plot: the columns that are drawn, the most telling first.
         options: what a user may set, with what it is when nobody does.
         domains: which values an option takes, where it is not every one of its default's kind.
+        use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
 
     name: str
@@ -159,6 +166,7 @@ class Measure:
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
     default: bool = True
+    use: str = ""
 
     def given(self, **options: Any) -> "Measure":
         """The same measure with other options.

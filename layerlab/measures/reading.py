@@ -46,6 +46,7 @@ class Readings:
         rows: of each measure.
         refused: measures without a reading on this model, and why.
         notes: remarks of measures that do have readings.
+        pictures: what a measure gave to be drawn besides its rows.
         loss_nats: mean next-token loss per sequence.
         faults: layers whose output was not finite, and what was found.
     """
@@ -53,6 +54,7 @@ class Readings:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
+    pictures: dict[str, dict[str, Any]] = field(default_factory=dict)
     loss_nats: list[float] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
 
@@ -275,11 +277,14 @@ class _Reader:
 
     def _settle(self, measure: Measure, found: Trace) -> None:
         """Refuse a measure without a row, and keep the remarks of one that has some."""
-        notes = self.runs[measure.name].notes
+        run = self.runs[measure.name]
         if not self.found.rows[measure.name]:
             self.refuse(measure, self._why(measure, found))
-        elif notes:
-            self.found.notes[measure.name] = list(notes.values())
+            return
+        if run.notes:
+            self.found.notes[measure.name] = list(run.notes.values())
+        if run.picture:
+            self.found.pictures[measure.name] = run.picture
 
     def _why(self, measure: Measure, found: Trace) -> str:
         notes = self.runs[measure.name].notes

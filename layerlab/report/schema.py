@@ -22,6 +22,7 @@ _PARTS: dict[str, Any] = {
     "findings": [],
     "details": {},
     "notes": [],
+    "pictures": {},
 }
 # A card's entry is None where the model has none; these two are lists and flags.
 _CARD: dict[str, Any] = {

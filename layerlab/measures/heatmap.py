@@ -1,0 +1,66 @@
+"""A matrix token x channel as a picture: channels in bins, values in bytes, as many as fit."""
+
+import base64
+import zlib
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.shapes import Hidden
+
+# Tokens x bins of a picture, over its layers: about 350 kB of text where nothing repeats.
+CELLS = 262_144
+FEWEST_BINS = 8
+LEVELS = 255
+
+Binned = Float[Tensor, "token bin"]
+
+
+def binned(gradient: Hidden, bins: int) -> Binned:
+    """Mean saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
+
+    Source: Own.
+    Unit: that of the saliency.
+
+    Example:
+        >>> binned(torch.tensor([[1.0, -3.0, 2.0, 0.0]]), 2).tolist()
+        [[2.0, 1.0]]
+    """
+    width = gradient.shape[1]
+    place = torch.arange(width, device=gradient.device) * bins // width
+    sums = gradient.new_zeros(len(gradient), bins).index_add_(1, place, gradient.abs())
+    return sums / torch.bincount(place, minlength=bins)
+
+
+def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]:
+    """Which layers, at how many bins, fit into a picture: all of them, or some, evenly spaced.
+
+    Source: Own.
+
+    Example:
+        >>> room([0, 1, 2], 10, 64), room(range(41), 1000, 64)[0][:2]
+        (([0, 1, 2], 64), [0, 1])
+    """
+    fitting = CELLS // (len(layers) * tokens)
+    if fitting >= min(FEWEST_BINS, bins):
+        return list(layers), min(bins, fitting)
+    bins = min(FEWEST_BINS, bins)
+    count = min(len(layers), max(2, CELLS // (tokens * bins)))
+    last = len(layers) - 1
+    return [layers[round(number * last / (count - 1))] for number in range(count)], bins
+
+
+def packed(image: Tensor, peak: float) -> str:
+    """Square roots as shares of that of the largest value: bytes by row, deflated, in base64.
+
+    Source: Own.
+
+    Example:
+        >>> zlib.decompress(base64.b64decode(packed(torch.tensor([[4.0, 1.0]]), 4.0))).hex()
+        'ff80'
+    """
+    shares = (image / peak).clamp(0, 1).sqrt() if peak > 0 else torch.zeros_like(image)
+    table = (shares.nan_to_num() * LEVELS).round().to(torch.uint8)
+    return base64.b64encode(zlib.compress(table.numpy().tobytes(), 9)).decode("ascii")

@@ -1,0 +1,381 @@
+"""Which tokens and channels the next token hangs on, at every layer, from one backward pass.
+
+`|d target / d feature|` is a matrix token x channel for each layer. It is reduced while it passes
+(scores per token, means over bins of channels), so nothing of that size outlives its layer; see
+`recompute` for what one question costs. A gradient says what a small change would do: not what the
+model would say without a token.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.domain import Domain
+from layerlab.measures.detail import spelled
+from layerlab.measures.dimension import effective_dimension, gram_eigenvalues
+from layerlab.measures.diversity import centred, precise
+from layerlab.measures.heatmap import binned, packed, room
+from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.prompt import PROBE, Prompt, earlier, prompt
+from layerlab.measures.recompute import differentiated
+from layerlab.measures.subject import Subject
+from layerlab.shapes import Hidden, Scalar
+
+BINS = 64
+SHARE = 0.8
+USE = """\
+`layerlab inspect MODEL MODEL --saliency "The name was"` asks why the models go on as they do,
+and shows their answers side by side; `--target " Anna"` asks about that word instead, `--foil "
+Bob"` why not that one. A word is given with the space before it. Of a word that a tokenizer cuts
+into several tokens, the first is asked about, and the report says so.
+
+Without a text the probe is asked: a name comes three times and is due a fourth time. Tokens of
+the earlier occurrences are underlined in the report and have `earlier` = 1 in the frame: a model
+that looks back has its saliency there.
+
+`--text FILE --measures 'saliency(text=None)'` takes the first sample of a file instead, as one
+of WikiText-2. The Penn Treebank, which the source shows, is read from your own copy in the same
+way.
+
+*Cost.* One forward and one backward serve all layers, and each block is computed once more on
+the way back: about as long as three forwards. Kept are token x width per layer, what one block
+needs for its own gradient, and the logits of one position; of models that cannot be trained with
+gradient checkpointing, everything between. Reported are at most `tokens` positions, those with
+the largest share of a layer's saliency, and a picture of at most 262,144 cells per model, in
+which channels are joined into bins.
+
+*Reading it.* A gradient says what a small change would do; what the model would say without a
+token is another question. Sizes differ from model to model with the scale of their features:
+compare shares, or input x gradient, which has the unit of the target."""
+
+TokenVector = Float[Tensor, " token"]
+Vocabulary = Float[Tensor, " vocab"]
+
+
+def objective(
+    logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
+) -> Scalar:
+    """What is differentiated: how much the model is for a token, or for it against a rival.
+
+    z_target,  or  log softmax(z)_target;  with a foil  z_target - z_foil  in both cases
+
+    Source: simonyan13, section 3; yin22, section 3.
+    Unit: that of the logits, or nats.
+
+    Example:
+        >>> objective(torch.tensor([3.0, 1.0, 0.0]), 0, 1).item()
+        2.0
+    """
+    if foil is not None:
+        return logits[target] - logits[foil]
+    return logits.log_softmax(0)[target] if probability else logits[target]
+
+
+def absolute(gradient: Hidden) -> TokenVector:
+    """Sum of the saliency over channels: the most that a change of every feature by 1 could do.
+
+    L1_t = sum_c |g_tc|
+
+    0 means that nothing hangs on the token at this layer.
+
+    Source: simonyan13, section 3; pangu23, section 5.2.
+    Unit: that of the target, per unit of the features.
+    """
+    return gradient.abs().sum(1)
+
+
+def euclidean(gradient: Hidden) -> TokenVector:
+    """Length of a token's gradient: the most that a change of length 1 could do.
+
+    L2_t = sqrt(sum_c g_tc^2)
+
+    Source: simonyan13, section 3.
+    Unit: that of the target, per unit of the features.
+    """
+    return torch.linalg.vector_norm(gradient, dim=1)
+
+
+def product(stream: Hidden, gradient: Hidden) -> TokenVector:
+    """Input x gradient: what the target would lose, to first order, were the token's features 0.
+
+    P_t = sum_c x_tc g_tc
+
+    Over all tokens it is the derivative of the target along the features themselves. It has a
+    sign: above 0 speaks for the target.
+
+    Source: shrikumar16, section 2.
+    Unit: that of the target.
+    """
+    return (stream * gradient).sum(1)
+
+
+def alikeness(stream: Hidden) -> TokenVector:
+    """Mean cosine of each token with the others; its mean over tokens is that of `diversity`.
+
+    cos_t = (x_t/|x_t| . sum_i x_i/|x_i| - 1) / (n - 1)
+
+    1 means that all point the same way, 0 what random directions give. A token of zeros has no
+    value.
+
+    Source: ethayarajh19, section 3.
+    Unit: none.
+    """
+    wide = precise(stream)
+    scaled = wide / wide.abs().amax(1, keepdim=True)
+    directions = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    known = directions.isfinite().all(1)
+    others = max(int(known.sum()) - 1, 1)
+    return (directions @ directions[known].sum(0) - 1) / others
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What is kept of one layer."""
+
+    width: int
+    scores: dict[str, Tensor]
+    image: Tensor
+    dimension: float
+
+
+@dataclass(kw_only=True)
+class Saliency:
+    """The readings of every layer, and what the model said at the position asked at.
+
+    Attributes:
+        logits: of the whole vocabulary, there.
+    """
+
+    prompt: Prompt
+    target: int
+    logits: Tensor
+    layers: dict[int, Reading] = field(default_factory=dict)
+
+
+def saliency(
+    subject: Subject,
+    asked: Prompt,
+    *,
+    probability: bool = False,
+    bins: int = BINS,
+    sample: int = 512,
+    again: bool = True,
+) -> Saliency:
+    """The saliency of every layer, reduced, from one forward and one backward pass.
+
+    S_tc = |d target / d h_tc|
+
+    Source: pangu23, section 5.2.
+    Unit: that of the target, per unit of the features.
+
+    Args:
+        probability: of the logarithm of the probability instead of the logit.
+        bins: of channels; no more than there are channels.
+        sample: tokens, evenly spaced, whose effective dimension is read.
+        again: as for `recompute.differentiated`.
+
+    Raises:
+        NotApplicable: the model has no gradient.
+    """
+    stack, found = subject.stack, dict[int, Reading]()
+    assert not isinstance(stack, str)
+    chosen = list(asked.target[:1])
+
+    def ask(logits: Tensor) -> Tensor:
+        if not chosen:
+            chosen.append(int(logits.argmax()))
+        return objective(logits, chosen[0], asked.foil, probability=probability)
+
+    def keep(layer: int, stream: Tensor, gradient: Tensor) -> None:
+        found[layer] = _reduced(stream, gradient, min(bins, stream.shape[1]), sample)
+
+    logits = differentiated(
+        subject.model, stack, asked.tokens, asked.position, ask, keep, again=again
+    )
+    layers = dict(sorted(found.items()))
+    return Saliency(prompt=asked, target=chosen[0], logits=logits.cpu(), layers=layers)
+
+
+def _reduced(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading:
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    wide, features = gradient.to(dtype), stream.to(dtype)
+    scores = {
+        "l1": absolute(wide),
+        "l2": euclidean(wide),
+        "product": product(features, wide),
+        "cosine": alikeness(stream),
+    }
+    step = -(-len(stream) // sample)
+    eigenvalues = gram_eigenvalues(centred(stream[::step]))
+    return Reading(
+        width=stream.shape[1],
+        scores={name: score.double().cpu() for name, score in scores.items()},
+        image=binned(wide, bins).cpu(),
+        dimension=float(effective_dimension(eigenvalues, SHARE)),
+    )
+
+
+def read(whole: Whole, run: Run) -> Iterator[Row]:
+    """One row per layer and token; the picture goes to the run.
+
+    Source: Own.
+
+    Raises:
+        NotApplicable: the model has no gradient.
+        UserError: a text, a token or a position that does not fit the model.
+    """
+    subject, options = whole.subject, run.options
+    asked = prompt(subject, options, whole.sequences)
+    whole.begin(1)
+    whole.step("one forward, one backward")
+    found = saliency(
+        subject,
+        asked,
+        probability=options["of"] == "log-probability",
+        bins=options["bins"],
+        sample=options["tokens"],
+    )
+    positions = _kept(found, options["tokens"])
+    words = spelled(subject, asked.tokens[positions])
+    run.picture.update(_picture(subject, found, positions, words, options["of"]))
+    run.notes.update(_remarks(asked, len(positions)))
+    recurring = set(earlier(asked))
+    for layer, reading in found.layers.items():
+        for position, word in zip(positions, words, strict=True):
+            row = {name: float(score[position]) for name, score in reading.scores.items()}
+            yield {
+                "layer": layer,
+                "position": position,
+                "token": word,
+                **row,
+                "dimension": reading.dimension,
+                "earlier": float(position in recurring),
+            }
+
+
+def _kept(found: Saliency, most: int) -> list[int]:
+    """All positions of a short prompt, else those with the largest share of a layer's saliency."""
+    length = len(found.prompt.tokens)
+    if length <= most:
+        return list(range(length))
+    shares = [
+        reading.scores["l1"] / reading.scores["l1"].sum() for reading in found.layers.values()
+    ]
+    largest = torch.stack(shares).nan_to_num().amax(0)
+    largest[found.prompt.position] = torch.inf
+    return sorted(largest.topk(most).indices.tolist())
+
+
+def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
+    found = {f"word {number}": said for number, said in enumerate(asked.remarks)}
+    if kept < len(asked.tokens):
+        found["kept"] = (
+            f"of {len(asked.tokens)} tokens the {kept} with the largest share of a layer's "
+            "saliency are reported"
+        )
+    return found
+
+
+def _picture(
+    subject: Subject, found: Saliency, positions: list[int], words: list[str], quantity: str
+) -> dict[str, Any]:
+    """The maps of token x bin, as bytes, and what was asked and answered."""
+    readings = list(found.layers.values())
+    bins = min(reading.image.shape[1] for reading in readings)
+    layers, bins = room(list(found.layers), len(positions), bins)
+    images = [found.layers[layer].image[positions] for layer in layers]
+    # Where there is no room for every bin, neighbours are joined.
+    images = [binned(image, bins) for image in images]
+    peaks = [float(image.max()) for image in images]
+    pairs = zip(images, peaks, strict=True)
+    told = [_token(subject, found.logits, token) for token in (found.target, found.prompt.foil)]
+    return {
+        "kind": "saliency",
+        "of": quantity,
+        "length": len(found.prompt.tokens),
+        "position": found.prompt.position,
+        "positions": positions,
+        "tokens": words,
+        "target": told[0],
+        "foil": told[1],
+        "prediction": _token(subject, found.logits, int(found.logits.argmax())),
+        "earlier": earlier(found.prompt),
+        "width": readings[0].width,
+        "bins": bins,
+        "layers": layers,
+        "peaks": peaks,
+        "maps": [packed(image, peak) for image, peak in pairs],
+    }
+
+
+def _token(subject: Subject, logits: Tensor, token: int | None) -> dict[str, Any] | None:
+    """A token with what the model thinks of it."""
+    if token is None:
+        return None
+    (word,) = spelled(subject, torch.tensor([token]))
+    return {
+        "id": token,
+        "token": word,
+        "probability": float(logits.double().softmax(0)[token]),
+        "logit": float(logits[token]),
+        "rank": int((logits > logits[token]).sum()) + 1,
+    }
+
+
+MEASURES = (
+    Measure(
+        name="saliency",
+        title="What the next token hangs on",
+        unit="that of the target, per unit of the features",
+        source="pangu23, section 5.2; simonyan13; shrikumar16; yin22",
+        about=(
+            "How much the target would move with each feature of each token, at every layer: the "
+            "gradient, as large as it is. What is far from 0 is what the model looks at; a foil "
+            "asks why the target and not the other."
+        ),
+        equation=(
+            "S_tc = |d target / d h_tc|,   target = z_y, log softmax(z)_y, or z_y - z_foil\n"
+            "l1_t = sum_c S_tc,   l2_t = sqrt(sum_c S_tc^2),   product_t = sum_c h_tc d target / "
+            "d h_tc"
+        ),
+        per=("layer", "position", "token"),
+        columns={
+            "l1": "sum of the saliency over channels",
+            "l2": "length of the token's gradient",
+            "product": "input x gradient: what the target would lose, to first order, without it",
+            "cosine": "mean cosine of the token's features with those of the others (isotropy)",
+            "dimension": (
+                f"directions with {SHARE:.0%} of the variance of this layer's features, at most "
+                "tokens - 1; the same in all rows of a layer"
+            ),
+            "earlier": "1 where the token belongs to an earlier occurrence of the target",
+        },
+        plot=("l1", "l2", "product", "cosine", "dimension"),
+        better=None,
+        needs=frozenset({"model"}),
+        read=read,
+        options={
+            "text": PROBE,
+            "target": None,
+            "foil": None,
+            "position": -1,
+            "of": "logit",
+            "tokens": 512,
+            "bins": BINS,
+        },
+        domains={
+            "text": Domain(kind=str | None),
+            "target": Domain(kind=str | int | None),
+            "foil": Domain(kind=str | int | None),
+            "of": Domain(kind=str, choices=("logit", "log-probability")),
+            "tokens": Domain(kind=int, least=2),
+            "bins": Domain(kind=int, least=1),
+        },
+        default=False,
+        use=USE,
+    ),
+)
