@@ -14,8 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from layerlab import UserError
 from layerlab.evaluation.benchmark import BENCHMARKS, declared
 from layerlab.evaluation.document import COLUMNS, splits
+from layerlab.evaluation.metrics.matthews import matthews
 from layerlab.evaluation.prompt import Manner
 from layerlab.evaluation.task import BY_HAND, FOLDER, files
+from layerlab.evaluation.tasks.choice import correlation
 from tests.evaluation.written import boolq, exam, financeiq, lines
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -164,9 +166,16 @@ def test_ax_b_gives_a_correlation_beside_its_accuracy(engine: Any, folder: Path)
         for place, label in enumerate(labels)
     ]
     lines(folder / "superglue/AX-b/AX-b.jsonl", *rows)
-    found = run(engine, "layerlab_ax_b_all")["results"]["layerlab_ax_b_all"]
-    assert 0 <= found["score,none"] <= 1
-    assert -1 <= found["mcc,none"] <= 1 or math.isnan(found["mcc,none"])
+    found = run(engine, "layerlab_ax_b_all")
+    samples, numbers = found["samples"]["layerlab_ax_b_all"], found["results"]["layerlab_ax_b_all"]
+    pairs = [sample["mcc"] for sample in samples]
+    assert [right for right, _ in pairs] == [0, 1] * 3
+    for (right, likely), sample in zip(pairs, samples, strict=True):
+        likelihoods = [response[0][0] for response in sample["resps"]]
+        assert likely == likelihoods.index(max(likelihoods))
+        assert sample["score"] == float(right == likely)
+    assert numbers["mcc,none"] == matthews(*zip(*pairs, strict=True))
+    assert correlation([(0, 0), (1, 1), (0, 1), (1, 1)]) == pytest.approx(1 / math.sqrt(3))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,6 +17,7 @@ from layerlab.evaluation.marking import (
     likeliest,
     summary,
 )
+from layerlab.evaluation.metrics.matthews import matthews
 from layerlab.evaluation.metrics.rouge import rouge
 from layerlab.evaluation.metrics.words import JIEBA, LATIN
 from layerlab.evaluation.prompt import Manner
@@ -73,6 +74,12 @@ def choice_and_matthews(
     """The same, with what a correlation of all answers is made of."""
     pair = (document["gold"][0], likeliest(_likelihoods(results)))
     return {**choice(document, results), "mcc": pair}
+
+
+def correlation(pairs: Sequence[tuple[int, int]]) -> float:
+    """Matthews correlation of the right choices and the likeliest."""
+    right, likely = zip(*pairs, strict=True)
+    return matthews(right, likely)
 
 
 def letter(document: Document, results: Sequence[str]) -> dict[str, float]:
