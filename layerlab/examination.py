@@ -158,12 +158,14 @@ def _asked(
         for model in question.models:
             with quiet():
                 loaded = _loaded(question, model)
+            facts = loaded.facts()  # once: all weights are read for their hash
             for arithmetic in question.arithmetics:
-                arm = _arm(loaded, arithmetic, arms)
+                arm = _arm(facts, arithmetic, arms)
                 arms.append(arm)
                 sit = sitting.Sitting(
                     arm=arm["arm"],
                     subject=loaded,
+                    weights=facts["weights_hash"],
                     arithmetic=arithmetic,
                     options=question.options,
                     keeper=keeper,
@@ -227,13 +229,13 @@ def _loaded(question: Question, model: Any) -> Subject:
 
 
 def _arm(
-    loaded: Subject, arithmetic: Arithmetic, others: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any], arithmetic: Arithmetic, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """A model in an arithmetic, with a name that no other has."""
-    name = loaded.name + (f" in {arithmetic.name}" if arithmetic.name else "")
+    name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")
     taken = [one["arm"] for one in others]
     unique = name if name not in taken else f"{name} ({len(taken) + 1})"
-    return {"arm": unique, "model": loaded.name, "precision": arithmetic.name, **loaded.facts()}
+    return {"arm": unique, "model": facts["name"], "precision": arithmetic.name, **facts}
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -163,7 +163,7 @@ def test_what_is_kept_is_not_taken_for_something_else(
     speaking.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     model: Any = candidate(512).model
     if changed == "weights on disk":
-        monkeypatch.setattr(sitting, "weights_hash", lambda subject: None)
+        monkeypatch.setattr("layerlab.measures.subject.weights_hash", lambda subject: None)
 
     def keys() -> set[str]:
         layerlab.evaluate(
@@ -238,6 +238,22 @@ def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     differences = seen[seen.title == "BoolQ"]
     assert len(differences) == 2 and differences.n.tolist() == [4, 4]
     assert "What a precision costs" in found.told()
+
+
+def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerlab.measures import subject as module
+
+    hashed: list[str] = []
+    plain = module.weights_hash
+
+    def counted(subject: Any) -> str | None:
+        hashed.append(subject.name)
+        return plain(subject)
+
+    monkeypatch.setattr(module, "weights_hash", counted)
+    monkeypatch.setattr(sitting, "weights_hash", counted, raising=False)
+    found = run(shelf, "boolq", format="bf16", limit=1)
+    assert len(found.content["arms"]) == 2 and len(hashed) == 1
 
 
 @pytest.mark.parametrize("scoring", ["mean_nll", "gen"])

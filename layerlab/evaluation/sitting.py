@@ -18,7 +18,7 @@ from layerlab.evaluation.option import Options
 from layerlab.evaluation.precision import Arithmetic
 from layerlab.evaluation.score import Mean, mean
 from layerlab.evaluation.task import FOLDER as TASKS
-from layerlab.measures.subject import Subject, weights_hash
+from layerlab.measures.subject import Subject
 
 __all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
 
@@ -47,10 +47,12 @@ class Sitting:
 
     Attributes:
         arm: what tables call it.
+        weights: their hash; None where they are not in memory as a whole.
     """
 
     arm: str
     subject: Subject
+    weights: str | None
     arithmetic: Arithmetic
     options: Options
     keeper: Keeper
@@ -118,7 +120,7 @@ class Sitting:
         told += json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         # Weights that are not in memory as a whole are known by where they came from.
-        known = weights_hash(self.subject) or f"{self.subject.source} {self.subject.revision}"
+        known = self.weights or f"{self.subject.source} {self.subject.revision}"
         return f"{known} {digest} {model.dtype}"
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
