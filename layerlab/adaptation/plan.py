@@ -114,6 +114,10 @@ def _stages(name: str, recipe: Recipe) -> list[Stage]:
 
 def _vocabulary(arm: Planned) -> None:
     recipe = arm.recipe
+    if recipe.vocabulary is not None and recipe.vocabulary.jec_qa:
+        from layerlab.adaptation.published import questions
+
+        questions()  # which says at once that they are not here
     arm.add("vocabulary", _plain(recipe.vocabulary), "text", "words", gives=("words",))
     starts = _plain(recipe.embedding) if recipe.embedding else {}
     arm.add("embedding", starts, "text", "model", "words", gives=("model",))

@@ -181,3 +181,13 @@ def test_near_copies_need_their_package_before_anything_runs(
     with pytest.raises(UserError, match=r"found by datasketch, which .* or ask for near = 0"):
         planned(recipe_of(content))
     assert planned(recipe_of({**content, "clean": {"near": 0}}))
+
+
+def test_questions_that_are_not_here_are_missed_before_anything_runs(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    content = recipe(tmp_path)
+    content["vocabulary"]["jec_qa"] = True
+    with pytest.raises(UserError, match="jec-qa is not here: LAYERLAB_DATA names no folder with"):
+        planned(recipe_of(content))
