@@ -18,7 +18,6 @@ from layerlab.domain import shown
 from layerlab.training.batch import IGNORED
 from layerlab.training.encoding import byte_ends
 from layerlab.training.evaluation import resting
-from layerlab.training.source import Piece
 from layerlab.training.words import engine, entries
 
 CONTEXT = 1024
@@ -162,18 +161,6 @@ def bits_per_byte(
             for first in range(0, len(pool), size):
                 reading.add(pool[first : first + size], model)
     return reading.result()
-
-
-def whole(pieces: Iterable[Piece]) -> Iterator[str]:
-    """Whole documents from the pieces of a source."""
-    parts: list[str] = []
-    for piece in pieces:
-        if piece.first and parts:
-            yield "".join(parts)
-            parts = []
-        parts.append(piece.text)
-    if parts:
-        yield "".join(parts)
 
 
 @dataclass(frozen=True)

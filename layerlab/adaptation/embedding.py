@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab import UserError
 from layerlab.adaptation.special import renumbered
 from layerlab.adaptation.spelling import named, spelled
-from layerlab.adaptation.start import Rows, Start, check_start, seeded
+from layerlab.adaptation.start import Beginning, Rows, Start, seeded
 from layerlab.domain import shown
 from layerlab.training.words import entries
 
@@ -89,27 +89,23 @@ def resize(
     model: Any,
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
+    beginning: Beginning | None = None,
     *,
-    input: str = "mean",
-    head: str = "mean-resizing",
     kept: Sequence[int] | None = None,
-    seed: int = 0,
 ) -> Resized:
     """Give a model the rows of a new tokenizer, in place.
 
     Args:
         base: the tokenizer that the model has now.
         new: the one that it gets: the base's tokens, and more behind them; or with `kept` some.
-        input: how new rows of the embedding begin, one of `start.STARTS`.
-        head: how those of the head do; a head that is tied to the embedding follows it.
+        beginning: of new rows.
         kept: ids of the base in the order in which the new tokenizer begins with them.
-        seed: of what is drawn; models of layerlab draw from streams of their own.
 
     Raises:
         UserError: the tokenizers do not belong together or to the model, or its embedding is of a
             kind that cannot be resized.
     """
-    return Resizing(model, base, new, kept).carry_out(input=input, head=head, seed=seed)
+    return Resizing(model, base, new, kept).carry_out(beginning or Beginning())
 
 
 class Resizing:
@@ -168,13 +164,12 @@ class Resizing:
         return [found.get(number, []) for number in self.fresh]
 
     @torch.no_grad()
-    def carry_out(self, *, input: str, head: str, seed: int = 0) -> Resized:
+    def carry_out(self, beginning: Beginning) -> Resized:
         """Put the new rows into the model; also after it was done in another way."""
-        check_start("input", input)
-        check_start("head", head)
-        head = input if self.tied else head
+        input = beginning.input
+        head = input if self.tied else beginning.head
         device = self.before["input"].weight.device
-        with seeded(seed, device):
+        with seeded(beginning.seed, device):
             found = {"input": self._made("input", input, self.embedding)}
             found["head"] = self._made("head", head, self.head)
         self._install(found)

@@ -45,25 +45,28 @@ def embed(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Give a model another tokenizer; bits per byte before any training, for every start."""
-    from layerlab.adaptation.start import check_start
+    from layerlab.adaptation import trial
     from layerlab.disk import check_folder, write_folder
 
-    check_start("input", input)
-    check_start("head", head)
+    choice = trial.Choice(input=input, head=head, seed=seed, context=context)
     check_folder(out, "model", _ours)
-    from layerlab.adaptation import trial
     from layerlab.adaptation.importer import load_tokenizer
     from layerlab.builtin import SAMPLE
     from layerlab.measures import checkpoint
     from layerlab.measures.subject import subject
     from layerlab.training.section import Source
+    from layerlab.training.source import opened
 
-    given = {one: one for one in text} if text else {SAMPLE.name: str(SAMPLE)}
-    texts = {name: trial.sampled(Source(text=one)) for name, one in given.items()}
-    found = subject(model, device=device, dtype=dtype)
-    base, new = _fast(found.tokenizer, model), load_tokenizer(tokenizer)
-    choice = trial.Choice(input=input, head=head, seed=seed, context=context)
-    done = trial.embed(found.model, base, new, texts, choice, _silent if quiet else _told)
+    say = _silent if quiet else _told
+    texts = {}
+    for one in text or [str(SAMPLE)]:
+        given = opened(Source(text=one))
+        for note in given.notes:
+            say(note)
+        texts[given.name if text else SAMPLE.name] = trial.sampled(given)
+    new, found = load_tokenizer(tokenizer), subject(model, device=device, dtype=dtype)
+    base = _fast(found.tokenizer, model)
+    done = trial.embed(found.model, base, new, texts, choice, say)
 
     def fill(folder: Path) -> None:
         found.model.save_pretrained(folder)
@@ -78,7 +81,7 @@ def embed(
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
-    console.print(_table(done))
+    console.print(_table(done, console.width))
     console.print(f"{done.resized.told()}\nThe model: {out}", soft_wrap=True)
 
 
@@ -106,21 +109,18 @@ def _fast(words: Any, name: str) -> Any:
     )
 
 
-def _table(done: Any) -> Any:
+def _table(done: Any, width: int) -> Any:
     """A row for the base and for each way; the last one stays."""
-    from rich.table import Table
-    from rich.text import Text
+    from layerlab.terminal import grids, plain
 
     names = list(done.before)
-    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    for heading in ("input", "head", *(f"bits per byte, {name}" for name in names)):
-        table.add_column(Text(heading), justify="left" if heading in ("input", "head") else "right")
-    table.add_row("before", "", *(_bits(done.before[name]) for name in names))
+    rows: list[Any] = [["before", "", *(_bits(done.before[name]) for name in names)]]
     for way in done.ways:
-        style = "bold" if way is done.ways[-1] else None
         cells = (_bits(way.bits[name], done.before[name]) for name in names)
-        table.add_row(way.input, way.head, *cells, style=style)
-    return table
+        rows.append([way.input, way.head, *cells])
+    rows[-1] = [plain(cell, "bold") for cell in rows[-1]]
+    headings = ("input", "head", *(f"bits per byte, {name}" for name in names))
+    return grids(headings, rows, headings[:2], width)
 
 
 def _bits(one: Any, before: Any = None) -> str:

@@ -37,17 +37,27 @@ class Rows:
         return Rows(self.weight[rows], None if self.bias is None else self.bias[rows])
 
 
-def check_start(name: str, value: Any) -> None:
-    """Refuse a start that is not known.
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """How new rows begin.
 
-    Raises:
-        UserError: it is none of `STARTS`.
+    Attributes:
+        input: those of the embedding, one of `STARTS`.
+        head: those of the head; one that is tied to the embedding follows it.
+        seed: of what is drawn; models of layerlab draw from streams of their own.
     """
-    if value not in STARTS:
-        raise UserError(
-            f"the start of the {name} rows is {shown(value)}; expected {', '.join(STARTS)}: "
-            f"type --{name} mean"
-        )
+
+    input: str = "mean"
+    head: str = "mean-resizing"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("input", self.input), ("head", self.head)):
+            if value not in STARTS:
+                raise UserError(
+                    f"the start of the {name} rows is {shown(value)}; expected "
+                    f"{', '.join(STARTS)}: type --{name} mean"
+                )
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """What each way to begin new rows costs before any training: bits per byte, before and after."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.bits import Bits, bits_per_byte, whole
+from layerlab.adaptation.bits import Bits, bits_per_byte
 from layerlab.adaptation.embedding import Resized, Resizing, kept_of
-from layerlab.adaptation.start import STARTS, check_start
-from layerlab.training.section import Source
-from layerlab.training.source import opened
+from layerlab.adaptation.start import STARTS, Beginning
+from layerlab.training.source import Text
+from layerlab.training.spool import spooled
 
 # Bytes of each text that are read, once for every way.
 LIMIT = 200_000
@@ -61,19 +63,13 @@ class Embedded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What a user may choose.
+class Choice(Beginning):
+    """What a user may choose: the beginning that stays, and how texts are read.
 
     Attributes:
-        input: the start of the embedding's new rows that stays.
-        head: that of the head's.
-        seed: of what is drawn.
         context: of the windows in which texts are read; None for what the model can.
     """
 
-    input: str = "mean"
-    head: str = "mean-resizing"
-    seed: int = 0
     context: int | None = None
 
 
@@ -98,8 +94,6 @@ def embed(
         UserError: what `resize` and `bits_per_byte` raise.
     """
     chosen = choice or Choice()
-    check_start("input", chosen.input)
-    check_start("head", chosen.head)
     resizing = Resizing(model, base, new, kept_of(base, new))
 
     def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:
@@ -114,30 +108,20 @@ def embed(
     # A tokenizer that only loses tokens has one way.
     for input, head in _ways(chosen, resizing.tied) if resizing.fresh else [_stays(chosen)]:
         note(f"input {input}, head {head}")
-        resized = resizing.carry_out(input=input, head=head, seed=chosen.seed)
+        resized = resizing.carry_out(Beginning(input=input, head=head, seed=chosen.seed))
         ways.append(Way(input=resized.input, head=resized.head, bits=read(new)))
     return Embedded(resized=resized, before=before, ways=tuple(ways))
 
 
-def sampled(source: Source, limit: int = LIMIT) -> list[str]:
-    """The beginning of a text: whole documents up to so many bytes, or a part of the first.
+def sampled(text: Text, limit: int = LIMIT) -> list[str]:
+    """The documents at the beginning of a text, up to so many bytes; the last may be cut.
 
     Raises:
-        UserError: there is no such text.
+        UserError: there is no text, or it is none that can be written as UTF-8.
     """
-    return list(_limited(whole(opened(source).pieces()), limit))
-
-
-def _limited(documents: Iterable[str], limit: int) -> Iterator[str]:
-    done = 0
-    for text in documents:
-        size = len(text.encode())
-        if done + size > limit:
-            if not done:
-                yield text.encode()[:limit].decode(errors="ignore")
-            return
-        done += size
-        yield text
+    with TemporaryDirectory() as folder:
+        with spooled(text.pieces(), Path(folder) / "text", text.name, limit) as spool:
+            return ["".join(document) for document in spool.documents()]
 
 
 def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:

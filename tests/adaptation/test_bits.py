@@ -12,9 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, build
-from layerlab.adaptation.bits import Bits, bits_per_byte, whole
+from layerlab.adaptation.bits import Bits, bits_per_byte
 from layerlab.builtin.tokenizer import byte_pairs
-from layerlab.training.source import Piece
 
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
 WORDS = byte_pairs(TEXTS, vocab=300)
@@ -139,12 +138,6 @@ def test_the_error_is_that_of_the_ratio_over_documents() -> None:
     assert found.error == pytest.approx(1)
     assert Bits(documents=two[:1], start="", context=4, unseen=0).error is None
     assert found.to_json()["bytes"] == 4
-
-
-def test_pieces_make_whole_documents() -> None:
-    pieces = [Piece("a", True), Piece("b", False), Piece("c", True)]
-    assert list(whole(pieces)) == ["ab", "c"]
-    assert list(whole([])) == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Every start is tried before the chosen one stays; the command writes what it says."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from layerlab import UserError
 from layerlab.adaptation.bits import bits_per_byte
 from layerlab.adaptation.embedding import kept_of, resize
 from layerlab.adaptation.embedding_command import embed as command
-from layerlab.adaptation.start import STARTS
+from layerlab.adaptation.start import STARTS, Beginning
 from layerlab.adaptation.trial import Choice, embed, sampled
-from layerlab.training.section import Source
+from layerlab.training.source import Piece, Text
 from tests.adaptation.test_embedding import BASE, NEW, OLD, chosen
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
@@ -29,7 +29,7 @@ def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     pairs = [(way.input, way.head) for way in found.ways]
     assert pairs[-1] == ("first", "mean") and len(set(pairs)) == len(pairs) == 7
     assert {one for one, _ in pairs} == set(STARTS) == {one for _, one in pairs}
-    resize(alone, BASE, NEW, input="first", head="mean")
+    resize(alone, BASE, NEW, Beginning(input="first", head="mean"))
     assert torch.equal(model.lm_head.weight, alone.lm_head.weight)
     before = bits_per_byte(tiny("llama", vocab_size=OLD, initializer_range=0.5), BASE, TEXTS["own"])
     assert found.before["own"].bits_per_byte == before.bits_per_byte
@@ -49,12 +49,20 @@ def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> Non
     assert len(found.ways) == 1 and found.resized.dropped == OLD - 257
 
 
-def test_a_sample_is_whole_documents_or_the_beginning_of_the_first(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("ab", "cd", "ef")))
-    assert sampled(Source(text=str(file)), limit=5) == ["ab", "cd"]
-    file.write_text(json.dumps({"text": "被告人"}) + "\n")
-    assert sampled(Source(text=str(file)), limit=7) == ["被告"]
+def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read() -> None:
+    read: list[str] = []
+
+    def pieces() -> Iterator[Piece]:
+        for text, first in (("ab", True), ("被", True), ("告人", False), ("never", False)):
+            read.append(text)
+            yield Piece(text, first)
+
+    text = Text(name="law", identity="", pieces=pieces)
+    assert sampled(text, limit=10) == ["ab", "被告"] and read == ["ab", "被", "告人"]
+    assert sampled(text) == ["ab", "被告人never"]
+    broken = Text(name="law", identity="", pieces=lambda: iter([Piece("\ud800", True)]))
+    with pytest.raises(UserError, match="law holds half of a surrogate pair"):
+        sampled(broken)
 
 
 @pytest.fixture
@@ -100,6 +108,15 @@ def test_the_command_writes_a_model_that_loads(
     called(folders, head="mean", json=True, quiet=True)  # in its own place again
     said = capsys.readouterr()
     assert json.loads(said.out)["resized"]["head"] == "mean" and said.err == ""
+
+
+def test_a_text_that_is_read_in_place_of_another_is_called_so(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(folders))
+    called(folders, text=["law-zh"], tokenizer=str(folders / "model"))
+    said = capsys.readouterr()
+    assert "bits per byte, python-docs" in said.out and "law-zh is not here" in said.err
 
 
 def test_what_the_command_cannot_do_is_said(folders: Path) -> None:
