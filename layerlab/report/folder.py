@@ -35,7 +35,7 @@ def is_study(folder: Path) -> bool:
     own = {STUDY_PAGE, STUDY_DATA, TABLES}
     try:
         content = json.loads((folder / STUDY_DATA).read_text(encoding="utf-8"))
-        own |= {f"{picture['name']}.png" for picture in content["pictures"]}
+        own |= {f"{picture['name']}.svg" for picture in content["pictures"]}
         known = {f"{name}.csv" for name in content["frames"]}
     except (OSError, ValueError, KeyError, TypeError):
         return False

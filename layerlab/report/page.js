@@ -21,6 +21,7 @@ function draw(section) {
   const shown = column ? seriesOf(section).filter((s) => hasReading(s, column)) : [];
   section.part("meaning").textContent = column ? meaning(section.node, column) : "";
   drawAbsent(section, column, shown);
+  drawPictures(section);
   drawLines(section, column, shown);
   drawKey(section, column, shown);
   drawVerdicts(section, shown);

@@ -22,8 +22,8 @@ from layerlab.report import card, plots, text
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    *("figure.js", "element.js", "theme.js", "detail.js", "bound.js", "table.js"),
-    *("glance.js", "jump.js", "page.js"),
+    *("figure.js", "element.js", "theme.js", "detail.js", "saliency.js"),
+    *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report import listing, text
+from layerlab.report import listing, salience, text
 from layerlab.report.bound import finite, violations
 
 DIGITS = 4
 DETAIL_BYTES = 350_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
-_AXES = ("model", "sequence", "layer", "head")
+_AXES = ("model", "sequence", "layer", "head", "position", "token")
 # Columns that say where something is: they stand in the table, and are nothing to plot.
 _PLACES = ("_token", "_channel")
 
@@ -85,6 +85,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "band": measure.get("band"),
         "missing": missing(report, measure),
         "series": series,
+        "pictures": salience.pictures(report, measure["name"], rows),
     }
 
 

@@ -110,6 +110,7 @@ STUDY = Study(
     cost="15 seconds",
     draws=1000,
     run=run,
+    fast={"draws": 200},
     options={"norm": "layer", "layers": 20, "digits": 24},
     domains={
         "norm": Domain(kind=str, choices=("layer", "rms")),

@@ -1,7 +1,8 @@
 """`layerlab study`: the list, or one study with its verdict; heavy imports only inside."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,9 @@ from layerlab.domain import shown
 from layerlab.pause import Paused
 
 OUT = Path("layerlab-studies")
+RUNS = Path("layerlab-runs")
+# What has an option of its own on the command line.
+SETTINGS = {"name", "draws", "seed", "out", "runs", "threads", "fast", "restart", "progress"}
 
 
 def study(
@@ -19,6 +23,16 @@ def study(
         str | None,
         typer.Argument(metavar="[NAME]", help="One study; the list of them if left out."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every study in turn, and a page of what holds.")
+    ] = False,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Few draws; train nothing, judge the runs there are."),
+    ] = False,
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Training runs, each recipe in a folder of its own.")
+    ] = RUNS,
     draws: Annotated[
         int | None, typer.Option(help="Random initialisations.  [default: as many as the source]")
     ] = None,
@@ -33,7 +47,9 @@ def study(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help=f"Folder for the result.  [default: {OUT}/NAME]"),
+        typer.Option(
+            metavar="DIR", help=f"Folder for the result.  [default: {OUT}/NAME; {OUT} of all]"
+        ),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
@@ -48,32 +64,50 @@ def study(
     from layerlab.studies.runner import study as carry_out
 
     console = Console(markup=False, highlight=False)
-    if name is None:
-        _refuse_settings(out, draws, option)
+    if name is None and not every:
+        _refuse_settings(out, draws, option, fast)
         console.print(_catalogue())
         return
-    place = out or OUT / known(name).name
-    try:
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "runs": runs,
+        "threads": threads,
+        "fast": fast,
+        "restart": restart,
+        "progress": not quiet,
+    }
+    with _interruptible():
+        if every:
+            _refuse_choice(name, draws, option)
+            from layerlab.studies.suite import every as carry_out_all
+
+            suite = carry_out_all(out=out or OUT, **settings)
+            console.print(suite.summary())
+            raise typer.Exit(1 if suite.failed else 0)
         record = carry_out(
-            name,
+            str(name),
             draws=draws,
-            seed=seed,
-            out=place,
-            threads=threads,
-            restart=restart,
-            progress=not quiet,
+            out=out or OUT / known(str(name)).name,
+            **settings,
             **given(option or ()),
         )
-    except KeyboardInterrupt as stop:
-        raise Paused(
-            "interrupted; what is finished is kept: type the same command to go on, and "
-            "--restart as well to begin anew"
-        ) from stop
     if as_json:
         sys.stdout.write(record.to_json())
         sys.stdout.flush()
     else:
         console.print(record.summary(), soft_wrap=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interruption in words."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise Paused(
+            "interrupted; what is finished is kept: type the same command to go on, and "
+            "--restart as well to begin anew"
+        ) from stop
 
 
 def given(words: Sequence[str]) -> dict[str, Any]:
@@ -90,7 +124,7 @@ def given(words: Sequence[str]) -> dict[str, Any]:
                 f"cannot read the option {shown(word)}; expected NAME=VALUE: "
                 "type for example --option norm=rms"
             )
-        if name in {"name", "draws", "seed", "out", "threads", "restart", "progress"}:
+        if name in SETTINGS:
             raise UserError(f"{name} is no option of a study; type --{name} {value}")
         found[name] = _value(value)
     return found
@@ -105,6 +139,14 @@ def _value(text: str) -> Any:
     return text
 
 
+def _refuse_choice(*chosen: Any) -> None:
+    if any(one for one in chosen):
+        raise UserError(
+            "a name, --draws or --option beside --all; expected --all without them: "
+            "type for example layerlab study --all --fast"
+        )
+
+
 def _refuse_settings(*settings: Any) -> None:
     if any(setting for setting in settings):
         raise UserError(
@@ -114,7 +156,7 @@ def _refuse_settings(*settings: Any) -> None:
 
 
 def _catalogue() -> Any:
-    """Name, claim, cost and source of every study."""
+    """Name, claim, source and cost of every study."""
     from rich.table import Table
     from rich.text import Text
 
@@ -124,6 +166,7 @@ def _catalogue() -> Any:
     for heading in ("study", "claim", "source", "draws", "cost"):
         table.add_column(heading, justify="right" if heading == "draws" else "left")
     for one in studies().values():
-        cells = (one.claim, one.source, str(one.draws), one.cost)
-        table.add_row(Text(one.name, style="bold", no_wrap=True), *map(Text, cells))
+        cells = (one.key, str(one.draws), one.cost)
+        told = (Text(cell, no_wrap=True) for cell in cells)
+        table.add_row(Text(one.name, style="bold", no_wrap=True), Text(one.claim), *told)
     return table

@@ -161,6 +161,7 @@ STUDY = Study(
     cost="30 seconds",
     draws=1000,
     run=run,
+    fast={"draws": 200},
     options={"norm": "rms"},
     domains={"norm": Domain(kind=str, choices=("layer", "rms"))},
 )

@@ -177,6 +177,7 @@ STUDY = Study(
     cost="10 seconds",
     draws=5000,
     run=run,
+    fast={"draws": 500},
     options={"digits": 24},
     domains={"digits": Domain(kind=int, least=4, most=25)},
 )

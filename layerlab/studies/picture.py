@@ -31,6 +31,44 @@ class Curve:
     high: Numbers | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """One difference with its interval, if it has one."""
+
+    name: str
+    middle: float
+    low: float | None
+    high: float | None
+
+
+def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
+    """Differences one below the other, each with its interval, and a line at none."""
+    lone = [one.middle for one in drawn]
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [(one.middle if one.high is None else one.high) - one.middle for one in drawn],
+        "arrayminus": [one.middle - (one.middle if one.low is None else one.low) for one in drawn],
+        "color": COLOURS[0],
+    }
+    data = {
+        "type": "scatter",
+        "mode": "markers",
+        "marker": {"size": 9, "color": COLOURS[0]},
+        "error_x": error,
+        "x": lone,
+        "y": [one.name for one in drawn],
+        "showlegend": False,
+    }
+    axes = {
+        "xaxis": {**_axis(x, False), "zeroline": True, "zerolinecolor": COLOURS[-1]},
+        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+        "hovermode": "closest",
+        "height": max(220, 110 + 26 * len(drawn)),
+    }
+    return Picture(name=name, title=title, data=[data], layout=_layout(axes))
+
+
 def curves(
     name: str, title: str, drawn: Sequence[Curve], *, x: str, y: str, log: str = "y"
 ) -> Picture:

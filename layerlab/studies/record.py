@@ -20,7 +20,7 @@ from layerlab.report.table import decoded, encoded, plain, tidy
 from layerlab.report.text import prose
 
 SCHEMA = 1
-INSTALL = "install layerlab[figures] for a PNG of each"
+INSTALL = "install layerlab[figures] for an SVG of each"
 COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
 
 
@@ -100,7 +100,7 @@ class Record:
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Write study.html, study.json, tables/ and, where plotly can draw them, pictures as PNG.
+        """Write study.html, study.json, tables/ and, where plotly can draw them, pictures as SVG.
 
         All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
 
@@ -117,7 +117,7 @@ class Record:
             for name, frame in self._frames.items():
                 frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
             for picture in self._content["pictures"]:
-                _draw(picture, empty / f"{picture['name']}.png")
+                _draw(picture, empty / f"{picture['name']}.svg")
 
         self.folder = disk.write_folder(Path(folder), fill, "study")
         return self.folder
@@ -129,13 +129,13 @@ class Record:
             word = str(verdict["word"])
             found += [
                 [(f"{word:<12}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
-                [(" " * 12 + prose(verdict["said"]), "dim")],
+                [(" " * 12 + prose(_sourced(verdict)), "dim")],
             ]
         found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
         if self.folder is not None:
             place = str(self.folder / disk.STUDY_PAGE)
             found += [[("The page: ", ""), (prose(place), "bold")]]
-            if not _drawable() and not any(self.folder.glob("*.png")):
+            if not _drawable() and not any(self.folder.glob("*.svg")):
                 found += [[(f"No pictures beside it: {INSTALL}", "dim")]]
         return found
 
@@ -160,19 +160,25 @@ def load_record(folder: Path) -> Record | None:
     return record
 
 
+def _sourced(verdict: Mapping[str, Any]) -> str:
+    place = verdict.get("source")
+    return f"{verdict['said']} ({place})" if place else str(verdict["said"])
+
+
 def _drawable() -> bool:
     return importlib.util.find_spec("kaleido") is not None
 
 
 def _draw(picture: Mapping[str, Any], file: Path) -> None:
-    """A PNG for papers, where the extra `figures` is installed and finds a browser."""
+    """An SVG for papers, where the extra `figures` is installed and finds a browser."""
     if not _drawable():
         return
     import plotly.io
 
     try:
         figure = {"data": picture["data"], "layout": {**picture["layout"], "template": "none"}}
-        plotly.io.write_image(figure, str(file), width=900, height=500, scale=2)
+        height = picture["layout"].get("height", 500)
+        plotly.io.write_image(figure, str(file), width=900, height=height)
     except Exception as error:  # what drives a browser fails in its own ways; the page is there
         said = " ".join(str(error).split())[:200]
         logging.getLogger("layerlab").warning("%s was not drawn: %s", file.name, said)

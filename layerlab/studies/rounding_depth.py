@@ -173,6 +173,7 @@ STUDY = Study(
     cost="75 seconds",
     draws=5000,
     run=run,
+    fast={"draws": 300},
     options={"norm": "layer", "layers": 40},
     domains={
         "norm": Domain(kind=str, choices=("layer", "rms")),

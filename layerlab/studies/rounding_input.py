@@ -116,6 +116,7 @@ STUDY = Study(
     cost="3 seconds",
     draws=1000,
     run=run,
+    fast={"draws": 200},
     options={"digits": 16},
     domains={"digits": Domain(kind=int, least=4, most=25)},
 )

@@ -153,6 +153,7 @@ STUDY = Study(
     cost="1 minute",
     draws=1000,
     run=run,
+    fast={"draws": 200},
     options={"norm": "layer", "digits": 16},
     domains={
         "norm": Domain(kind=str, choices=("layer", "rms")),

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
@@ -19,9 +19,10 @@ from layerlab.lock import locked
 from layerlab.registry import studies
 from layerlab.report.folder import check_folder
 from layerlab.report.progress import Bar
+from layerlab.studies.code import fingerprint
 from layerlab.studies.record import Record, load_record
 from layerlab.studies.study import Outcome, Study
-from layerlab.studies.work import Work, cores, digest, fingerprint
+from layerlab.studies.work import RUNS, Work, cores, digest
 
 LIBRARIES = ("torch", "numpy", "pandas")
 FEWEST = 4
@@ -34,16 +35,29 @@ DOMAINS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A study that is ready to run: everything the user gave, checked."""
+    """A study that is ready to run: everything the user gave, checked.
+
+    Attributes:
+        out: folder for the result.
+        runs: where training runs lie, and are added where they are missing.
+        fast: whether nothing may be trained.
+        restart: whether to forget what an earlier run has finished.
+    """
 
     study: Study
     draws: int
     seed: int
     threads: int
     options: Mapping[str, Any]
-    out: Path | None
-    restart: bool
-    code: str = field(default_factory=fingerprint)
+    out: Path | None = None
+    runs: Path = RUNS
+    fast: bool = False
+    restart: bool = False
+
+    @property
+    def code(self) -> str:
+        """A hash of the code that the numbers come from."""
+        return fingerprint(self.study.run.__module__)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -52,8 +66,9 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """The name of these settings under this code."""
-        return digest([self.study.name, self.settings, self.code])
+        """The name of these settings under this code, beside the runs that are there."""
+        inputs = self.study.inputs(self.runs)
+        return digest([self.study.name, self.settings, self.code, inputs])
 
     @property
     def store(self) -> Path | None:
@@ -70,7 +85,9 @@ def study(
     draws: Any = None,
     seed: Any = 0,
     out: Any = None,
+    runs: Any = RUNS,
     threads: Any = None,
+    fast: bool = False,
     restart: bool = False,
     progress: bool = True,
     **options: Any,
@@ -82,10 +99,13 @@ def study(
 
     Args:
         name: as `layerlab study` lists them.
-        draws: random initialisations; as many as the source had if left out.
+        draws: random initialisations, or what the study draws instead; as many as the source had
+            if left out.
         seed: of all draws.
         out: folder for page, tables and settings; nothing is written if left out.
+        runs: folder of training runs; a study of trained models adds those that are missing.
         threads: batches computed at once; one per physical core if left out.
+        fast: take few draws, so that it is over in seconds; train nothing, and judge what is there.
         restart: forget what an earlier call has finished.
         progress: show a live bar on standard error.
         options: of that study.
@@ -100,13 +120,17 @@ def study(
         ['norm', 'statistic', 'mean']
     """
     found = known(name)
+    usual = {"draws": found.draws, **(found.fast if fast else {})}
+    few = usual.pop("draws")
     plan = Plan(
         study=found,
-        draws=_checked("draws", found.draws if draws is None else draws),
+        draws=few if draws is None else _drawn(found, draws),
         seed=_checked("seed", seed),
         threads=_checked("threads", cores() if threads is None else threads),
-        options=found.settled(options),
-        out=None if out is None else _folder(out),
+        options=found.settled({**usual, **options}),
+        out=None if out is None else _folder("out", out),
+        runs=_folder("runs", runs),
+        fast=fast,
         restart=restart,
     )
     return carried_out(plan, progress=progress)
@@ -160,6 +184,8 @@ def _computed(plan: Plan, progress: bool) -> Record:
         options=plan.options,
         threads=plan.threads,
         store=plan.store,
+        runs=plan.runs,
+        fast=plan.fast,
         code=plan.code,
     )
     start, processor = time.perf_counter(), time.process_time()
@@ -189,6 +215,8 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": plan.key,
         "settings": plan.settings,
+        "unit": plan.study.unit,
+        "fast": plan.fast,
         "time": spent,
         "batches": {"all": work.done, "kept from an earlier run": work.kept},
         "versions": {
@@ -203,12 +231,22 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
     return Record(content, outcome.frames)
 
 
-def _folder(out: Any) -> Path:
-    if not isinstance(out, str | PathLike):
+def _folder(name: str, given: Any) -> Path:
+    if not isinstance(given, str | PathLike):
         raise UserError(
-            f"out is {shown(out)}; expected the path of a folder: type for example out='result'"
+            f"{name} is {shown(given)}; expected the path of a folder: "
+            f"type for example {name}='result'"
         )
-    return Path(out)
+    return Path(given)
+
+
+def _drawn(found: Study, draws: Any) -> int:
+    if found.fixed and draws != found.draws:
+        raise UserError(
+            f"study {found.name} has {found.draws} {found.unit}, and draws is {shown(draws)}; "
+            "leave draws out"
+        )
+    return draws if found.fixed else _checked("draws", draws)
 
 
 def _checked(name: str, value: Any) -> int:

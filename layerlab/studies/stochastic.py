@@ -209,6 +209,7 @@ STUDY = Study(
     cost="20 seconds",
     draws=1000,
     run=run,
+    fast={"draws": 200},
     options={"digits": 11, "norm": "layer"},
     domains={
         "digits": Domain(kind=int, least=4, most=25),

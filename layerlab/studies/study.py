@@ -5,8 +5,10 @@ that outlive an interruption) and gives an `Outcome`, and at the foot `STUDIES =
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -26,12 +28,14 @@ class Verdict:
         word: whether it holds.
         number: that decides it.
         said: one sentence with the number, its interval and what it is compared with.
+        source: where it stands, if that is not the place the study names.
     """
 
     claim: str
     word: Word
     number: float
     said: str
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,10 @@ class Outcome:
     remarks: tuple[str, ...] = ()
 
 
+def nothing(runs: Path) -> None:
+    """What a study reads of earlier trainings: most read nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """One figure, table or claim of a source, and how to repeat it.
@@ -63,9 +71,13 @@ class Study:
         claim: of the source, in one sentence.
         cost: how long it takes with the draws of the source, in words.
         draws: of the source, or ours where it has none.
+        unit: what one draw is: a random initialisation, a passage of text, a seed of training.
         run: computes, judges and draws.
         options: what a user may set, with what it is when nobody does.
         domains: which values an option takes.
+        fast: draws and options that give the same verdict in seconds.
+        fixed: whether the draws are what they are.
+        inputs: what the numbers depend on in the folder of training runs, as JSON values.
     """
 
     name: str
@@ -77,6 +89,15 @@ class Study:
     run: Callable[[Any], Outcome]
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
+    unit: str = "random initialisations"
+    fast: Mapping[str, Any] = field(default_factory=dict)
+    fixed: bool = False
+    inputs: Callable[[Path], Any] = nothing
+
+    @property
+    def key(self) -> str:
+        """Of its source in docs/sources.md, or Own."""
+        return re.split(r"[,; ]", self.source, maxsplit=1)[0]
 
     def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options with what was given.

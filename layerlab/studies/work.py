@@ -11,8 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
@@ -26,7 +25,7 @@ from layerlab.measures.tile import one_thread
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
-CODE = ("layerlab.numerics", "layerlab.studies")
+RUNS = Path("layerlab-runs")
 
 
 @runtime_checkable
@@ -60,16 +59,6 @@ class Draw:
         return drawn.mul_(high - low).add_(low)
 
 
-def fingerprint() -> str:
-    """A hash of the code that numbers come from."""
-    found = hashlib.blake2b(digest_size=16)
-    for name in CODE:
-        for folder in import_module(name).__path__:
-            for path in sorted(Path(folder).glob("*.py")):
-                found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 Part = Callable[..., Mapping[str, Tensor]]
 
 
@@ -79,7 +68,11 @@ class Work:
 
     Attributes:
         study: its name.
+        code: a hash of the code that computes.
         store: where finished batches lie until the result is written.
+        runs: where training runs lie, a folder for each recipe.
+        fast: whether it must be over in seconds: nothing is trained then, and runs that lie there
+            are judged.
         kept: how many batches an earlier run had finished.
     """
 
@@ -88,11 +81,13 @@ class Work:
     seed: int
     options: Mapping[str, Any]
     threads: int
+    code: str
     store: Path | None = None
+    runs: Path = RUNS
+    fast: bool = False
     watcher: Watcher | None = None
     done: int = 0
     kept: int = 0
-    code: str = field(default_factory=fingerprint)
 
     def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
         """All draws of each case, computed by `part(draw, **case)`, one row per draw.

@@ -229,6 +229,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
         "arms": list(named),
         "verdict": judged.word,
         "said": _said(judged, level, unit),
+        "number": _decisive(judged).found.mean,
         "p": judged.p,
         "holm": judged.holm,
         "pairs": [pair.content() for pair in judged.pairs],

@@ -72,7 +72,12 @@ def test_the_list_one_study_and_mistakes(tmp_path):
         ],
         tmp_path,
     )
-    assert listed.code == 0 and "rounding-placement" in listed.out and "5000" in listed.out
+    assert (
+        listed.code == 0
+        and "rounding-placement" in listed.out
+        and "5000" in listed.out
+        and "24 runs" in listed.out
+    )
     assert run.code == 0 and "100%" in run.error
     assert run.out.startswith(("holds", "fails", "not decided")) and "study.html" in run.out
     assert (tmp_path / "layerlab-studies" / "rounding-input" / "study.html").is_file()

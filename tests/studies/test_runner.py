@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,8 +42,19 @@ def test_every_study_of_the_issue_is_found_and_says_what_it_is():
     for name, one in every.items():
         assert name == one.name and re.fullmatch(r"[a-z-]+", name)
         assert one.claim.endswith(".") and one.title and one.cost and one.draws > 0
-        assert "budzinskiy25" in one.source and set(one.domains) == set(one.options)
+        assert set(one.domains) == set(one.options)
         assert all(value in one.domains[key] for key, value in one.options.items())
+        assert set(one.fast) <= {"draws", *one.options} and bool(one.fast) is not one.fixed
+
+
+def test_the_fast_mode_takes_fewer_draws_and_what_is_given_wins():
+    fast = {"fast": True, "progress": False, "threads": 1}
+    assert study("rounding-input", **fast).settings["draws"] == 200
+    assert study("rounding-input", **fast, draws=8).settings == {
+        "draws": 8,
+        "seed": 0,
+        "digits": 16,
+    }
 
 
 def test_a_record_gives_its_verdict_its_number_and_its_readings(record):
@@ -78,6 +90,7 @@ def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = study("rounding-input", **QUICK, out=tmp_path / "out")
     found = known("rounding-input")
 
+    @wraps(found.run)
     def counted(work):
         calls.append(work.draws)
         return found.run(work)
@@ -106,24 +119,24 @@ def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypat
 
     def write(figure, path, **options):
         drawn.append(figure)
-        Path(path).write_bytes(b"png")
+        Path(path).write_bytes(b"svg")
 
     drawn = []
     monkeypatch.setitem(sys.modules, "kaleido", SimpleNamespace(__spec__=object()))
     monkeypatch.setattr(plotly.io, "write_image", write)
     record.save(tmp_path / "out")
-    assert (tmp_path / "out" / "norms.png").read_bytes() == b"png" and len(drawn) == 1
+    assert (tmp_path / "out" / "norms.svg").read_bytes() == b"svg" and len(drawn) == 1
     record.save(tmp_path / "out")  # its own pictures do not keep it from being replaced
 
 
 def test_without_the_extra_one_line_says_what_is_missing(record, tmp_path, monkeypatch):
     monkeypatch.setattr(layerlab.studies.record, "_drawable", lambda: False)
     kept = Record(record.to_dict(), record.frames)
-    hint = "install layerlab[figures] for a PNG"
+    hint = "install layerlab[figures] for an SVG"
     assert hint not in str(kept.lines())
     kept.save(tmp_path / "out")
     assert hint in str(kept.lines()[-1])
-    (tmp_path / "out" / "norms.png").write_bytes(b"png")
+    (tmp_path / "out" / "norms.svg").write_bytes(b"svg")
     assert hint not in str(kept.lines())
 
 
@@ -138,8 +151,8 @@ def test_a_picture_that_cannot_be_drawn_is_named_and_left_out(
     monkeypatch.setitem(sys.modules, "kaleido", SimpleNamespace(__spec__=object()))
     monkeypatch.setattr(plotly.io, "write_image", write)
     record.save(tmp_path / "out")
-    assert "norms.png was not drawn: no browser" in caplog.text
-    assert not (tmp_path / "out" / "norms.png").exists()
+    assert "norms.svg was not drawn: no browser" in caplog.text
+    assert not (tmp_path / "out" / "norms.svg").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -1,0 +1,33 @@
+"""The page of all claims: what holds, what fails, what is not decided, and by which number."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from layerlab.report import page
+from layerlab.report.study import TONES
+
+_HERE = Path(__file__).parent
+
+
+def render(studies: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page.
+
+    Args:
+        studies: of each its name, title, source and verdicts, or the error that kept it from any.
+    """
+    counts = Counter(one["word"] for study in studies for one in study["verdicts"])
+    return (
+        page.environment()
+        .get_template("holds.html")
+        .render(
+            studies=studies,
+            counts=counts,
+            tones=TONES,
+            policy=page.policy([]),
+            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        )
+    )

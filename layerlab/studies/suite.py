@@ -1,0 +1,119 @@
+"""All studies in turn, each in a folder of its own, and the page that says what holds."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from layerlab import UserError, disk
+from layerlab.registry import studies
+from layerlab.report.holds import render
+from layerlab.report.text import prose
+from layerlab.studies.record import COLOURS, Record
+from layerlab.studies.runner import study
+from layerlab.terminal import grid
+
+PAGE = "what-holds.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A study of the suite: what it found, or why it found nothing."""
+
+    name: str
+    record: Record | None = None
+    error: str = ""
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Every claim that was judged."""
+        return [] if self.record is None else self.record.verdicts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """All studies with their verdicts, and the page of them.
+
+    Attributes:
+        page: where the page stands.
+    """
+
+    parts: Sequence[Part]
+    page: Path
+
+    @property
+    def failed(self) -> list[str]:
+        """Studies that came to no verdict."""
+        return [part.name for part in self.parts if part.record is None]
+
+    def summary(self) -> Group:
+        """For a terminal: a line for each study, and how many claims hold."""
+        table = grid(
+            ("study", "verdict", "claims", "seconds"),
+            [_line(part) for part in self.parts],
+            words=("study", "verdict"),
+        )
+        counts = Counter(one["word"] for part in self.parts for one in part.verdicts)
+        told = ", ".join(f"{word}: {counts[word]}" for word in COLOURS)
+        errors = [Text(f"{part.name}: {part.error}", "red") for part in self.parts if part.error]
+        said = f"{told}; of {counts.total()} claims\nThe page: {prose(str(self.page))}"
+        return Group(table, *errors, Text(said))
+
+
+def every(
+    *,
+    out: str | Path,
+    progress: bool = True,
+    **settings: Any,
+) -> Suite:
+    """Run every study of the package; what an earlier call has finished is kept.
+
+    A study that cannot be run is named with its reason, and does not keep the others from theirs.
+
+    Args:
+        out: folder that gets one of each study, and the page what-holds.html.
+        progress: show a live bar on standard error.
+        settings: as of `study`: runs, fast, seed, threads, restart.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    folder = Path(out)
+    parts = [_part(name, out=folder / name, progress=progress, **settings) for name in studies()]
+    page = render([_content(part) for part in parts])
+    disk.write_file(folder / PAGE, page)
+    return Suite(parts=parts, page=(folder / PAGE).resolve())
+
+
+def _part(name: str, **settings: Any) -> Part:
+    try:
+        return Part(name=name, record=study(name, **settings))
+    except UserError as error:
+        return Part(name=name, error=str(error))
+
+
+def _content(part: Part) -> Mapping[str, Any]:
+    declared = studies()[part.name]
+    return {
+        "study": part.name,
+        "title": declared.title,
+        "source": declared.source,
+        "verdicts": part.verdicts,
+        "error": part.error,
+    }
+
+
+def _line(part: Part) -> tuple[str | Text, ...]:
+    if part.record is None:
+        return part.name, Text("could not be run", "red"), "", ""
+    word, spent = part.record.verdict, part.record.to_dict()["time"]
+    return (
+        part.name,
+        Text(word, COLOURS[word]),
+        str(len(part.verdicts)),
+        f"{spent['wall seconds']:.0f}",
+    )

@@ -1,0 +1,65 @@
+"""All studies in turn: each in its folder, failures named, one page of what holds."""
+
+import dataclasses
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from layerlab import UserError
+from layerlab.registry import studies
+from layerlab.studies import suite
+from layerlab.studies.suite import every
+from tests.cli.several import several
+
+
+def broken(work):
+    raise UserError("nothing <b>works</b>; type something else")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Two studies that run, and one that cannot."""
+    found = studies()
+    lost = dataclasses.replace(found["stochastic"], name="lost", run=broken)
+    chosen = {name: found[name] for name in ("rounding-input", "low-precision")} | {"lost": lost}
+    monkeypatch.setattr(suite, "studies", lambda: chosen)
+    monkeypatch.setattr("layerlab.studies.runner.studies", lambda: chosen)
+
+
+def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, tmp_path):
+    found = every(out=tmp_path, runs=tmp_path / "none", fast=True, progress=False)
+    assert found.failed == ["lost"] and [len(part.verdicts) for part in found.parts] == [2, 4, 0]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "rounding-input",
+        "low-precision",
+        "what-holds.html",
+    }
+    page = found.page.read_text()
+    assert all(one["claim"] in page for part in found.parts for one in part.verdicts)
+    assert "nothing &lt;b&gt;works&lt;/b&gt;" in page and 'href="rounding-input/study.html"' in page
+    assert '<p class="kicker">1 hold, 1 fail, 4 are not decided</p>' in page
+    console = Console(record=True, width=100, file=StringIO())
+    console.print(found.summary())
+    said = console.export_text()
+    assert "holds: 1, fails: 1, not decided: 4; of 6 claims" in said
+    assert "lost: nothing <b>works</b>; type something else" in said
+
+
+def test_what_is_finished_is_not_run_again(few, tmp_path):
+    settings = {"out": tmp_path, "runs": tmp_path / "none", "fast": True, "progress": False}
+    first, second = every(**settings), every(**settings)
+    created = [
+        [part.record.to_dict()["created"] for part in found.parts if part.record]
+        for found in (first, second)
+    ]
+    assert created[0] == created[1]
+
+
+def test_a_name_beside_all_is_refused(tmp_path):
+    named, drawn = several(
+        [("study", "--all", "stochastic"), ("study", "--all", "--draws", "9")], tmp_path
+    )
+    assert (named.code, drawn.code) == (2, 2) and [*tmp_path.iterdir()] == []
+    assert "a name, --draws or --option beside --all; expected --all without them" in named.error
+    assert drawn.error == named.error

@@ -1,0 +1,98 @@
+"""Claims about training as studies: runs that lie there are judged, none is made in secret."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError, experiment
+from layerlab.registry import studies
+from layerlab.studies import trained
+from layerlab.studies.runner import study
+from layerlab.training.recipe import load_recipe, recipe_of
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+NAME = "norm-placement"
+QUIET = {"progress": False, "fast": True}
+
+
+def small(**changes):
+    """A comparison of a second: two arms, three seeds, and what is claimed of them."""
+    sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16, "variant": "llama"}
+    arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.updates": 1}}]
+    claims = [
+        {"source": "Own", "says": "One update is worse.", "relation": "worse", "arms": ["short"]},
+        {"source": "Own", "says": "It is better.", "relation": "better", "arms": ["short"]},
+    ]
+    return recipe_of(
+        {
+            "name": "tiny",
+            "about": "Too few updates.",
+            "model": sizes,
+            "train": {"updates": 20, "batch": 4, "rate": 0.01},
+            "evaluate": {"blocks": 8},
+            "compare": {
+                "arms": arms,
+                "seeds": [1, 2, 3],
+                "claims": claims,
+                "differ": ["train.*", "evaluate.*"],
+            },
+            **changes,
+        }
+    )
+
+
+def test_every_recipe_with_claims_is_a_study_and_a_twin_stands_for_its_original():
+    names = set(studies())
+    assert {"eight-residuals-twin", "batch-confound", "norm-placement"} <= names
+    assert not {"eight-residuals", "pangu-ablation", "peers", "smoke"} & names
+    one = studies()["eight-residuals-twin"]
+    claims = load_recipe("eight-residuals-twin").compare.claims
+    assert one.claim == claims[0].says and one.draws == 3 and one.unit == "seeds"
+    assert all(claim.source in one.source for claim in claims)
+
+
+def test_stored_runs_are_judged_as_the_comparison_did():
+    found = study(NAME, runs=RESULTS, **QUIET)
+    stored = json.loads((RESULTS / NAME / "comparison.json").read_text())["claims"]
+    assert [one["word"] for one in found.verdicts] == [one["verdict"] for one in stored]
+    for verdict, claim in zip(found.verdicts, stored, strict=True):
+        assert claim["said"].endswith(verdict["said"]) and verdict["source"] == claim["source"]
+        assert verdict["number"] in [pair["difference"] for pair in claim["pairs"]]
+    gap, curve = found.to_dict()["pictures"]
+    arms = found.frame("arms")
+    assert len(gap["data"][0]["y"]) == arms["difference"].notna().sum()
+    assert len({one["name"] for one in curve["data"] if "name" in one}) == len(arms)
+
+
+def test_where_nothing_has_run_nothing_is_decided(tmp_path):
+    found = study(NAME, runs=tmp_path, **QUIET)
+    assert found.verdict == "not decided" and found.number == 0 and found.frames == {}
+    assert f"type layerlab compare {NAME} --out {tmp_path}" in found.verdicts[0]["said"]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
+    recipe = small()
+    monkeypatch.setattr(trained, "load_recipe", lambda name: recipe)
+    monkeypatch.setattr(experiment, "load_recipe", lambda name: recipe)
+    one = trained.studied(recipe)
+    monkeypatch.setattr("layerlab.studies.runner.studies", lambda: {"tiny": one})
+    full = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    assert [verdict["word"] for verdict in full.verdicts] == ["holds", "fails"]
+    assert full.number > 0 and full.to_dict()["settings"]["draws"] == 3
+    fast = study("tiny", runs=tmp_path / "runs", **QUIET)
+    assert fast.verdicts == full.verdicts
+    # The result stands while the runs do, and is judged anew when one of them changes.
+    again = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", **QUIET)
+    assert again.to_dict()["created"] == full.to_dict()["created"] and not again.to_dict()["fast"]
+    result = next((tmp_path / "runs" / "tiny" / "runs").glob("short*/result.json"))
+    content = json.loads(result.read_text())
+    result.write_text(json.dumps({**content, "nats": content["nats"] + 1}))
+    changed = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", **QUIET)
+    assert changed.number > full.number
+
+
+def test_seeds_are_those_of_the_recipe():
+    with pytest.raises(UserError, match=f"study {NAME} has 3 seeds, and draws is 9; leave draws"):
+        study(NAME, draws=9, runs=RESULTS, **QUIET)
