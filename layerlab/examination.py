@@ -186,9 +186,8 @@ def _summed(
     left_out: list[dict[str, str]],
 ) -> dict[str, Any]:
     benchmarks, sections = benchmark_rows(records), section_rows(records)
-    asked = dict.fromkeys(str(row["benchmark"]) for row in records)
-    remarks = question.options.deviations(chosen(question.suite))
-    remarks += oddities(declared(name) for name in asked)
+    asked = [declared(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)]
+    remarks = [*question.options.deviations(asked), *oddities(asked)]
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": __version__,
