@@ -73,7 +73,8 @@ def vocabulary(
     if as_json:
         sys.stdout.write((out / PROOF).read_text("utf-8"))
     else:
-        Console(markup=False, highlight=False).print(drawn(changed.proof))
+        console = Console(markup=False, highlight=False)
+        console.print(drawn(changed.proof, console.width))
         typer.echo(f"The tokenizer and its proof: {out}")
     if not changed.proof.holds:
         raise typer.Exit(1)

@@ -8,16 +8,16 @@ from rich.text import Text
 
 from layerlab.adaptation.proof import Compared, Proof
 from layerlab.domain import shown
-from layerlab.terminal import grid, printable
+from layerlab.terminal import grid, grids, printable
 
 # Tokens that are named; the file names all.
 NAMED = 8
 WIDTH = 24
 
 
-def drawn(proof: Proof) -> RenderableType:
-    """All of it, the verdict first."""
-    parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies)]
+def drawn(proof: Proof, width: int) -> RenderableType:
+    """All of it, the verdict first, for a terminal of so many characters."""
+    parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
     if proof.published:
         parts += [Text(), _published(proof.published)]
     return Group(*parts)
@@ -51,7 +51,7 @@ def _named(tokens: Sequence[str]) -> str:
     return f" ({' '.join(map(shown, tokens[:NAMED]))}{more})"
 
 
-def _tallies(tallies: Sequence[Compared]) -> Group:
+def _tallies(tallies: Sequence[Compared], width: int) -> Group:
     rates = [
         (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens, one.ratio)
         for one in tallies
@@ -62,9 +62,9 @@ def _tallies(tallies: Sequence[Compared]) -> Group:
     sizes = ("", "tokens/char", "now", "tokens/byte", "bytes/token", "ratio")
     returns = ("", "texts", "come back", "changed", "longer", "only joined")
     return Group(
-        grid(sizes, _rows(names, rates, ".4f"), ("",)),
+        grids(sizes, _rows(names, rates, ".4f"), ("",), width),
         Text(),
-        grid(returns, _rows(names, counts, ","), ("",)),
+        grids(returns, _rows(names, counts, ","), ("",), width),
     )
 
 

@@ -129,7 +129,7 @@ def _list(data: Path | None, as_json: bool) -> None:
 
         typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
     else:
-        _draw(lambda _: drawn_list(rows))
+        _draw(lambda width: drawn_list(rows, width))
 
 
 def _draw(made: Any) -> None:

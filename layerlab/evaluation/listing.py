@@ -11,6 +11,9 @@ from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.shelf import here
 from layerlab.evaluation.view import Column, Row, grid
 
+# Characters from which on the list is one table.
+WHOLE = 80
+
 
 def listed(folder: Path | None = None) -> list[dict[str, Any]]:
     """Every benchmark in a row.
@@ -59,6 +62,7 @@ _COLUMNS: tuple[Column, ...] = (
 )
 
 
-def drawn_list(rows: list[dict[str, Any]]) -> RenderableType:
-    """The rows for a terminal."""
-    return grid(rows, _COLUMNS, tuple(name for name, _ in _COLUMNS if name != "subjects"))
+def drawn_list(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
+    """The rows for a terminal, in several tables where it is narrow."""
+    words = tuple(name for name, _ in _COLUMNS if name != "subjects")
+    return grid(rows, _COLUMNS, words, None if width >= WHOLE else width)

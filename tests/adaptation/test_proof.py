@@ -20,7 +20,7 @@ def told(proof, width: int = 80) -> str:
 
     console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn(proof))
+        console.print(drawn(proof, width))
     return capture.get()
 
 
@@ -77,6 +77,17 @@ def test_tokens_are_shown_without_what_steers_a_terminal() -> None:
     new = extend(base, ["[/b]\x1b[31m\x1b[31m[/b] [/b]"] * 3, 4)
     said = told(prove(base, new, {"a [bold]\x1b[31m name": LAW}))
     assert "\x1b" not in said and "[bold]" in said
+
+
+def test_no_number_is_cut_on_a_narrow_terminal() -> None:
+    base = bytewise()
+    proof = prove(base, extend(base, LAW, 20), {"the law of all lands.jsonl": LAW})
+    (one,) = proof.tallies
+    for width in (40, 60, 80):
+        said = told(proof, width)
+        assert all(name in said for name in ("tokens/char", "bytes/token", "only joined"))
+        assert f"{one.ratio:.4f}" in said and f"{one.new.per_byte:.4f}" in said
+        assert max(map(len, said.splitlines())) <= width
 
 
 def test_a_set_without_text_is_named() -> None:

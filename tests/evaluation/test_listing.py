@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from layerlab.evaluation.benchmark import BENCHMARKS
@@ -26,3 +27,13 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     lines = {line.split()[0]: line for line in console.export_text().splitlines()}
     assert " here " in lines["boolq"] and "is not a whole archive" in lines["piqa"]
     assert "put it in ceval/" in lines["ceval"]
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_no_benchmark_and_no_heading_is_broken(width: int, tmp_path: Path) -> None:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(drawn_list(listed(tmp_path), width))
+    said = console.export_text()
+    assert set(BENCHMARKS) <= set(said.split())
+    assert {"subjects", "data", "licence", "examination", "understanding"} <= set(said.split())
+    assert max(map(len, said.splitlines())) <= width
