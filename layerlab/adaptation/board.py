@@ -136,7 +136,7 @@ class Board:
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in range(4):
             table.add_column(no_wrap=True, overflow="ellipsis")
-        for line in self.lines.values():
+        for line in self._seen():
             running = line.state == "running"
             seconds = self._clock() - line.begun if running else line.seconds
             bar: RenderableType = ProgressBar(total=1.0, completed=line.share, width=12)
@@ -147,6 +147,13 @@ class Board:
                 Text(line.said if running else "", style="dim"),
             )
         return table
+
+    def _seen(self) -> list[Line]:
+        """As many as a terminal has room for, around the last that has begun."""
+        every, room = list(self.lines.values()), max(1, self.console.height - 1)
+        begun = [number for number, line in enumerate(every) if line.state != "waiting"]
+        first = max(0, min(max(begun, default=0) - room // 2, len(every) - room))
+        return every[first : first + room]
 
     def _print(self, text: str) -> None:
         if self._live is None:

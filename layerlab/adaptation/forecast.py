@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from layerlab.adaptation.material import rows_of
 from layerlab.adaptation.plan import located
 from layerlab.adaptation.recipe import Recipe
+from layerlab.adaptation.section import RowsSection
 from layerlab.adaptation.stage import Shelf, Stage
 from layerlab.builtin import NAMES, path
 from layerlab.measures.checkpoint import quiet
@@ -138,13 +140,16 @@ def _tokens(recipe: Recipe, stage: Stage) -> int | None:
     if stage.kind == "tune" and recipe.tune is not None:
         if recipe.tune.tokens is not None:
             return recipe.tune.tokens
-        sizes = (_bytes(one.rows) for one in recipe.tune.sources)
+        sizes = map(_bytes, recipe.tune.sources)
         return round(recipe.tune.epochs * sum(sizes) / PER_TOKEN)
     return None
 
 
-def _bytes(name: str) -> int:
-    place = located(name)
+def _bytes(section: RowsSection) -> int:
+    if section.limit is not None:
+        turns = (turn for row in rows_of(section) for turn in row.turns)
+        return sum(len(turn.text.encode()) for turn in turns)
+    place = located(section.rows)
     inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
     return sum(one.stat().st_size for one in inside)
 

@@ -35,6 +35,8 @@ from layerlab.training.journal import read
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000
+# From 1 on transformers takes a share of the updates for their number.
+BELOW_ONE = 1 - 2**-53
 
 Json = dict[str, Any]
 
@@ -212,7 +214,7 @@ def _arguments(section: StepSection, recipe: Recipe) -> Json:
     """In the words of transformers.TrainingArguments."""
     given: Json = {
         "learning_rate": section.rate,
-        "warmup_steps": section.warmup,
+        "warmup_steps": min(section.warmup, BELOW_ONE),
         "lr_scheduler_type": section.schedule,
         "weight_decay": section.decay,
         "adam_beta2": section.beta2,

@@ -1,16 +1,20 @@
 """Recipes for adaptation: what is wrong in one is named, and stages are shared by what decides."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import TrainingArguments
 
 from layerlab import UserError
 from layerlab.adaptation import duplicate, plan
+from layerlab.adaptation.forecast import PER_TOKEN, forecast
 from layerlab.adaptation.plan import located, planned
 from layerlab.adaptation.recipe import load_adaptation, packaged, recipe_of
+from layerlab.adaptation.stage import Shelf
 from tests.adaptation.lessons import recipe
 
 BASE = {"base": {"model": "pre-norm"}}
@@ -191,3 +195,22 @@ def test_questions_that_are_not_here_are_missed_before_anything_runs(
     content["vocabulary"]["jec_qa"] = True
     with pytest.raises(UserError, match="jec-qa is not here: LAYERLAB_DATA names no folder with"):
         planned(recipe_of(content))
+
+
+@pytest.mark.parametrize(("share", "updates"), [(0.0, 0), (0.1, 10), (1.0, 100)])
+def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path: Path) -> None:
+    from layerlab.adaptation.step import _arguments
+
+    read = recipe_of({**BASE, "tune": {"sources": [ROWS], "warmup": share}})
+    assert read.tune is not None
+    told = TrainingArguments(output_dir=str(tmp_path), **_arguments(read.tune, read))
+    assert told.get_warmup_steps(100) == updates
+
+
+def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
+    rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    source = {"name": "a", "rows": str(tmp_path / "rows.json"), "limit": 3}
+    read = recipe_of({**BASE, "tune": {"sources": [source], "epochs": 2}})
+    found = forecast(read, planned(read), Shelf(tmp_path))
+    assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]
