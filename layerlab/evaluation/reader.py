@@ -210,7 +210,7 @@ def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
 def _parsed(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
         return json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         said = getattr(error, "msg", str(error))
         raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
 
