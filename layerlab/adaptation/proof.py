@@ -178,7 +178,7 @@ class _Pair:
             for one in zip(batch, before, now, back, strict=True):
                 sizes += self._sizes(*one[:3])
                 counts += self._counts(*one)
-        if not sizes[0]:
+        if not sizes[3:].all():
             raise UserError(f"{name} holds no text to compare tokenizers on; leave it out")
         texts_, characters, size, before_, now_ = map(int, sizes)
         return Compared(

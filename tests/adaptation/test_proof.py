@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers import normalizers
 
 from layerlab import UserError
 from layerlab.adaptation.backend import backend, rebuilt
@@ -93,3 +94,7 @@ def test_no_number_is_cut_on_a_narrow_terminal() -> None:
 def test_a_set_without_text_is_named() -> None:
     with pytest.raises(UserError, match=r"nothing.txt holds no text to compare tokenizers on"):
         prove(bytewise(), bytewise(), {"nothing.txt": [""]})
+    blind = bytewise()
+    blind.backend_tokenizer.normalizer = normalizers.Strip()
+    with pytest.raises(UserError, match=r"blank.txt holds no text to compare tokenizers on"):
+        prove(blind, blind, {"blank.txt": ["  "]})
