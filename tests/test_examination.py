@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import layerlab
 from layerlab import UserError
@@ -275,6 +276,34 @@ def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found = sitting.answer(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
     assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
     assert found.samples[0]["prompt"].count("因为") == 5
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"), [(16, "--batch 16; type --batch 8"), (1, "--batch 1; type --dtype bfloat16")]
+)
+def test_too_little_memory_is_one_line(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int, said: str
+) -> None:
+    def full(self: Any, *args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(sitting.Engine, "_model_call", full)
+    with pytest.raises(UserError) as caught:
+        run(shelf, "boolq", batch=batch, limit=1)
+    assert (
+        str(caught.value) == f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
+    )
+
+
+def test_other_faults_of_a_model_stay_what_they_are(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, *args: Any) -> Any:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(sitting.Engine, "_model_call", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run(shelf, "boolq", limit=1)
 
 
 def test_two_models_beside_each_other(shelf: Path) -> None:

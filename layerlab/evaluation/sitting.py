@@ -4,10 +4,11 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerlab import __version__
+from layerlab import UserError, __version__
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
@@ -19,6 +20,7 @@ from layerlab.evaluation.precision import Arithmetic
 from layerlab.evaluation.score import Mean, mean
 from layerlab.evaluation.task import FOLDER as TASKS
 from layerlab.measures.subject import Subject
+from layerlab.training.fault import is_out_of_memory
 
 __all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
 
@@ -33,7 +35,8 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        return f"{self.benchmark.title} {self.subject.english}"
+        title, part = self.benchmark.title, self.subject.english
+        return title if part == title else f"{title} {part}"
 
     def questions(self, limit: int | None) -> int:
         """How many will be asked."""
@@ -62,7 +65,8 @@ class Sitting:
         """Results of all tasks, in their order; those that are kept are not asked again.
 
         Raises:
-            UserError: the model has no tokenizer, or a task fewer examples than were asked for.
+            UserError: the model has no tokenizer, a task fewer examples than were asked for, or
+                memory is too small.
         """
         model, engines = self._model(), dict[str, Engine]()
         for leaf in leaves:
@@ -81,7 +85,7 @@ class Sitting:
     def _asked(self, leaf: Leaf, engine: Engine, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = self.watch.asked
-        with self.arithmetic.running(self.subject):
+        with self._roomy(leaf), self.arithmetic.running(self.subject):
             found = answer(
                 engine,
                 leaf.task,
@@ -99,6 +103,21 @@ class Sitting:
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
         self.keeper.save(name, record, found.samples)
         return record
+
+    @contextmanager
+    def _roomy(self, leaf: Leaf) -> Iterator[None]:
+        """A lack of memory in words."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            batch = self.options.batch
+            less = f"--batch {batch // 2}" if batch > 1 else "--dtype bfloat16"
+            raise UserError(
+                f"{leaf.name} does not fit into memory beside {self.subject.name} with --batch "
+                f"{batch}; type {less}"
+            ) from error
 
     def _engine(self, scoring: str) -> Engine:
         # A cache would hold what an emulation rounds on its way, and what it does not.
