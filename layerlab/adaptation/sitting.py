@@ -14,6 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from layerlab import UserError
 from layerlab.disk import write_file, write_folder
 from layerlab.domain import shown
+from layerlab.training.distribution import whole
 
 PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
@@ -94,7 +95,7 @@ class Guard(TrainerCallback):
             UserError: it is not finite.
         """
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
-        if args.fp16 or bool(torch.isfinite(get_total_norm(gradients))):
+        if args.fp16 or bool(torch.isfinite(whole(get_total_norm(gradients)))):
             return
         kept = newest(self.out)
         precision = ", or leave bf16 out" if args.bf16 else ""
