@@ -1,0 +1,60 @@
+"""Passages of the built-in text, cut where a draw says, and what a model does with them."""
+
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.studies.work import Draw
+
+if TYPE_CHECKING:
+    from layerlab.measures.measure import Layer
+    from layerlab.measures.subject import Subject
+
+OVERLAP = (
+    "Passages are cut at random places of one text of 7,526 tokens and may overlap, so the "
+    "intervals speak about this text, and are somewhat too narrow."
+)
+# A trace listens to one model, and batches are computed side by side.
+_ALONE = Lock()
+
+
+@cache
+def patient(name: str) -> "Subject":
+    """A built-in model, loaded once."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.measures.subject import subject
+
+    return subject(name)
+
+
+@cache
+def tokens_of(name: str) -> Tensor:
+    """The built-in text as a built-in model reads it."""
+    tokenizer: Any = patient(name).tokenizer
+    found = tokenizer(builtin.SAMPLE.read_text("utf-8"), verbose=False)["input_ids"]
+    return torch.tensor(found)
+
+
+def excerpts(draw: Draw, name: str, length: int) -> Tensor:
+    """Token ids, a passage per draw, of a built-in model."""
+    whole = tokens_of(name)
+    starts = torch.randint(len(whole) - length, (draw.count,), generator=draw.generator)
+    return torch.stack([whole[start : start + length] for start in starts.tolist()])
+
+
+def watched(subject: "Subject", ids: Tensor, read: Callable[["Layer"], None]) -> None:
+    """Hand every layer of every passage to `read`, passage by passage.
+
+    Raises:
+        NotApplicable: the blocks are not called with features, or more than once in one forward.
+    """
+    from layerlab.measures.trace import trace
+
+    assert not isinstance(subject.stack, str), subject.stack
+    with _ALONE:
+        trace(subject.model, subject.stack, list(ids), read)
