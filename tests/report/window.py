@@ -1,6 +1,7 @@
 """Pages in a real browser, which asks nobody for anything."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,39 +20,71 @@ PHONE = {"width": 390, "height": 844}
 Open = Callable[..., Any]
 
 
+class Tabs:
+    """Those of a browser: a test has one for itself, and then another test has it.
+
+    To compile the scripts of a page takes six times as long as all the rest. They are compiled once
+    for a tab and an address, so all pages are read from one file.
+    """
+
+    def __init__(self, browser: Any, folder: Path) -> None:
+        self.browser = browser
+        self.file = folder / "report.html"
+        self.free: dict[str, list[Any]] = defaultdict(list)
+
+    def take(self, **options: Any) -> Any:
+        """One with these options of a context."""
+        free = self.free[repr(options)]
+        return free.pop() if free else self.browser.new_context(**options).new_page()
+
+    def give_back(self, tab: Any, **options: Any) -> None:
+        """Nothing of its page stays: what it remembers, the pointer, the page itself."""
+        tab.evaluate("localStorage.clear()")
+        tab.mouse.move(0, 0)
+        tab.goto("about:blank")
+        self.free[repr(options)].append(tab)
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
     if not CHROMIUM.exists():
         if os.environ.get("CI", "").lower() in {"1", "true"}:
             pytest.fail(f"CI needs {CHROMIUM}: apt-get install chromium")
         pytest.skip("no Chromium: `apt-get install chromium`")
     with sync_api.sync_playwright() as play:
         started = play.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield started
+        yield Tabs(started, tmp_path_factory.mktemp("browser"))
         started.close()
 
 
 @pytest.fixture
-def window(browser: Any, tmp_path: Path) -> Iterator[Open]:
+def window(browser: Tabs) -> Iterator[Open]:
     """Open a page from disk; at the end no error was logged and nothing was asked for."""
-    contexts, problems, requests = [], [], []
+    used: list[tuple[Any, dict[str, Any]]] = []
+    problems: list[str] = []
+    requests: list[str] = []
+    listeners = {
+        "console": lambda m: m.type in {"error", "warning"} and problems.append(m.text),
+        "pageerror": lambda error: problems.append(str(error)),
+        "dialog": lambda dialog: problems.append(f"dialog: {dialog.message}"),
+        "request": lambda request: requests.append(request.url),
+    }
 
     def open_page(text: str, fragment: str = "", **options: Any) -> Any:
-        file = tmp_path / "report.html"
-        file.write_text(text, encoding="utf-8")
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(file.as_uri() + (f"#{fragment}" if fragment else ""))
+        browser.file.write_text(text, encoding="utf-8")
+        options = {"viewport": {"width": 1200, "height": 800}, **options}
+        page = browser.take(**options)
+        used.append((page, options))
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        page.goto(browser.file.as_uri() + (f"#{fragment}" if fragment else ""))
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page, options in used:
+        browser.give_back(page, **options)
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
     assert problems == []
-    assert [url for url in requests if not url.startswith(LOCAL)] == []
-    assert len([url for url in requests if url.startswith("file:")]) == len(contexts)
+    assert [url for url in requests if not url.startswith((*LOCAL, "about:blank"))] == []
+    assert len([url for url in requests if url.startswith("file:")]) == len(used)
