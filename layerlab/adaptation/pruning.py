@@ -8,17 +8,15 @@ nothing would ever make it.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.adaptation.backend import SPACE, Backend, Merge, backend, is_byte, rebuilt
+from layerlab.adaptation.compression import batches
 from layerlab.training.words import engine
-
-# Texts that are encoded at once.
-BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,8 @@ def _is_mark(token: str) -> bool:
 
 
 def _counted(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]:
-    machine, rest, counts = engine(words), iter(texts), Counter[int]()
-    while batch := list(islice(rest, BATCH)):
+    machine, counts = engine(words), Counter[int]()
+    for batch in batches(texts):
         for one in machine.encode_batch_fast(batch, add_special_tokens=False):
             counts.update(one.ids)
     return counts
