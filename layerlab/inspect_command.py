@@ -60,6 +60,21 @@ def inspect(
     backward: Annotated[
         bool, typer.Option("--backward", help="With --formats: errors of gradients too.")
     ] = False,
+    saliency: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Show what the token after this text hangs on."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="With --saliency: ask about ' this' word.  [default: the predicted]",
+        ),
+    ] = None,
+    foil: Annotated[
+        str | None,
+        typer.Option(metavar="WORD", help="With --saliency: and why not ' that' word."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
     ] = None,
@@ -93,6 +108,7 @@ def inspect(
     own = [measure for path in load or () for measure in registry.load(path)]
     chosen = registry.resolve(None if measures is None else [measures], own)
     chosen = registry.with_formats(chosen, formats, backward)
+    chosen = registry.with_saliency(chosen, saliency, target, foil)
     passage = (
         sample(samples=samples, context=context)
         if text is None

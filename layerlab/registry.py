@@ -44,6 +44,7 @@ ORDER = (
 # What is measured when formats are asked for; gradients only when they are, too.
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
+SALIENCY = "saliency"
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
 
@@ -210,6 +211,37 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
         if name in known:
             measure = kept.get(name, known[name])
             kept[name] = measure.given(**{n: options[n] for n in options if n in measure.options})
+    return sorted(kept.values(), key=_place)
+
+
+def with_saliency(
+    chosen: Sequence[Measure], text: str | None, target: str | None, foil: str | None
+) -> list[Measure]:
+    """The measures, and the saliency of a text that a user gave.
+
+    Args:
+        text: None asks for no saliency, unless the measures have one already.
+        target: the word that is asked about.
+        foil: the word instead of which it is due.
+
+    Raises:
+        UserError: a word without a text to ask it of.
+
+    Example:
+        >>> [measure.options["foil"] for measure in with_saliency([], "I am", None, " is")]
+        [' is']
+    """
+    given = {"text": text, "target": target, "foil": foil}
+    options = {name: value for name, value in given.items() if value is not None}
+    kept = {measure.name: measure for measure in chosen}
+    if not options:
+        return list(chosen)
+    if text is None and SALIENCY not in kept:
+        raise UserError(
+            f"--{next(iter(options))} asks about the next token of a text; type for example "
+            "--saliency 'I am' --target ' here' --foil ' there'"
+        )
+    kept[SALIENCY] = kept.get(SALIENCY, measures()[SALIENCY]).given(**options)
     return sorted(kept.values(), key=_place)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.measures.measure import Measure
-from layerlab.registry import ORDER, load, measures, resolve
+from layerlab.registry import ORDER, load, measures, resolve, with_saliency
 
 DECLARED = """
 from layerlab.measures.measure import Measure
@@ -209,3 +209,20 @@ def test_an_error_while_a_loaded_file_runs_keeps_its_traceback(tmp_path: Path) -
         load(path)
     assert str(caught.traceback[-1].path) == str(path)
     assert "layerlab_loaded_broken" not in sys.modules
+
+
+def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it() -> None:
+    chosen = with_saliency(resolve("stream,saliency(bins=8)"), "I am", " here", None)
+    assert [one.name for one in chosen] == ["stream", "saliency"]
+    options = chosen[1].options
+    assert (options["text"], options["target"], options["foil"]) == ("I am", " here", None)
+    assert options["bins"] == 8
+    assert with_saliency(resolve("stream"), None, None, None) == resolve("stream")
+    probe = with_saliency(resolve("saliency"), None, None, " there")[0].options
+    assert probe["foil"] == " there" and probe["text"].startswith("The lamp on the pier")
+
+
+def test_a_word_without_a_text_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        with_saliency(resolve("stream"), None, None, " there")
+    assert "--foil asks about the next token of a text; type for example" in str(caught.value)

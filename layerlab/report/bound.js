@@ -14,7 +14,7 @@ function drawKey(section, column, shown) {
   const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
   if (ranged) {
     const given = section.measure.band?.column === column && section.measure.band.label;
-    const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences"].filter(Boolean).join(" and ");
+    const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences", section.measure.per_token && "tokens"].filter(Boolean).join(" and ");
     items.push(element("span", {}, element("i", { class: "band" }), given ? ` ${given}` : ` smallest to largest over ${over}`));
   }
   const { bounds, far } = boundsOf(section, column, shown);

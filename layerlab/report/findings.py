@@ -13,6 +13,7 @@ from layerlab.report.rules import (
     attention,
     collapse,
     fault,
+    lookback,
     nearest,
     precision,
     rounding,
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     *stability.RULES,
     *collapse.RULES,
     *precision.RULES,
+    *lookback.RULES,
 )
 
 

@@ -81,6 +81,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "category": category,
         "kinds": [text.prose(str(kind), 40) for kind in kinds],
         "per_head": "head" in measure["per"],
+        "per_token": "position" in measure["per"],
         "bounds": [dict(bound) for bound in bounds],
         "band": measure.get("band"),
         "missing": missing(report, measure),

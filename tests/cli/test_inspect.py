@@ -46,6 +46,19 @@ def test_standard_input_is_read(tmp_path):
     assert content["text"]["source"] == "standard input" and done.stderr == ""
 
 
+def test_a_saliency_is_asked_for_in_words(tmp_path):
+    words = ("--saliency", "My lord, the", "--target", " king", "--foil", " \x1b[31mqueen")
+    done = layerlab("inspect", *QUICK, *words, "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = load_report(tmp_path / "layerlab-report")
+    frame = report.frame("saliency")
+    assert {*report.frames} == {"diversity", "spectrum", "saliency"}
+    assert "".join(frame[frame["layer"] == 0]["token"]) == "My lord, the"
+    picture = report.to_dict()["pictures"]["saliency"]["pre-norm"]
+    assert picture["target"]["token"][:2] == " k" and picture["foil"]["token"] == " "
+    assert "\x1b[31m" not in done.stdout + done.stderr
+
+
 def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     import torch
     from transformers import AutoTokenizer
@@ -76,6 +89,8 @@ MISTAKES = [
     (("",), "the model's name is empty"),
     (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
     (("--load", "missing.py"), "no Python file at missing.py"),
+    (("--target", " a"), "--target asks about the next token of a text; type for example"),
+    (("--measures", "saliency(of=loss)"), "option of of measure 'saliency' got 'loss'; expected"),
 ]
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from layerlab.measures.anatomy import anatomy, first_tensor
 from layerlab.measures.prompt import Prompt
 from layerlab.measures.recompute import differentiated
-from layerlab.measures.saliency import objective
+from layerlab.measures.score import objective
 from layerlab.measures.subject import Subject
 from layerlab.measures.trace import observing
 from layerlab.measures.visit import hidden

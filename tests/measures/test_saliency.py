@@ -13,15 +13,8 @@ from layerlab.measures.anatomy import anatomy, first_tensor
 from layerlab.measures.diversity import cosine
 from layerlab.measures.measure import Run
 from layerlab.measures.reading import readings
-from layerlab.measures.saliency import (
-    MEASURES,
-    absolute,
-    alikeness,
-    euclidean,
-    objective,
-    product,
-    saliency,
-)
+from layerlab.measures.saliency import MEASURES, saliency
+from layerlab.measures.score import absolute, alikeness, euclidean, objective, product
 from layerlab.measures.trace import observing
 from tests.measures.asked import TOKENS, differences, gradients, precise, prompt, shifted, subject
 

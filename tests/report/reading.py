@@ -45,6 +45,7 @@ COLUMNS |= {
     "rounding": (("sequence", "layer", "format"), ("mean", "predicted", "running")),
     "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss_change")),
     "attribution": (("format", "by", "part"), ("share",)),
+    "saliency": (("layer", "position", "token"), ("l1", "earlier")),
 }
 BOUNDS = {
     "spectrum": [
@@ -151,7 +152,7 @@ def _frames(names: tuple[str, ...], seed: int) -> Frames:
 def _model(name: str, generator: np.random.Generator) -> Frames:
     made = {}
     for frame, (per, columns) in COLUMNS.items():
-        whole = ("diversity", "dimension", "stream", "rounding")
+        whole = ("diversity", "dimension", "stream", "rounding", "saliency")
         rows = _rows(per, first=0 if frame in whole else 1)
         if "head" in per:
             rows["layer"] -= 1
@@ -171,6 +172,8 @@ def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
         "format": ("bf16", "fp16"),
         "mode": ("as-run", "flat"),
         "by": ("component",),
+        "position": range(8),
+        "token": ("word",),
         "part": ("residual stream", "attn:scores", "mlp.act", "weights (stored)", "ln_1"),
     }
     index = pd.MultiIndex.from_product([values[name] for name in per], names=per)
@@ -280,6 +283,10 @@ def _attribution(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any
     return {"share": 0.2}
 
 
+def _saliency(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {"l1": _between(0.5, 1, rows, draw), "earlier": 0.0}
+
+
 _HEALTHY = {
     "diversity": _diversity,
     "dimension": _dimension,
@@ -292,4 +299,5 @@ _HEALTHY = {
     "rounding": _rounding,
     "logits": _logits,
     "attribution": _attribution,
+    "saliency": _saliency,
 }

@@ -59,6 +59,7 @@ SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "islands": ("logits", {"format": "fp16", "mode": "flat"}, {"error": 2e-3}, "info"),
     "amplifier": ("rounding", {"layer": LAYERS, "format": "bf16"}, WORSE, "info"),
     "scores": ("attribution", {"part": "attn:scores"}, {"share": 0.01}, "info"),
+    "lookback": ("saliency", {"layer": 0, "position": 3}, {"l1": 4.0, "earlier": 1.0}, "info"),
     "predictor": ("rounding", {"layer": 3, "format": "bf16"}, {"predicted": 1e-4}, "info"),
 }
 
