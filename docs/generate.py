@@ -42,6 +42,7 @@ def beside(name: str) -> dict[str, Any]:
 table = beside("table")["table"]
 block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest")["digest"], beside("adapted")["adapted"]
+studied = beside("studied")
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -104,7 +105,14 @@ def pages() -> dict[Path, str]:
     for name in own:
         sheet = block["sheet"](card(design(name)))
         written[ROOT / "docs" / "variants" / f"{name}.md"] = sheet
-    written[ROOT / "docs" / "studies.md"] = claims(studies().values())
+    known = studies()
+    written[ROOT / "docs" / "studies.md"] = claims(known.values())
+    judged = studied["stored"](ROOT / "docs" / "results" / "studies", known.values())
+    written[ROOT / "docs" / "what-holds.md"] = studied["holds"](judged, known)
+    for name, content in judged.items():
+        place = ROOT / "docs" / "results" / "studies" / name
+        sheet = studied["page"](known[name], content, place)
+        written[ROOT / "docs" / "studies" / f"{name}.md"] = sheet
     written[ROOT / "docs" / "api.md"] = manual["reference"]()
     written[ROOT / "docs" / "examples.md"] = manual["examples"](ROOT / "examples")
     results = ROOT / "docs" / "results"
@@ -205,10 +213,15 @@ def claims(found: Iterable[Study]) -> str:
         "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
         "fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
         "writes `study.html`, `study.json` and `tables/*.csv` into `layerlab-studies/NAME` (`--out "
-        "DIR`), and pictures as PNG where the extra `figures` is installed. Finished batches are "
+        "DIR`), and pictures as SVG where the extra `figures` is installed. Finished batches are "
         "kept until then: after Ctrl-C the same command goes on where it was, `--restart` begins "
         "anew. `--draws N` takes fewer random initialisations than the source, `--threads N` says "
         'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
+        "`--fast` takes so few draws that a study is over in seconds and comes to the same "
+        "verdict. Studies that compare trained models train what is missing in the folder of "
+        "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
+        "`layerlab study --all` runs every study, and writes one page of all claims; what came "
+        "out here: [what holds](what-holds.md).",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
         table(("study", "claim", "source", "draws", "cost", "options"), rows),

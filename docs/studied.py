@@ -1,0 +1,148 @@
+"""A page for each study whose result lies in docs/results/studies, and the page of what holds."""
+
+import json
+import runpy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from layerlab.studies.study import Study
+
+table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
+Json = Mapping[str, Any]
+OUT = "docs/results/studies"
+RUNS = "docs/results"
+ORDER = ("holds", "fails", "not decided")
+# In the order of the sources; what is our own comes last.
+SOURCES = {
+    "pangu23": "PanGu-pi: nonlinearity compensation",
+    "budzinskiy25": "Rounding errors of Transformers",
+    "residuals24": "Eight residual schemes",
+    "spectral25": "Spectral analysis of attention",
+    "Own": "What layerlab asked itself",
+}
+# A table of more rows than this is left to its file.
+ROWS = 24
+
+HEAD = f"""# What holds
+
+Every claim that a study puts to the test, with the number that decides it. **Holds** and
+**fails** are said where chance is ruled out as the study says; **not decided** speaks neither for
+nor against a claim. A verdict is one on the models, texts and draws of its study: each page says
+which, beside its machine and time. Keys of sources: [sources](sources.md).
+
+```sh
+layerlab study --all --fast                        # minutes: few draws, stored runs judged again
+layerlab study --all --runs {RUNS} --out {OUT}
+make docs                                          # writes this page and those of the studies
+```"""
+
+
+def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
+    """The result of every study that has one."""
+    found = {}
+    for study in declared:
+        file = folder / study.name / "study.json"
+        if file.is_file():
+            found[study.name] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
+    """The page of all claims with their verdicts."""
+    words = Counter(one["word"] for study in found.values() for one in study["verdicts"])
+    counts = ", ".join(f"{word}: {words[word]}" for word in ORDER)
+    parts = [HEAD, f"{counts}; of {words.total()} claims in {len(found)} studies."]
+
+    def place(name: str) -> tuple[int, str]:
+        return list(SOURCES).index(declared[name].key), name
+
+    for key, names in groupby(sorted(found, key=place), key=lambda name: declared[name].key):
+        parts += [f"## {SOURCES[key]}", _claims(list(names), found)]
+    waiting = sorted(set(declared) - set(found))
+    if waiting:
+        parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(names: Sequence[str], found: Mapping[str, Json]) -> str:
+    rows = [
+        (
+            _cell(one["claim"]),
+            f"**{one['word']}**",
+            _cell(one["said"]),
+            f"[{name}](studies/{name}.md)",
+        )
+        for name in names
+        for one in found[name]["verdicts"]
+    ]
+    return table(("claim", "verdict", "number", "study"), rows)
+
+
+def page(study: Study, content: Json, folder: Path) -> str:
+    """The page of one study.
+
+    Args:
+        folder: that holds its result, with its pictures.
+    """
+    return "\n\n".join(_parts(study, content, folder)) + "\n"
+
+
+def _parts(study: Study, content: Json, folder: Path) -> Iterator[str]:
+    place = f"../results/studies/{study.name}"
+    yield f"# {content['title']}"
+    yield f"Source: {content['source']} ([sources](../sources.md))"
+    for one in content["verdicts"]:
+        where = f" *({one['source']})*" if one.get("source") else ""
+        yield f"**{one['word'].capitalize()}**: {one['claim']}{where}\n\n> {_lead(one['said'])}"
+    for picture in content["pictures"]:
+        file = f"{picture['name']}.svg"
+        if (folder / file).is_file():
+            yield f"## {picture['title']}\n\n![{picture['title']}]({place}/{file})"
+    yield f"## Set-up\n\n{table(('set-up', 'value'), _setup(content))}"
+    if content["remarks"]:
+        yield "\n".join(f"- {one}" for one in content["remarks"])
+    for name, frame in content["frames"].items():
+        yield f"## Table: {name}\n\n{_frame(name, frame, place)}"
+    yield f"""## To repeat it
+
+```sh
+layerlab study {study.name}          # {study.cost}
+layerlab study {study.name} --fast
+```
+
+All numbers, unrounded: [study.json]({place}/study.json)."""
+
+
+def _setup(content: Json) -> Iterator[tuple[str, str]]:
+    settings = dict(content["settings"])
+    yield content["unit"], f"{settings.pop('draws'):,}"
+    yield from ((name, f"{value}") for name, value in settings.items())
+    yield "processor time", f"{content['time']['processor seconds']:,.0f} s"
+    machine = content["machine"]
+    yield "machine", f"{machine['threads']} threads; {machine['system']}"
+    yield "versions", ", ".join(f"{name} {value}" for name, value in content["versions"].items())
+    yield "layerlab", f"{content['layerlab']}, {content['created'][:10]}"
+
+
+def _frame(name: str, frame: Json, place: str) -> str:
+    columns = frame["columns"]
+    rows = list(zip(*(frame["data"][column] for column in columns), strict=True))
+    whole = f"[{name}.csv]({place}/tables/{name}.csv)"
+    if len(rows) > ROWS or len(columns) > 9:
+        return f"{len(rows)} rows of {len(columns)} columns: {whole}"
+    return table(columns, [[_number(cell) for cell in row] for row in rows])
+
+
+def _number(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else _cell("" if cell is None else str(cell))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _lead(said: str) -> str:
+    return said[:1].upper() + said[1:]
