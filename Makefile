@@ -2,6 +2,7 @@
 # make test   the same environment, the whole test suite
 # make house  style, types, import rule, docstring rule
 # make docs   write docs/measures, docs/families.md and the tables of other pages anew
+# make site   the documentation as pages to read in a browser, in ./site
 # make clean  remove what the others made, but not the environment (make distclean: that too)
 
 PYTHON ?= python3.11
@@ -12,7 +13,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test house docs clean distclean
+.PHONY: help setup demo test house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -26,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (a few minutes, once)"
 	$(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0 hatchling editables
-	$(PIP) --no-build-isolation --editable '.[dev,eval]'
+	$(PIP) --no-build-isolation --editable '.[dev,docs,eval]'
 	@touch $@
 
 demo: $(READY)
@@ -46,8 +47,12 @@ docs: $(READY)
 	$(BIN) docs/generate.py
 	$(BIN) -m tests.families.page
 
+site: $(READY)
+	$(BIN) -m zensical build --strict
+	@echo "open site/index.html in a browser"
+
 clean:
-	rm -rf report build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf report site .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean

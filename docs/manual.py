@@ -29,11 +29,11 @@ def reference() -> str:
         "What `import layerlab` offers. Nothing is imported before it is used. Where an argument "
         "is described no further, its name and its type say all.",
         "## Functions and results",
-        *map(_entry, sorted(public, key=str.lower)),
+        *(f"::: {name}" for name in sorted(public, key=str.lower)),
         "## For measures, blocks and studies of your own",
         "A [measure](add-a-measure.md) or a [block](add-a-variant.md) is one file that declares "
         "itself in these terms.",
-        *map(_entry, OWN),
+        *(f"::: {name}" for name in OWN),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -49,7 +49,3 @@ def examples(folder: Path) -> str:
         title = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".")
         parts += [f"## {path.name}", f"{title}.", f"```python\n{source.rstrip()}\n```"]
     return "\n\n".join(parts) + "\n"
-
-
-def _entry(name: str) -> str:
-    return f"### `{name}`\n\n::: {name}"

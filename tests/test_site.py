@@ -1,0 +1,208 @@
+"""The site: built without a warning, complete, and read from disk without asking anybody.
+
+So are links between documents, as the repository shows them.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.report.window import LOCAL, Tabs, browser  # noqa: F401  (a fixture)
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [path for path in DOCS.rglob("*.md") if "results" not in path.parts]
+WRITTEN = [*PAGES, DOCS / "results" / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+# Attributes whose address a browser fetches by itself; besides, `href` of a link tag.
+FETCHED = {"src", "srcset", "data", "poster"}
+
+
+def built(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`make site` on the documents in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the site is made of, apart, so that no other site is touched."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    (folder / "layerlab").symlink_to(ROOT / "layerlab")
+    left_out = shutil.ignore_patterns("runs", "report.html", "__pycache__")
+    shutil.copytree(DOCS, folder / "docs", ignore=left_out)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(copy: Path) -> Path:
+    """The site, built without a warning, also of what is read for the reference of Python."""
+    done = built(copy)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    # What reads docstrings only logs that it could not: --strict lets that pass.
+    told = re.sub(r"[\d.]+s", "", said).split()
+    assert sorted(told) == sorted("Build started No issues found Build finished in".split()), said
+    return copy / "site"
+
+
+class Page(HTMLParser):
+    """What a page leads to, what it fetches, and what it can be led to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"id", "name"} and value:
+                self.anchors.add(value)
+            elif name == "href" and tag == "a" and value:
+                self.links.append(value)
+            elif (name in FETCHED or (name == "href" and tag == "link")) and value:
+                self.fetched.append(value)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    found = {path: Page(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    # Shown by a server at whatever address is missing, so its links are those of no place.
+    found.pop(site / "404.html")
+    return found
+
+
+def test_every_document_is_a_page(site: Path, pages: dict[Path, Page]) -> None:
+    for path in [*PAGES, DOCS / "results" / "README.md"]:
+        name = path.with_name("index.md") if path.name == "README.md" else path
+        assert site / name.relative_to(DOCS).with_suffix(".html") in pages, path
+
+
+def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:
+    start = site / "index.html"
+    reached, waiting = {start}, [start]
+    while waiting:
+        page = waiting.pop()
+        for link in pages[page].links:
+            target = (page.parent / unquote(urlsplit(link).path)).resolve()
+            if not urlsplit(link).scheme and target in pages and target not in reached:
+                reached.add(target)
+                waiting.append(target)
+    assert set(pages) == reached
+
+
+def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Page]) -> None:
+    wrong = []
+    for path, page in pages.items():
+        for link in [*page.links, *page.fetched]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchors = pages[target].anchors if target in pages else set()
+            missing = parts.fragment and target in pages and unquote(parts.fragment) not in anchors
+            if not target.exists() or (missing and parts.fragment != "__comments"):
+                wrong.append(f"{path.name}: {link}")
+    assert wrong == []
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    assert [one for page in pages.values() for one in page.fetched if urlsplit(one).netloc] == []
+    styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]+", styles) == []
+
+
+def test_no_table_or_list_is_left_as_text(pages: dict[Path, Page], site: Path) -> None:
+    for path in pages:
+        for text in re.findall(r"<p>(.*?)</p>", path.read_text("utf-8"), re.DOTALL):
+            assert not re.search(r"^(\| .* \|$|[-*] |\d+\. |```)", text, re.MULTILINE), path
+
+
+def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+    import layerlab
+
+    anchors = pages[site / "api.html"].anchors
+    missing = [name for name in layerlab.__all__ if f"layerlab.{name}" not in anchors]
+    assert missing == ["__version__"]
+
+
+def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
+    (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")
+    (tmp_path / "docs" / "site").mkdir(parents=True)
+    for name in ("iframe-worker.js", "site.css"):
+        shutil.copy(DOCS / "site" / name, tmp_path / "docs" / "site")
+    (tmp_path / "docs" / "index.md").write_text("# A\n\n[gone](b.md), [gone](#c)\n", "utf-8")
+    done = built(tmp_path)
+    assert done.returncode != 0
+    assert "2 issues found" in done.stdout + done.stderr
+
+
+def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) -> None:  # noqa: F811
+    problems: list[str] = []
+    asked: list[str] = []
+    page = browser.take(viewport={"width": 1200, "height": 800})
+    page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("participation ratio")
+    found = page.get_by_text("participation_ratio").first
+    found.wait_for(timeout=20_000)
+    found.click()
+    page.wait_for_url("**/measures/dimension.html*")
+    for name in ("api.html", "variants/pangu-pi.html", "results/index.html"):
+        page.goto((site / name).as_uri())
+        page.wait_for_load_state("networkidle")
+    page.close()
+    assert problems == []
+    assert [url for url in asked if not url.startswith(LOCAL)] == []
+
+
+def slugs(text: str) -> Iterator[str]:
+    """Anchors that a host of repositories gives to the headings of a document."""
+    seen: dict[str, int] = {}
+    bare = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#+ (.+?)\s*$", bare, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        seen[slug] = seen.get(slug, -1) + 1
+        yield f"{slug}-{seen[slug]}" if seen[slug] else slug
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    wrong = []
+    for path in WRITTEN:
+        text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            name, _, anchor = target.partition("#")
+            file = (path.parent / name).resolve() if name else path
+            known = file.exists() and (not anchor or anchor in slugs(file.read_text("utf-8")))
+            if not known:
+                wrong.append(f"{path.relative_to(ROOT)}: {target}")
+            # What is beside the documents is no part of the site.
+            if DOCS in path.parents and DOCS not in file.parents:
+                wrong.append(f"{path.relative_to(ROOT)} leaves docs: {target}")
+    assert wrong == []
+
+
+def test_no_page_is_left_of_a_variant_that_is_gone() -> None:
+    from layerlab.variants.inventory import home, variants
+
+    own = {name for name in variants() if home(name).startswith("layerlab.")}
+    assert {path.stem for path in (DOCS / "variants").glob("*.md")} == own
