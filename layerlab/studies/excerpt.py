@@ -40,10 +40,10 @@ def tokens_of(name: str) -> Tensor:
     return torch.tensor(found)
 
 
-def excerpts(draw: Draw, name: str, length: int) -> Tensor:
-    """Token ids, a passage per draw, of a built-in model."""
+def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
+    """Token ids of a built-in model: `each` passages for every draw, one below the other."""
     whole = tokens_of(name)
-    starts = torch.randint(len(whole) - length, (draw.count,), generator=draw.generator)
+    starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)
     return torch.stack([whole[start : start + length] for start in starts.tolist()])
 
 
