@@ -1,0 +1,344 @@
+"""What paths of each length carry to the output of a stack with skips: dong21's decomposition.
+
+With its attention weights, norms and gates held at what they are on a passage, a stack is linear in
+its embedding, so its output is a sum over paths that pass some attention sublayers and skip others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from layerlab.studies.excerpt import OVERLAP, excerpts, patient, tokens_of, watched
+from layerlab.studies.picture import Curve, curves
+from layerlab.studies.statistic import Interval, resampled, summary, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.work import Draw, Work
+
+if TYPE_CHECKING:
+    from layerlab.numerics.sublayer import Attention, FeedForward, Norm
+
+MODEL = "llama"
+TOKENS = 64
+WIDTH, HEADS, DEPTH = 64, 4, 8
+CAUSAL, OPEN = "random, causal", "random, no mask"
+CASES = (MODEL, CAUSAL, OPEN)
+LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
+Linear = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One layer x + attention(norm x), then y + feedforward(norm y) if it has one; no biases."""
+
+    norm: "Norm"
+    attention: "Attention"
+    second: "Norm | None" = None
+    feedforward: "FeedForward | None" = None
+
+
+def attending(piece: Piece, x: Tensor) -> Linear:
+    """What the attention sublayer does to any features while its weights and norm stay as at x."""
+    read = piece.norm.value(x)
+    scale = _held(piece.norm, x)
+    matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
+    joined = piece.attention.joined()
+    assert joined is not None
+
+    def apply(y: Tensor) -> Tensor:
+        z = y * scale
+        heads = enumerate(matrices)
+        return torch.cat([m @ piece.attention.values(z, head) for head, m in heads], -1) @ joined.mT
+
+    return apply
+
+
+def feeding(piece: Piece, x: Tensor) -> Linear:
+    """What the feed-forward does to any features while its gate and norm stay as at x."""
+    parts, norm = piece.feedforward, piece.second
+    if parts is None or norm is None:
+        return torch.zeros_like
+    read, scale = norm.value(x), _held(norm, x)
+    inward = functional.linear(read, parts.inward)
+    # A gate multiplies what comes in; without one the activation does, as f(u) / u.
+    gate = torch.where(inward == 0, 0.0, parts.hidden(read) / inward)
+
+    def apply(y: Tensor) -> Tensor:
+        return functional.linear(gate * functional.linear(y * scale, parts.inward), parts.outward)
+
+    return apply
+
+
+def _held(norm: "Norm", x: Tensor) -> Tensor:
+    """The factor that an RMS norm multiplies the features of each token by."""
+    assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
+    gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
+    return gain / norm.radius(x)
+
+
+def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    """What the paths of each length carry to the output, length x token x width; they sum to it.
+
+    Y_k <- Y_k + F(Y_(k-1)) in every layer, F its attention; a feed-forward acts on each alike.
+
+    Source: dong21, section 3.
+    """
+    parts = start[None]
+    for piece in pieces:
+        attend = attending(piece, parts.sum(0))
+        none = torch.zeros_like(parts[:1])
+        parts = torch.cat([parts, none]) + torch.cat([none, attend(parts)])
+        parts = parts + feeding(piece, parts.sum(0))(parts)
+    return parts
+
+
+@cache
+def trained() -> tuple[Piece, ...]:
+    """The layers of the built-in llama in float64, each checked against what the model computes."""
+    from dataclasses import replace
+
+    from layerlab.measures.projection import project
+    from layerlab.measures.theory import theory
+
+    subject, found = patient(MODEL), list[Piece]()
+    stack = subject.stack
+    assert not isinstance(stack, str)
+
+    def read(layer: Any) -> None:
+        if layer.block is None:
+            return
+        part = stack.attentions[layer.attention.layer]
+        weights = project(
+            layer.block, part.module, name=part.name, layer=part.number, config=subject.config
+        )
+        known = theory(replace(layer, weights=weights), subject.model)
+        assert known is not None and known.block is not None, known and known.refused
+        block = known.block
+        found.append(
+            Piece(
+                norm=block.attention_norm,
+                attention=block.attention,
+                second=block.feedforward_norm,
+                feedforward=block.feedforward,
+            )
+        )
+
+    watched(subject, tokens_of(MODEL)[None, :TOKENS], read)
+    return tuple(found)
+
+
+def embedded(ids: Tensor) -> Tensor:
+    """The embedding output of the built-in llama."""
+    embedding: Any = patient(MODEL).model.get_input_embeddings()
+    return torch.as_tensor(embedding.weight.detach().double()[ids])
+
+
+def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
+    """Attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
+    from layerlab.numerics.sublayer import Attention, Norm
+
+    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    size = WIDTH // HEADS
+
+    def matrix(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, generator=draw.generator, dtype=torch.float64)
+        return drawn / WIDTH**0.5
+
+    return tuple(
+        Piece(
+            norm=Norm(kind="rms"),
+            attention=Attention(
+                query=matrix(HEADS, size, WIDTH),
+                key=matrix(HEADS, size, WIDTH),
+                value=matrix(HEADS, size, WIDTH),
+                output=matrix(HEADS, WIDTH, size),
+                scale=size**-0.5,
+                allowed=allowed.tril() if causal else allowed,
+            ),
+        )
+        for _ in range(DEPTH)
+    )
+
+
+def one(draw: Draw, case: str) -> dict[str, Tensor]:
+    """One batch: shares, sizes and residuals of the paths of each length."""
+    if case == MODEL:
+        found = [paths(embedded(ids), trained()) for ids in excerpts(draw, MODEL, TOKENS)]
+    else:
+        found = []
+        for _ in range(draw.count):
+            start = torch.randn(TOKENS, WIDTH, generator=draw.generator, dtype=torch.float64)
+            found.append(paths(start, random(draw, case == CAUSAL)))
+    return {
+        name: torch.stack([read(parts) for parts in found])
+        for name, read in (("share", share), ("apart", apart), ("residual", residual))
+    }
+
+
+def share(parts: Tensor) -> Tensor:
+    """<Y_k, X> / |X|^2 of each length, X the sum: they sum to 1 and may be negative."""
+    whole = parts.sum(0)
+    return (parts * whole).sum((1, 2)) / whole.square().sum()
+
+
+def apart(parts: Tensor) -> Tensor:
+    """The same of what differs between tokens: every part minus its mean over tokens."""
+    from layerlab.measures.diversity import centred
+
+    return share(torch.stack([centred(part) for part in parts]))
+
+
+def residual(parts: Tensor) -> Tensor:
+    """The relative residual of what paths of each length carry; 0 is rank one."""
+    from layerlab.measures.diversity import relative_residual
+
+    return torch.stack([relative_residual(part) for part in parts])
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
+    parts = dict(zip(CASES, gathered, strict=True))
+    rows = [
+        summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
+        for case, found in parts.items()
+        for quantity in ("share", "apart", "residual")
+        for length in range(DEPTH + 1)
+    ]
+    return Outcome(
+        verdicts=(
+            short({case: found["share"] for case, found in parts.items()}, work.seed),
+            ranked({case: found["residual"] for case, found in parts.items()}, work.seed),
+            differing(parts, work.seed),
+        ),
+        frames={"paths": table(rows)},
+        pictures=(
+            drawn("share", "Share of the output by path length", parts, "share of the output"),
+            drawn("residual", "Rank of what paths carry", parts, "relative residual"),
+        ),
+        remarks=(
+            "A path's length is the number of attention sublayers that it passes. Attention "
+            "weights, norms and gates are held at what they are on the passage, so the parts sum "
+            "to the stream behind the last layer exactly. A feed-forward, with its skip, belongs "
+            "to every path.",
+            "A share is the projection of a part on the output, over the output: shares sum to 1 "
+            "and can be negative, where paths cancel.",
+            f"The built-in llama has {DEPTH} layers and no biases; passages of {TOKENS} tokens. "
+            f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
+            f"heads, on random features. {OVERLAP}",
+        ),
+    )
+
+
+def length(shares: np.ndarray) -> np.ndarray:
+    """The mean length of a path, weighed by its share, draw by draw."""
+    return np.asarray(shares @ np.arange(shares.shape[1]))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
+    """Short against the half of the layers that a path passes if all 2^L paths count alike."""
+    found = {case: resampled(length(one), _mean, seed) for case, one in shares.items()}
+    middle = DEPTH / 2
+    said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
+    least = resampled(shares[MODEL][:, :2].sum(1), _mean, seed)
+    return Verdict(
+        claim=STUDY.claim,
+        word=_below(found.values(), middle),
+        number=found[MODEL].value,
+        said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
+        f"sublayers; it would be {middle:g} if all paths carried alike. Lengths 0 and 1 carry "
+        f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
+    )
+
+
+def _below(found: Any, limit: float) -> Any:
+    intervals: list[Interval] = list(found)
+    if all(one.high < limit for one in intervals):
+        return "holds"
+    return "fails" if all(one.low > limit for one in intervals) else "not decided"
+
+
+def ranked(residuals: dict[str, np.ndarray], seed: int) -> Verdict:
+    """The longest paths against the shortest."""
+    ratios = {
+        case: resampled(one[:, -1] / one[:, 0], lambda draws: float(np.median(draws)), seed)
+        for case, one in residuals.items()
+    }
+    said = ", ".join(f"{ratio} in {LABELS[case]}" for case, ratio in ratios.items())
+    return Verdict(
+        claim="The longer a path, the nearer what it carries is to rank 1.",
+        word=_below(ratios.values(), 1.0),
+        number=ratios[MODEL].value,
+        said=f"the relative residual of the path through all {DEPTH} attention sublayers is {said} "
+        f"times that of the path around all of them (median of {len(residuals[MODEL])} draws)",
+        source="spectral25, section 1.3; dong21, section 3",
+    )
+
+
+def differing(parts: dict[str, Any], seed: int) -> Verdict:
+    """Whether what keeps tokens apart comes by shorter paths than what they have in common."""
+    found = {
+        case: resampled(length(one["apart"]) - length(one["share"]), _mean, seed)
+        for case, one in parts.items()
+    }
+    said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    return Verdict(
+        claim="In a random stack what differs between tokens reaches the output by shorter paths "
+        "than the rest.",
+        word=_below([found[CAUSAL], found[OPEN]], 0.0),
+        number=found[OPEN].value,
+        said=f"the mean length of the output minus its mean over tokens, less that of the output "
+        f"itself, is {said} sublayers (mean of {len(parts[MODEL]['share'])} draws)",
+        source="Own, after spectral25, section 1.3",
+    )
+
+
+def drawn(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
+    """One line per stack over the length of paths."""
+    places = list(range(DEPTH + 1))
+    lines = [
+        Curve(
+            name=LABELS[case],
+            x=places,
+            y=np.median(found[quantity], 0).tolist(),
+            low=np.percentile(found[quantity], 5, axis=0).tolist(),
+            high=np.percentile(found[quantity], 95, axis=0).tolist(),
+            kind=kind,
+        )
+        for kind, (case, found) in enumerate(parts.items())
+    ]
+    if quantity == "share":
+        alike = [comb(DEPTH, place) / 2**DEPTH for place in places]
+        lines.append(Curve(name="all paths alike", x=places, y=alike, kind=6, style="dot"))
+    return curves(
+        quantity,
+        f"{title} (median, 5 to 95 %)",
+        lines,
+        x="length of a path, attention sublayers",
+        y=y,
+        log="" if quantity == "share" else "y",
+    )
+
+
+STUDY = Study(
+    name="path-length",
+    title="Paths by their length",
+    source="spectral25, section 1.3; dong21, section 3",
+    claim="With skip connections the output is carried by short paths, around most of attention.",
+    cost="1 minute",
+    draws=200,
+    run=run,
+    fast={"draws": 12},
+    unit="passages of text",
+)
+STUDIES = (STUDY,)
