@@ -75,6 +75,9 @@ def inspect(
         str | None,
         typer.Option(metavar="WORD", help="With --saliency: and why not ' that' word."),
     ] = None,
+    features: Annotated[
+        bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
     ] = None,
@@ -109,6 +112,7 @@ def inspect(
     chosen = registry.resolve(None if measures is None else [measures], own)
     chosen = registry.with_formats(chosen, formats, backward)
     chosen = registry.with_saliency(chosen, saliency, target, foil)
+    chosen = registry.with_features(chosen, features)
     passage = (
         sample(samples=samples, context=context)
         if text is None

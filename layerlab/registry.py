@@ -28,6 +28,7 @@ from layerlab.measures.measure import Measure
 ORDER = (
     "diversity",
     "dimension",
+    "features",
     "stream",
     "spectrum",
     "attention",
@@ -45,6 +46,7 @@ ORDER = (
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
 SALIENCY = "saliency"
+FEATURES = "features"
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
 
@@ -243,6 +245,18 @@ def with_saliency(
         )
     kept[SALIENCY] = kept.get(SALIENCY, measures()[SALIENCY]).given(**options)
     return sorted(kept.values(), key=_place)
+
+
+def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
+    """The measures, and the features of frequent tokens where a user wants to see them.
+
+    Example:
+        >>> [measure.name for measure in with_features([], True)]
+        ['features']
+    """
+    if not wanted or any(measure.name == FEATURES for measure in chosen):
+        return list(chosen)
+    return sorted([*chosen, measures()[FEATURES]], key=_place)
 
 
 def _place(measure: Measure) -> tuple[int, str]:

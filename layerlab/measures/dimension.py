@@ -192,6 +192,15 @@ class Pool:
         self._fold()
         return _spectrum(self.moments, max(self.tokens, len(self.moments)))
 
+    def second_moments(self) -> tuple[Vector, Matrix]:
+        """The mean token, and the second moments about it, n times the covariance.
+
+        Source: Own.
+        """
+        self._fold()
+        assert self.mean is not None and self.moments is not None, "a pool of no tokens"
+        return self.mean, self.moments
+
     def _fold(self) -> None:
         if not self.features:
             return

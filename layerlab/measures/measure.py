@@ -115,11 +115,15 @@ class Run:
     """The options a measure was given, and the memory it may keep between layers.
 
     Attributes:
+        subject: the model as `subject.Subject` describes it.
+        sequences: all that will be read.
         notes: remarks beside the rows.
         picture: what a report draws besides the rows: a `kind`, and what JSON can hold.
     """
 
     options: Mapping[str, Any]
+    subject: Any = None
+    sequences: Sequence[Tokens] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)

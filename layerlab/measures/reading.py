@@ -86,7 +86,12 @@ class _Reader:
         self.sequences = sequences
         self.progress = progress
         self.found = Readings(faults=_weight_faults(subject))
-        self.runs = {measure.name: Run(options=_filled(measure, sequences)) for measure in measures}
+        self.runs = {
+            measure.name: Run(
+                options=_filled(measure, sequences), subject=subject, sequences=sequences
+            )
+            for measure in measures
+        }
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.measures = [one for one in accepted if "model" not in one.needs]
