@@ -47,7 +47,9 @@ docs: $(READY)
 	$(BIN) docs/generate.py
 	$(BIN) -m tests.families.page
 
+# From nothing: what is kept of an earlier page knows no docstring that has changed since.
 site: $(READY)
+	rm -rf site .cache
 	$(BIN) -m zensical build --strict
 	@echo "open site/index.html in a browser"
 
