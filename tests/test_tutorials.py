@@ -96,3 +96,10 @@ def test_set_up_exists() -> None:
     lines = re.findall(r"^\$ (make \w+)$", (DOCS / "start.md").read_text("utf-8"), re.MULTILINE)
     assert lines == ["make demo"]
     assert re.search(r"^demo:", makefile, re.MULTILINE)
+
+
+def test_a_translation_has_the_steps_of_its_page() -> None:
+    translated = [path.relative_to(DOCS / "zh") for path in (DOCS / "zh").rglob("*.md")]
+    assert translated
+    for name in translated:
+        assert steps(f"zh/{name}") == steps(str(name))
