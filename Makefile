@@ -1,9 +1,10 @@
-# make demo   set everything up, compare the built-in models, leave a report in ./report
-# make test   the same environment, the whole test suite
-# make house  style, types, import rule, docstring rule
-# make docs   write docs/measures, docs/families.md and the tables of other pages anew
-# make site   the documentation as pages to read in a browser, in ./site
-# make clean  remove what the others made, but not the environment (make distclean: that too)
+# make demo     set everything up, compare the built-in models, leave a report in ./report
+# make test     the same environment, the whole test suite
+# make house    style, types, import rule, docstring rule
+# make studies  every study in its fast mode, held against the stored verdicts
+# make docs     write docs/measures, docs/families.md and the tables of other pages anew
+# make site     the documentation as pages to read in a browser, in ./site
+# make clean    remove what the others made, but not the environment (make distclean: that too)
 
 PYTHON ?= python3.11
 BIN := .venv/bin/python
@@ -13,7 +14,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test house docs site clean distclean
+.PHONY: help setup demo test studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -36,6 +37,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+
+studies: $(READY)
+	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
 
 house: $(READY)
 	$(BIN) -m ruff check .
