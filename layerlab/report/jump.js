@@ -21,9 +21,18 @@ function prepare(target) {
 /* Scroll again whenever the page changes its height, until a hand moves it or it has settled. */
 function hold(target) {
   release();
-  const settle = () => target.scrollIntoView({ block: "start", behavior: "instant" });
+  let end = 0;
+  /* A busy page draws late: what grows in the frame after the wait begins it anew. */
+  const last = () => { end = setTimeout(() => release()); };
+  const wait = () => {
+    clearTimeout(end);
+    end = setTimeout(() => requestAnimationFrame(last), SETTLING);
+  };
+  const settle = () => {
+    target.scrollIntoView({ block: "start", behavior: "instant" });
+    wait();
+  };
   const watch = new ResizeObserver(settle);
-  const end = setTimeout(() => release(), SETTLING);
   release = () => {
     watch.disconnect();
     clearTimeout(end);
