@@ -6,7 +6,8 @@ The peer of the attention norms is the method of spectral25: eager attentions of
 wall. Model: the shape of GPT-2 small, random weights, query and key weights times 3, which makes
 logits of standard deviation 2.8 ("peaky").
 
-    --section NAME   norms-512, norms-1024, long, querykey or command; all of them if left out
+    --section NAME   norms-512, norms-1024, long, querykey, command or saliency; all of them if
+                     left out
 """
 
 # ruff: noqa: E402
@@ -17,6 +18,7 @@ del sys.path[0]
 
 import argparse
 import os
+import resource
 import subprocess
 import tempfile
 import time
@@ -187,7 +189,10 @@ def memory(task: str) -> None:
         print(grown(lambda: spectrum(record)))
         return
     built, ids = model(), texts(int(tokens))
-    if name == "peer":
+    if name in ("saliency", "kept"):
+        asked(built, ids[0, :8], True)
+        print(grown(lambda: asked(built, ids[0], name == "saliency")))
+    elif name == "peer":
         print(grown(lambda: peer_norms([peer_forward(built, ids)[0][:1, :1]])))
     else:
         import layerlab
@@ -302,6 +307,56 @@ def command() -> None:
             line(f"  layerlab {name}", f"{seconds:.2f} s", f"<= {target} s", seconds <= target)
 
 
+def saliency() -> None:
+    """The whole inspection with a saliency of 512 tokens, and what the saliency alone takes."""
+    from layerlab import builtin, load_report
+
+    print("\nSaliency, GPT-2 small, two threads, wall seconds")
+    text = builtin.SAMPLE.read_text("utf-8").replace("\n", " ").strip()[:512]
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        model().save_pretrained(place / "model")
+        tokenizer().save_pretrained(place / "model")
+        read = ["--samples", "1", "--context", "512", "--saliency", text]
+        for name, more, target in (
+            ("inspect, 1 text of 512, with --saliency of 512", [], 60),
+            ("the saliency alone", ["--measures", "saliency"], 60),
+        ):
+            out = place / name.replace(" ", "-")
+            arguments = ["inspect", str(place / "model"), *read, *more, "--out", str(out)]
+            before = spent()
+            seconds = called(arguments)
+            value = f"{seconds:.1f} s (processor {spent() - before:.1f} s)"
+            line(f"  {name}", value, f"<= {target} s", seconds <= target)
+        picture = load_report(out).to_dict()["pictures"]["saliency"]["model"]
+        assert picture["length"] == 512
+        size = sum(map(len, picture["maps"])) / 1e6
+        line("  its picture, 13 layers", f"{size:.2f} MB", "<= 1 MB", size <= 1)
+    for tokens in (512, 1024):
+        growth = {name: child(f"{name}-{tokens}") for name in ("saliency", "kept")}
+        print(
+            f"  peak memory growth, {tokens} tokens: {growth['saliency']:.2f} GB; "
+            f"{growth['kept']:.2f} GB were nothing computed again"
+        )
+
+
+def spent() -> float:
+    """Processor seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def asked(built: GPT2LMHeadModel, tokens: torch.Tensor, again: bool) -> None:
+    from layerlab.measures import saliency as measure
+    from layerlab.measures.prompt import Prompt
+    from layerlab.measures.subject import subject
+    from layerlab.measures.trace import observing
+
+    with observing(built):
+        prompt = Prompt(tokens=tokens, position=len(tokens) - 1)
+        measure.saliency(subject(built), prompt, again=again)
+
+
 def called(arguments: list[str]) -> float:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     start = time.perf_counter()
@@ -323,6 +378,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "long": long,
     "querykey": querykey,
     "command": command,
+    "saliency": saliency,
 }
 
 
