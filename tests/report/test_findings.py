@@ -70,8 +70,7 @@ def names(findings: list[Finding]) -> set[str]:
 
 def find(report: Any, tables: Any) -> list[Finding]:
     """The findings that a rule crossed a threshold for."""
-    found = all_findings.find(report, tables)
-    return [one for one in found if not one.id.startswith("nearest")]
+    return [one for one in all_findings.find(report, tables) if not one.id.startswith("nearest")]
 
 
 def only(findings: list[Finding]) -> Finding:
