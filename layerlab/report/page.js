@@ -34,6 +34,10 @@ function draw(section) {
 const meaning = (node, column) =>
   [...node.querySelectorAll(".docs dt")].find((dt) => dt.textContent === column)?.nextElementSibling?.textContent ?? "";
 
+/* What a measure draws besides its lines, by the kind of picture. */
+const DRAWN = { saliency: drawSaliency, features: drawClouds };
+const drawPictures = (section) => DRAWN[section.measure.pictures[0]?.kind]?.(section);
+
 function drawAbsent(section, column, shown) {
   const box = section.part("absent");
   for (const line of box.querySelectorAll("[data-model]")) line.hidden = hiddenModel(line);

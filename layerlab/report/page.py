@@ -22,7 +22,7 @@ from layerlab.report import card, plots, text
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    *("figure.js", "element.js", "theme.js", "detail.js", "saliency.js"),
+    *("figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
     *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}

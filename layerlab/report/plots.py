@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report import listing, salience, text
+from layerlab.report import cloud, listing, salience, text
 from layerlab.report.bound import finite, violations
 
 DIGITS = 4
@@ -86,7 +86,10 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "band": measure.get("band"),
         "missing": missing(report, measure),
         "series": series,
-        "pictures": salience.pictures(report, measure["name"], rows),
+        "pictures": [
+            *salience.pictures(report, measure["name"], rows),
+            *cloud.pictures(report, measure["name"]),
+        ],
     }
 
 

@@ -46,6 +46,7 @@ def _view(picture: Mapping[str, Any], rows: pd.DataFrame) -> Json:
     recurring = {int(position) for position in picture["earlier"]}
     layers = [(int(str(layer)), part) for layer, part in rows.groupby("layer", sort=True)]
     return {
+        "kind": KIND,
         "of": text.prose(str(picture["of"]), 40),
         "length": int(picture["length"]),
         "position": int(picture["position"]),

@@ -2,9 +2,8 @@
 
 const SCORES = { l1: "L1: sum over channels", l2: "L2: length of the gradient", product: "input × gradient" };
 
-function drawPictures(section) {
+function drawSaliency(section) {
   const box = section.part("pictures");
-  if (!box) return;
   const { pictures } = section.measure;
   if (!box.firstChild) box.append(pictureControls(section, pictures), element("div", { class: "sides" }));
   const { layer, score } = section.asked;
@@ -29,9 +28,9 @@ function pictureControls(section, pictures) {
   layers.addEventListener("input", () => {
     section.asked.layer = Number(layers.value);
     said.textContent = section.asked.layer ? layers.value : "0, the embeddings";
-    drawPictures(section);
+    drawSaliency(section);
   });
-  scores.addEventListener("input", () => { section.asked.score = scores.value; drawPictures(section); });
+  scores.addEventListener("input", () => { section.asked.score = scores.value; drawSaliency(section); });
   // A choice here redraws the pictures alone.
   for (const node of [layers, scores]) node.addEventListener("change", (event) => event.stopPropagation());
   return element("div", { class: "controls" }, element("label", {}, "Layer ", layers, " ", said), element("label", {}, "Tokens by ", scores));

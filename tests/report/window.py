@@ -15,6 +15,8 @@ ARGUMENTS = (
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
 LOCAL = ("file:", "data:", "blob:")
+# What Chromium says of its own speed where a processor draws in three dimensions.
+SLOW = ("[.WebGL-", "Canvas2D: Multiple readback operations")
 PHONE = {"width": 390, "height": 844}
 
 Open = Callable[..., Any]
@@ -64,7 +66,10 @@ def window(browser: Tabs) -> Iterator[Open]:
     problems: list[str] = []
     requests: list[str] = []
     listeners = {
-        "console": lambda m: m.type in {"error", "warning"} and problems.append(m.text),
+        "console": lambda m: (
+            (m.type == "error" or (m.type == "warning" and not m.text.startswith(SLOW)))
+            and problems.append(m.text)
+        ),
         "pageerror": lambda error: problems.append(str(error)),
         "dialog": lambda dialog: problems.append(f"dialog: {dialog.message}"),
         "request": lambda request: requests.append(request.url),

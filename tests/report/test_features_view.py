@@ -1,0 +1,85 @@
+"""The features of frequent tokens, in a browser without a graphics card."""
+
+import pytest
+
+from tests.report.clouded import WORDS, clouded
+from tests.report.test_browser import opened, show
+from tests.report.window import PHONE, Open, browser, window
+
+__all__ = ["browser", "opened", "window"]
+
+DRAWN = ".sides .plot[data-layer='{}'][data-view='{}']"
+
+
+def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
+    report = clouded()
+    section = show(opened(report), "features")
+    page = section.page
+    section.locator(DRAWN.format(1, "sides")).nth(1).wait_for()
+    sides = section.locator(".sides figure")
+    left, right = (sides.nth(side).bounding_box() for side in (0, 1))
+    assert left["y"] == right["y"] and left["x"] + left["width"] <= right["x"]
+    assert section.locator("[data-part=pictures] select").input_value() == "sides"
+
+    section.locator("[data-part=pictures] input").fill("3")
+    plot = section.locator(DRAWN.format(3, "sides")).first
+    plot.wait_for()
+    points = report["pictures"]["features"]["pre-norm"]["points"][3]
+    seen = plot.evaluate("n => n.data.map((t) => ({x: t.x, y: t.y, text: t.hovertext[0]}))")
+    largest = max(abs(v) for word in points for point in word for v in point)
+    for word, drawn in enumerate(seen[::2]):
+        for place, (x, y, z) in enumerate(points[word]):
+            assert abs(drawn["x"][place] - x) < 2e-3 * largest
+            assert abs(drawn["y"][place] - y) < 2e-3 * largest
+            assert abs(seen[2 * word + 1]["y"][place] - z) < 2e-3 * largest
+    assert plot.locator(".scatterlayer .point").count() == 2 * 12 * len(WORDS)
+    # One unit is as long across as it is up, in both projections.
+    units = plot.evaluate(
+        "n => ['xaxis', 'yaxis', 'xaxis2', 'yaxis2'].map((a) => "
+        "n._fullLayout[a]._length / (n._fullLayout[a].range[1] - n._fullLayout[a].range[0]))"
+    )
+    assert max(units) - min(units) < 0.01 * max(units)
+
+    # Hostile tokens are text, in the key and beside a point.
+    assert page.evaluate("window.__pwned") is None
+    key = sides.nth(0).locator(".key").inner_text()
+    assert "</script><img" in key and "⟨U+202E⟩abc" in key and "<b>x</b>" in key
+    assert "&lt;/script" in seen[2]["text"] and "sequence 0, position 1" in seen[2]["text"]
+    assert "direction 1: 40 %" in plot.inner_text()
+    assert "of the spread of these points" in sides.nth(0).inner_text()
+
+
+def test_the_body_can_be_turned_and_stays_as_it_was_turned(opened: Open):
+    section = show(opened(clouded(["a"])), "features")
+    section.locator(DRAWN.format(1, "sides")).wait_for()
+    section.locator("[data-part=pictures] select").select_option("body")
+    plot = section.locator(DRAWN.format(1, "body"))
+    plot.wait_for()
+    assert plot.locator(".gl-container canvas").count() >= 1
+    box = plot.bounding_box()
+    before = plot.evaluate("n => Object.values(n._fullLayout.scene._scene.getCamera().eye)")
+    mouse, (x, y) = section.page.mouse, (box["x"] + box["width"] / 2, box["y"] + 200)
+    mouse.move(x, y)
+    mouse.down()
+    mouse.move(x + 120, y + 40, steps=4)
+    mouse.up()
+    turned = plot.evaluate("n => Object.values(n._fullLayout.scene._scene.getCamera().eye)")
+    assert max(abs(a - b) for a, b in zip(before, turned, strict=True)) > 0.1
+    section.locator("[data-part=pictures] input").fill("2")
+    section.locator(DRAWN.format(2, "body")).wait_for()
+    kept = plot.page.locator(DRAWN.format(2, "body")).evaluate(
+        "n => Object.values(n._fullLayout.scene._scene.getCamera().eye)"
+    )
+    assert kept == pytest.approx(turned)
+    section.locator("[data-part=pictures] select").select_option("sides")
+    section.locator(DRAWN.format(2, "sides")).wait_for()
+    assert section.locator(".gl-container canvas").count() == 0
+
+
+def test_one_model_alone_and_on_a_phone(opened: Open):
+    page = opened(clouded(), viewport=PHONE)
+    section = show(page, "features")
+    page.locator("#models input[value='1']").check(force=True)
+    section.locator(DRAWN.format(1, "sides")).wait_for()
+    assert section.locator(".sides figure").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
