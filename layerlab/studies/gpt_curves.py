@@ -1,0 +1,258 @@
+"""GPT-1 against GPT-2 in spectral25, on a matched pair; what padding and length do to it."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.studies.excerpt import OVERLAP, excerpts
+from layerlab.studies.picture import Curve, curves
+from layerlab.studies.statistic import resampled, summary, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.work import Arrays, Draw, Work
+
+# Tokens of a text, as the source has them: its padded batches are as long as the longest.
+LENGTHS = {"short": (1, 5), "long": (12, 18)}
+MODELS = ("pre-norm", "post-norm")
+PAD = 0
+# Of a norm between 1 and 4: what is nearer to nothing no figure would show.
+EFFECT = 0.01
+Parts = Mapping[tuple[str, str], Arrays]
+
+
+def norms(draw: Draw, name: str, texts: str) -> dict[str, Tensor]:
+    """One batch: mean norm over heads by layer, of each text's own tokens and as the script has it.
+
+    The script pads every text to the longest, hands the mask to the model, and takes the norm of
+    the whole padded matrix, rows of padding included.
+    """
+    from layerlab.measures.spectrum import uniform_norm
+
+    fewest, most = LENGTHS[texts]
+    lengths = torch.randint(fewest, most + 1, (draw.count,), generator=draw.generator)
+    layers = matrices(name, excerpts(draw, name, most), lengths)
+    real = torch.arange(most) < lengths[:, None]
+    # Rows and columns of zeros leave the norm of a text's own part as it is.
+    inside = (real[:, None, :, None] & real[:, None, None, :]).double()
+    return {
+        "own": torch.stack([_norm(layer * inside) for layer in layers], 1),
+        "padded": torch.stack([_norm(layer) for layer in layers], 1),
+        "uniform": torch.tensor([uniform_norm(n, n) for n in lengths.tolist()]),
+    }
+
+
+def _norm(attention: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(attention, 2).mean(1)
+
+
+@cache
+def eager(name: str) -> Any:
+    """A built-in model whose attention gives its matrices, as the script loads it."""
+    from transformers import AutoModelForCausalLM
+
+    from layerlab.measures.checkpoint import quiet
+
+    with quiet():
+        return AutoModelForCausalLM.from_pretrained(
+            builtin.path(name), attn_implementation="eager"
+        ).eval()
+
+
+def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
+    """The attention of every layer on texts that are padded at their end, as the script has it.
+
+    A causal mask keeps padding from the rows of the text, which are what they are without it.
+    """
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    given = torch.where(mask.bool(), ids, PAD)
+    with torch.no_grad():
+        found = eager(name)(given, attention_mask=mask, output_attentions=True).attentions
+    return [layer.double() for layer in found]
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [(name, texts) for name in MODELS for texts in LENGTHS]
+    gathered = work.gather(norms, [{"name": n, "texts": t} for n, t in cases], batch=32)
+    parts = dict(zip(cases, gathered, strict=True))
+    rows = [
+        summary(
+            found[quantity][:, layer],
+            {"model": name, "texts": texts, "quantity": quantity, "layer": layer + 1},
+        )
+        for (name, texts), found in parts.items()
+        for quantity in ("own", "padded")
+        for layer in range(found[quantity].shape[1])
+    ]
+    return Outcome(
+        verdicts=(
+            placement(parts, work.seed),
+            padding(parts, work.seed),
+            length(parts, work.seed),
+            larger(parts, work.seed),
+        ),
+        frames={"norms": table(rows)},
+        pictures=tuple(drawn(parts, texts) for texts in LENGTHS),
+        remarks=(
+            "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
+            "from the same numbers: nothing but the placement of the norm, and the final norm, "
+            "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; their "
+            "weights are on the Hub: type layerlab inspect openai-gpt gpt2 --measures spectrum.",
+            "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
+            "number is the mean over heads of the spectral norm of the attention matrix.",
+            OVERLAP,
+        ),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
+    """Post-norm less pre-norm, text by text and layer by layer."""
+    post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
+    return np.asarray(post - pre)
+
+
+def placement(parts: Parts, seed: int) -> Verdict:
+    """Whether post-norm lies above pre-norm from the second layer on."""
+    told, low, high = [], [], []
+    for texts in LENGTHS:
+        gap = _gaps(parts, texts)[:, 1:]
+        layers = [resampled(gap[:, layer], _mean, seed) for layer in range(gap.shape[1])]
+        low += [one.low for one in layers]
+        high += [one.high for one in layers]
+        least, most = min(one.value for one in layers), max(one.value for one in layers)
+        told.append(
+            f"{resampled(gap.mean(1), _mean, seed)} for {texts} texts ({least:.2f} to {most:.2f} "
+            "by layer)"
+        )
+    return Verdict(
+        claim=STUDY.claim,
+        word="holds" if min(low) > 0 else "fails" if min(high) < 0 else "not decided",
+        number=_mean(_gaps(parts, "long")[:, 1:]),
+        said=f"from layer 2 on post-norm less pre-norm is {' and '.join(told)}; the source reads "
+        f"0.1 to 0.25 from its figure (mean of {len(parts['pre-norm', 'long']['own'])} texts)",
+    )
+
+
+def padding(parts: Parts, seed: int) -> Verdict:
+    """The padded matrix against the text's own."""
+    excess = {
+        case: resampled((found["padded"] - found["own"]).mean(1), _mean, seed)
+        for case, found in parts.items()
+    }
+    said = ", ".join(f"{gap} in {name}, {texts}" for (name, texts), gap in excess.items())
+    moved = {
+        texts: _mean(_gaps(parts, texts, "padded")) - _mean(_gaps(parts, texts))
+        for texts in LENGTHS
+    }
+    off = max(abs(one.value) for one in excess.values())
+    sure = any(one.low > EFFECT or one.high < -EFFECT for one in excess.values())
+    return Verdict(
+        claim="Norms of a padded batch, rows of padding included, are those of the texts.",
+        word="fails" if sure else "holds" if off < EFFECT else "not decided",
+        number=excess["pre-norm", "short"].value,
+        said=f"padding adds to the mean norm: {said}; it moves the difference of post-norm to "
+        f"pre-norm by {moved['short']:+.3f} for short texts and {moved['long']:+.3f} for long ones",
+        source="spectral25, section 2.3, script",
+    )
+
+
+def growth(found: Mapping[str, Arrays]) -> np.ndarray:
+    """Long less short, and the same of uniform attention, in logarithms of the mean norm."""
+    texts = zip(found["long"]["own"].mean(1), found["short"]["own"].mean(1), strict=True)
+    flat = zip(found["long"]["uniform"], found["short"]["uniform"], strict=True)
+    return np.array([[*own, *uniform] for own, uniform in zip(texts, flat, strict=True)])
+
+
+def _explained(table_of: np.ndarray) -> float:
+    long, short, flat_long, flat_short = table_of.mean(0)
+    return float(np.log(flat_long / flat_short) / np.log(long / short))
+
+
+def length(parts: Parts, seed: int) -> Verdict:
+    """How much of the growth with length uniform attention shows, which knows no text."""
+    told, shares, ratios = [], [], []
+    for name in MODELS:
+        both = growth({texts: parts[name, texts] for texts in LENGTHS})
+        share = resampled(both, _explained, seed)
+        ratio = resampled(both, lambda one: float(one[:, 0].mean() / one[:, 1].mean()), seed)
+        shares.append(share)
+        ratios.append(ratio)
+        told.append(f"{ratio} in {name}, of which uniform attention explains {share}")
+    return Verdict(
+        claim="Longer texts have larger norms.",
+        word="holds"
+        if min(ratio.low for ratio in ratios) > 1
+        else "fails"
+        if max(ratio.high for ratio in ratios) < 1
+        else "not decided",
+        number=ratios[0].value,
+        said=f"the mean norm of long texts over that of short ones is {', '.join(told)} of its "
+        "logarithm: attention that weighs all tokens alike has a norm that grows with their "
+        "number",
+        source="spectral25, section 2.3, second figure",
+    )
+
+
+def larger(parts: Parts, seed: int) -> Verdict:
+    """Placement against length, in the same unit."""
+    place = np.abs(_gaps(parts, "long").mean(1).mean())
+    pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
+    both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
+    found = resampled(both, lambda one: float(abs(one[:, 0].mean()) - one[:, 1].mean()), seed)
+    return Verdict(
+        claim="The placement of the norm moves the curves more than the length of the texts does.",
+        word="holds" if found.low > 0 else "fails" if found.high < 0 else "not decided",
+        number=found.value,
+        said=f"placement moves the mean norm of long texts by {place:.3g}, length that of pre-norm "
+        f"by {both[:, 1].mean():.3g}: a difference of {found} (mean of {len(both)} pairs)",
+        source="Own, after spectral25, section 2.3",
+    )
+
+
+def drawn(parts: Parts, texts: str) -> Picture:
+    """Norms by layer, own tokens and padded, of both models."""
+    lines = []
+    for kind, name in enumerate(MODELS):
+        found = parts[name, texts]
+        layers = list(range(1, found["own"].shape[1] + 1))
+        for quantity, style in (("own", "solid"), ("padded", "dash")):
+            ends = [resampled(column, _mean) for column in found[quantity].T]
+            lines.append(
+                Curve(
+                    name=f"{name}, {'own tokens' if quantity == 'own' else 'padded'}",
+                    x=layers,
+                    y=[one.value for one in ends],
+                    low=[one.low for one in ends],
+                    high=[one.high for one in ends],
+                    kind=kind,
+                    style=style,
+                )
+            )
+    flat = [_mean(parts["pre-norm", texts]["uniform"])] * len(layers)
+    lines.append(Curve(name="uniform attention", x=layers, y=flat, kind=6, style="dot"))
+    fewest, most = LENGTHS[texts]
+    title = f"Norm of attention, texts of {fewest} to {most} tokens (mean, 95 % interval)"
+    return curves(texts, title, lines, x="layer", y="spectral norm, mean over heads", log="")
+
+
+STUDY = Study(
+    name="gpt-curves",
+    title="GPT-1 against GPT-2 curves",
+    source="spectral25, section 2.3",
+    claim="Post-norm attention has a larger norm than pre-norm attention in every layer from the "
+    "second on.",
+    cost="2 minutes",
+    draws=512,
+    run=run,
+    fast={"draws": 24},
+    unit="passages of text",
+)
+STUDIES = (STUDY,)
