@@ -112,7 +112,7 @@ def run(work: Work) -> Outcome:
         "lambda by the number of tokens (median, 95 % of heads and draws)",
         lines,
         x="tokens",
-        y="lambda; below 1 attention must bring tokens closer",
+        y="lambda; below 1: closer",
         log="xy",
     )
     return Outcome(

@@ -213,7 +213,8 @@ STUDY = Study(
     name="collapse-depth",
     title="Feature collapse by depth",
     source="pangu23, section 1 and section 3",
-    claim="The features of a trained Llama collapse with depth: its tokens become alike.",
+    claim="The features of a trained Llama, here the small built-in one, collapse with depth: its "
+    "tokens become alike.",
     cost="3 minutes",
     draws=100,
     unit="passages of text, with a random model each",

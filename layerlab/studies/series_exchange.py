@@ -92,10 +92,10 @@ def run(work: Work) -> Outcome:
     ]
     picture = curves(
         "influence",
-        "Influence of earlier tokens in the feed-forward (median)",
+        "Influence of earlier tokens in the feed-forward, over that of the token itself (median)",
         lines,
         x="tokens back",
-        y="derivative, relative to that of the token itself",
+        y="derivative, over its own",
         log="",
     )
     return Outcome(
