@@ -215,7 +215,7 @@ STUDY = Study(
     source="pangu23, section 1 and section 3",
     claim="The features of a trained Llama, here the small built-in one, collapse with depth: its "
     "tokens become alike.",
-    cost="3 minutes",
+    cost="2 minutes",
     draws=100,
     unit="passages of text, with a random model each",
     run=run,

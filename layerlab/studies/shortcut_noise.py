@@ -260,7 +260,7 @@ STUDY = Study(
     source="pangu23, Theorem 5",
     claim="The noise diversity of a nonlinear shortcut is strictly below L ||Theta|| ||noise||, "
     "the bound of the linear one.",
-    cost="1 minute",
+    cost="30 seconds",
     draws=500,
     run=run,
     fast={"draws": 12},
