@@ -1,4 +1,4 @@
-"""Pictures of studies as plotly's plain JSON: lines, bands, histograms."""
+"""Pictures of studies as plotly's plain JSON: lines, bands, histograms, planes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,6 +120,32 @@ def histogram(
                 }
             )
     axes = {"xaxis": _axis(x, True), "yaxis": _axis("draws", False), "shapes": shapes}
+    return Picture(name=name, title=title, data=data, layout=_layout(axes))
+
+
+def plane(
+    name: str, title: str, outlines: Sequence[Curve], points: Sequence[Curve], *, x: str, y: str
+) -> Picture:
+    """Outlines and clouds of points in a plane, with one unit for both axes."""
+    data = [trace for outline in outlines for trace in _traces(outline)]
+    for cloud in points:
+        colour = COLOURS[cloud.kind % len(COLOURS)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": cloud.name,
+                "marker": {"size": 5, "color": faded(colour, 0.6)},
+                "x": list(cloud.x),
+                "y": list(cloud.y),
+            }
+        )
+    axes = {
+        "xaxis": {**_axis(x, False), "zeroline": True},
+        "yaxis": {**_axis(y, False), "zeroline": True, "scaleanchor": "x", "scaleratio": 1},
+        "hovermode": "closest",
+        "height": 520,
+    }
     return Picture(name=name, title=title, data=data, layout=_layout(axes))
 
 
