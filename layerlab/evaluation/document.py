@@ -88,8 +88,7 @@ def _document(
         "reply": one.reply,
         "letters": one.letters,
         "question": one.text,
-        # Without its folders: a document is the same on every machine.
-        "place": one.place.rpartition("/")[2],
+        "place": one.line,
     }
 
 

@@ -41,6 +41,11 @@ class Question:
     explanation: str = ""
 
     @property
+    def line(self) -> str:
+        """The place without its folders: the same on every machine."""
+        return self.place.rpartition("/")[2]
+
+    @property
     def answered(self) -> bool:
         """Whether the file says what is right."""
         return bool(self.right or self.reply)
@@ -90,11 +95,11 @@ def oddities(
     read = _READERS[benchmark.name]
     found = [read(row) for row in rows(benchmark, subject, split, folder)]
     twins = [
-        f"{one.place}: the option {shown(twin)} stands there twice; it is scored as published"
+        f"{one.line}: the option {shown(twin)} stands there twice; it is scored as published"
         for one in found
         if (twin := _twin(one.options)) is not None
     ]
-    bare = [f"{one.place} has no answer; it is left out" for one in found if not one.answered]
+    bare = [f"{one.line} has no answer; it is left out" for one in found if not one.answered]
     return [*twins, *bare]
 
 
