@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError
+from layerlab.report.drawing import Kind
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
@@ -86,6 +87,10 @@ def inspect(
         Path | None,
         typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
     ] = None,
+    figures: Annotated[
+        Kind | None,
+        typer.Option(help="Also write every picture as a file, for papers, into DIR/figures."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json; write files only with --out.")
     ] = False,
@@ -108,6 +113,8 @@ def inspect(
         check_folder(folder)
     if opened and folder is None:
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
+    if figures is not None:
+        _check_figures(figures.value, folder)
     own = [measure for path in load or () for measure in registry.load(path)]
     chosen = registry.resolve(None if measures is None else [measures], own)
     chosen = registry.with_formats(chosen, formats, backward)
@@ -129,7 +136,7 @@ def inspect(
         progress=not quiet,
     )
     if folder is not None:
-        report.save(folder)
+        report.save(folder, figures=None if figures is None else figures.value)
     _show(report, as_json)
     if opened and folder is not None:
         webbrowser.open((folder / "report.html").resolve().as_uri())
@@ -138,6 +145,16 @@ def inspect(
 
         if exceeds(report.findings, fail_on.value):
             raise typer.Exit(1)
+
+
+def _check_figures(kind: str, folder: Path | None) -> None:
+    from layerlab.report.drawing import check_drawing
+
+    if folder is None:
+        raise UserError(
+            f"--figures {kind} writes files that --json does not; give --out DIR as well"
+        )
+    check_drawing(kind)
 
 
 def _show(report: Any, as_json: bool) -> None:

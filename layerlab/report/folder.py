@@ -3,18 +3,21 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from layerlab import disk
+from layerlab import UserError, disk
+from layerlab.report.drawing import Kind
 
-PAGE, DATA, TABLES = "report.html", "report.json", "tables"
+PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
 _TABLE_ENDINGS = {".csv", ".parquet"}
+_FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
 
 
 def is_report(folder: Path) -> bool:
     """Whether a folder holds a report and nothing else: no file but what a report writes."""
     names = {entry.name for entry in folder.iterdir()}
-    if DATA not in names or not names <= {PAGE, DATA, TABLES}:
+    if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
         return False
     try:
         content = json.loads((folder / DATA).read_text(encoding="utf-8"))
@@ -24,8 +27,25 @@ def is_report(folder: Path) -> bool:
         return False
     tables = folder / TABLES
     kept = list(tables.iterdir()) if tables.is_dir() else []
-    return all(
+    return _own_figures(folder / FIGURES, content) and all(
         entry.suffix in _TABLE_ENDINGS and entry.stem in known and entry.is_file() for entry in kept
+    )
+
+
+def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
+    """Whether a folder, if it is there, holds figures of this report and nothing else."""
+    if not folder.is_dir():
+        return not folder.exists()
+    from layerlab.report.figure import figures
+    from layerlab.report.schema import checked
+
+    try:
+        known = figures({**checked(content), "frames": content["frames"]})
+    except (UserError, ValueError, TypeError, AttributeError, LookupError):
+        return False
+    return all(
+        entry.suffix in _FIGURE_ENDINGS and entry.stem in known and entry.is_file()
+        for entry in folder.iterdir()
     )
 
 
@@ -35,7 +55,8 @@ def is_study(folder: Path) -> bool:
     own = {STUDY_PAGE, STUDY_DATA, TABLES}
     try:
         content = json.loads((folder / STUDY_DATA).read_text(encoding="utf-8"))
-        own |= {f"{picture['name']}.svg" for picture in content["pictures"]}
+        names = [picture["name"] for picture in content["pictures"]]
+        own |= {f"{name}{ending}" for name in names for ending in _FIGURE_ENDINGS}
         known = {f"{name}.csv" for name in content["frames"]}
     except (OSError, ValueError, KeyError, TypeError):
         return False

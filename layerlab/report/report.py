@@ -18,6 +18,7 @@ from rich.console import Group
 from layerlab import UserError, disk
 from layerlab.report import folder as place
 from layerlab.report import summary as terminal
+from layerlab.report.drawing import check_drawing, draw
 from layerlab.report.rules.rule import Finding
 from layerlab.report.schema import SCHEMA, checked
 from layerlab.report.table import decoded, empty, encoded, plain, tidy, write_tables
@@ -110,20 +111,28 @@ class Report:
         """The text of `report.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, figures: str | None = None) -> Path:
         """Write report.html, report.json and tables/, all of it or nothing.
 
         An earlier report in that folder is replaced. Returns the folder.
 
+        Args:
+            figures: "svg", "png" or "pdf": also write every picture into figures/, for papers.
+
         Raises:
-            UserError: the folder cannot be written, or holds something that is no report.
+            UserError: the folder cannot be written, or holds something that is no report; the
+                figures cannot be drawn.
         """
+        if figures is not None:
+            check_drawing(figures)
         page, data = self._page(), self.to_json()
 
         def fill(empty_folder: Path) -> None:
             (empty_folder / place.PAGE).write_text(page, encoding="utf-8")
             (empty_folder / place.DATA).write_text(data, encoding="utf-8")
             write_tables(empty_folder / place.TABLES, self._frames)
+            if figures is not None:
+                self._draw(empty_folder / place.FIGURES, figures)
 
         self._folder = place.write_folder(Path(folder), fill)
         return self._folder
@@ -139,6 +148,12 @@ class Report:
     def summary(self) -> Group:
         """Lines for a terminal: the models, what was found, and where the files are."""
         return terminal.summary(self._content, self.findings, self._folder)
+
+    def _draw(self, folder: Path, kind: str) -> None:
+        from layerlab.report.figure import figures
+
+        folder.mkdir()
+        draw(figures(self.to_dict()), folder, kind)
 
     def _page(self) -> str:
         from layerlab.report.page import render

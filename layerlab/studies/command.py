@@ -11,11 +11,23 @@ import typer
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.pause import Paused
+from layerlab.report.drawing import Kind
 
 OUT = Path("layerlab-studies")
 RUNS = Path("layerlab-runs")
 # What has an option of its own on the command line.
-SETTINGS = {"name", "draws", "seed", "out", "runs", "threads", "fast", "restart", "progress"}
+SETTINGS = {
+    "name",
+    "draws",
+    "seed",
+    "out",
+    "runs",
+    "threads",
+    "fast",
+    "restart",
+    "progress",
+    "figures",
+}
 
 
 def study(
@@ -51,6 +63,9 @@ def study(
             metavar="DIR", help=f"Folder for the result.  [default: {OUT}/NAME; {OUT} of all]"
         ),
     ] = None,
+    figures: Annotated[
+        Kind | None, typer.Option(help="Pictures as files in this format, for papers.")
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
     ] = False,
@@ -65,9 +80,13 @@ def study(
 
     console = Console(markup=False, highlight=False)
     if name is None and not every:
-        _refuse_settings(out, draws, option, fast)
+        _refuse_settings(out, draws, option, fast, figures)
         console.print(_catalogue())
         return
+    if figures is not None:
+        from layerlab.report.drawing import check_drawing
+
+        check_drawing(figures)
     settings: dict[str, Any] = {
         "seed": seed,
         "runs": runs,
@@ -82,6 +101,8 @@ def study(
             from layerlab.studies.suite import every as carry_out_all
 
             suite = carry_out_all(out=out or OUT, **settings)
+            for part in suite.parts:
+                _draw(part.record, figures)
             console.print(suite.summary())
             raise typer.Exit(1 if suite.failed else 0)
         record = carry_out(
@@ -91,11 +112,18 @@ def study(
             **settings,
             **given(option or ()),
         )
+        _draw(record, figures)
     if as_json:
         sys.stdout.write(record.to_json())
         sys.stdout.flush()
     else:
         console.print(record.summary(), soft_wrap=True)
+
+
+def _draw(record: Any, figures: Kind | None) -> None:
+    """The pictures of a study that stands in its folder, whoever has computed it."""
+    if record is not None and figures is not None:
+        record.save(record.folder, figures=figures)
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 import copy
 import difflib
-import importlib.util
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ from rich.text import Text
 
 from layerlab import UserError
 from layerlab.report import folder as disk
+from layerlab.report.drawing import Figure, Kind, check_drawing, draw, drawable
 from layerlab.report.study import render
 from layerlab.report.table import decoded, encoded, plain, tidy
 from layerlab.report.text import prose
 
 SCHEMA = 1
+WIDTH = 600
 INSTALL = "install layerlab[figures] for an SVG of each"
 COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
 
@@ -99,14 +100,20 @@ class Record:
         """The text of `study.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
-    def save(self, folder: str | Path) -> Path:
-        """Write study.html, study.json, tables/ and, where plotly can draw them, pictures as SVG.
+    def save(self, folder: str | Path, *, figures: str | None = None) -> Path:
+        """Write study.html, study.json, tables/ and, where they can be drawn, pictures as SVG.
 
         All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
 
+        Args:
+            figures: "svg", "png" or "pdf": the pictures in this format, or an error.
+
         Raises:
-            UserError: the folder cannot be written, or holds something that is no study.
+            UserError: the folder cannot be written, or holds something that is no study; the
+                figures that were asked for cannot be drawn.
         """
+        if figures is not None:
+            check_drawing(figures)
         page, data = render(self.to_dict()), self.to_json()
 
         def fill(empty: Path) -> None:
@@ -116,8 +123,7 @@ class Record:
             tables.mkdir()
             for name, frame in self._frames.items():
                 frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
-            for picture in self._content["pictures"]:
-                _draw(picture, empty / f"{picture['name']}.svg")
+            _draw(self._content["pictures"], empty, figures)
 
         self.folder = disk.write_folder(Path(folder), fill, "study")
         return self.folder
@@ -135,7 +141,8 @@ class Record:
         if self.folder is not None:
             place = str(self.folder / disk.STUDY_PAGE)
             found += [[("The page: ", ""), (prose(place), "bold")]]
-            if not _drawable() and not any(self.folder.glob("*.svg")):
+            drawn = (one for kind in Kind for one in self.folder.glob(f"*.{kind}"))
+            if not drawable() and not any(drawn):
                 found += [[(f"No pictures beside it: {INSTALL}", "dim")]]
         return found
 
@@ -165,20 +172,22 @@ def _sourced(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['said']} ({place})" if place else str(verdict["said"])
 
 
-def _drawable() -> bool:
-    return importlib.util.find_spec("kaleido") is not None
-
-
-def _draw(picture: Mapping[str, Any], file: Path) -> None:
-    """An SVG for papers, where the extra `figures` is installed and finds a browser."""
-    if not _drawable():
+def _draw(pictures: Sequence[Mapping[str, Any]], folder: Path, kind: str | None) -> None:
+    """Files for papers; where none were asked for, those that can be drawn."""
+    if kind is None and not drawable():
         return
-    import plotly.io
-
+    figures = {
+        picture["name"]: Figure(
+            data=picture["data"],
+            layout=picture["layout"],
+            width=WIDTH,
+            height=picture["layout"].get("height", 500),
+        )
+        for picture in pictures
+    }
     try:
-        figure = {"data": picture["data"], "layout": {**picture["layout"], "template": "none"}}
-        height = picture["layout"].get("height", 500)
-        plotly.io.write_image(figure, str(file), width=900, height=height)
-    except Exception as error:  # what drives a browser fails in its own ways; the page is there
-        said = " ".join(str(error).split())[:200]
-        logging.getLogger("layerlab").warning("%s was not drawn: %s", file.name, said)
+        draw(figures, folder, kind or Kind.svg)
+    except UserError as error:  # the page has them all the same
+        if kind is not None:
+            raise
+        logging.getLogger("layerlab").warning("%s", error)

@@ -59,6 +59,14 @@ def test_a_saliency_is_asked_for_in_words(tmp_path):
     assert "\x1b[31m" not in done.stdout + done.stderr
 
 
+def test_features_join_what_is_read(tmp_path):
+    done = layerlab("inspect", *QUICK, "--features", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = load_report(tmp_path / "layerlab-report")
+    assert {*report.frames} == {"diversity", "spectrum", "features"}
+    assert len(report.to_dict()["pictures"]["features"]["pre-norm"]["words"]) == 8
+
+
 def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     import torch
     from transformers import AutoTokenizer
@@ -90,6 +98,12 @@ MISTAKES = [
     (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
     (("--load", "missing.py"), "no Python file at missing.py"),
     (("--target", " a"), "--target asks about the next token of a text; type for example"),
+    (
+        ("--figures", "gif"),
+        "Invalid value for '--figures': 'gif' is not one of 'svg', 'png', 'pdf'",
+    ),
+    (("--json", "--figures", "svg"), "--figures svg writes files that --json does not; give --out"),
+    (("--measures", "features(skip=-1)"), "option skip of measure 'features' got -1; expected"),
     (("--measures", "saliency(of=loss)"), "option of of measure 'saliency' got 'loss'; expected"),
 ]
 

@@ -61,7 +61,7 @@ def looked(
 
 def picture(words: Sequence[str], layers: int) -> dict[str, Any]:
     token = {"id": 7, "token": HOSTILE, "probability": 0.25, "logit": 3.0, "rank": 2}
-    bytes_ = bytes(range(len(words) * BINS))
+    bytes_ = bytes(place % 256 for place in range(len(words) * BINS))
     return {
         "kind": "saliency",
         "of": "logit",

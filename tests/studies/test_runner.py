@@ -77,6 +77,7 @@ def test_a_folder_holds_page_tables_and_settings(tmp_path):
     found = study("rounding-input", **QUICK, out=tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "batches are gone"
     held = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    held.discard("norms.svg")  # is there where the extra `figures` is
     assert held == {"study.html", "study.json", "tables/norms.csv"}
     content = json.loads((tmp_path / "out" / "study.json").read_text())
     assert content["settings"]["draws"] == 8 and content["time"]["processor seconds"] >= 0
@@ -114,45 +115,55 @@ def test_a_page_keeps_hostile_text_as_text(record, tmp_path):
     assert "<img src=x" not in page and "</script><b>" not in page
 
 
-def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypatch):
-    import plotly.io
+def kaleido(monkeypatch, write):
+    """Stand in for the extra: what it is told to write, `write` does."""
+    fake = SimpleNamespace(__spec__=object(), write_fig_from_object_sync=write)
+    monkeypatch.setitem(sys.modules, "kaleido", fake)
 
-    def write(figure, path, **options):
-        drawn.append(figure)
-        Path(path).write_bytes(b"svg")
+
+def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypatch):
+    def write(orders, **options):
+        for order in orders:
+            drawn.append(order)
+            Path(order["path"]).write_bytes(order["opts"]["format"].encode())
 
     drawn = []
-    monkeypatch.setitem(sys.modules, "kaleido", SimpleNamespace(__spec__=object()))
-    monkeypatch.setattr(plotly.io, "write_image", write)
+    kaleido(monkeypatch, write)
     record.save(tmp_path / "out")
     assert (tmp_path / "out" / "norms.svg").read_bytes() == b"svg" and len(drawn) == 1
-    record.save(tmp_path / "out")  # its own pictures do not keep it from being replaced
+    monkeypatch.setattr(layerlab.studies.record, "check_drawing", lambda kind: None)
+    record.save(tmp_path / "out", figures="pdf")  # its own pictures may be replaced
+    assert (tmp_path / "out" / "norms.pdf").read_bytes() == b"pdf"
+    assert not (tmp_path / "out" / "norms.svg").exists()
+    record.save(tmp_path / "out")
 
 
 def test_without_the_extra_one_line_says_what_is_missing(record, tmp_path, monkeypatch):
-    monkeypatch.setattr(layerlab.studies.record, "_drawable", lambda: False)
+    monkeypatch.setattr(layerlab.studies.record, "drawable", lambda: False)
     kept = Record(record.to_dict(), record.frames)
     hint = "install layerlab[figures] for an SVG"
     assert hint not in str(kept.lines())
     kept.save(tmp_path / "out")
     assert hint in str(kept.lines()[-1])
-    (tmp_path / "out" / "norms.svg").write_bytes(b"svg")
+    (tmp_path / "out" / "norms.png").write_bytes(b"png")
     assert hint not in str(kept.lines())
 
 
 def test_a_picture_that_cannot_be_drawn_is_named_and_left_out(
     record, tmp_path, monkeypatch, caplog
 ):
-    import plotly.io
-
     def write(*args, **options):
         raise RuntimeError("no browser")
 
-    monkeypatch.setitem(sys.modules, "kaleido", SimpleNamespace(__spec__=object()))
-    monkeypatch.setattr(plotly.io, "write_image", write)
+    kaleido(monkeypatch, write)
     record.save(tmp_path / "out")
-    assert "norms.svg was not drawn: no browser" in caplog.text
+    assert "the figures were not drawn: no browser" in caplog.text
     assert not (tmp_path / "out" / "norms.svg").exists()
+    # Where they were asked for, it is an error, and what stood there stays.
+    monkeypatch.setattr(layerlab.studies.record, "check_drawing", lambda kind: None)
+    with pytest.raises(UserError, match="the figures were not drawn: no browser"):
+        record.save(tmp_path / "out", figures="svg")
+    assert (tmp_path / "out" / "study.html").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
