@@ -72,7 +72,8 @@ def test_a_planted_norm_above_the_bound_is_found():
 @pytest.mark.parametrize(("column", "word"), [(1.01, "holds"), (2.0, "fails")])
 def test_column_sums_near_one_are_told_from_others(column, word):
     values = np.full((6, 4), column)
-    assert near_one({"norm": values, "column": values**0.5}, 0).word == word
+    one = {"norm": values, "column": values**0.5}
+    assert near_one({"pre-norm": one, "post-norm": one}, 0).word == word
 
 
 def test_the_fast_run_refutes_all_but_the_corrected_bound():
