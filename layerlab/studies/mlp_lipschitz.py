@@ -32,6 +32,7 @@ PASSAGE = 64
 EFFECT = 0.02
 # Of float64: tokens this near to each other cannot be told apart.
 FLOOR = 1e-16
+SHOWN = 1e-6
 # A trained model's feed-forward is scaled for one pass at a time.
 _ALONE = Lock()
 
@@ -157,6 +158,7 @@ def run(work: Work) -> Outcome:
             "dose multiplies the matrix behind the activation, and so the Lipschitz constant; all "
             "else stays. At dose 1 the product of the two spectral norms is "
             f"{np.median(parts[PLAIN, False]['lipschitz']):.3g}.",
+            f"In the picture, residuals below {SHOWN:g} stand at {SHOWN:g}. "
             "The relative residual is the share of the features that differs between tokens: it "
             "does not grow when all features do.",
             f"Built-in models keep their skips; passages of {PASSAGE} tokens. {OVERLAP}",
@@ -226,22 +228,20 @@ def trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
 
 
 def drawn_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
-    """Random stacks over the Lipschitz constant."""
-    lines = []
-    for (kind, causal), found in parts.items():
-        scale = float(np.median(found["lipschitz"]))
-        lines.append(
-            _curve(
-                _label((kind, causal)),
-                [round(scale * dose, 2) for dose in DOSES],
-                found["residual"],
-                kind=list(LABELS).index(kind),
-                style="solid" if causal else "dash",
-            )
+    """Random stacks over the dose; what is below the picture's foot is drawn there."""
+    lines = [
+        _curve(
+            _label((kind, causal)),
+            list(DOSES),
+            found["residual"].clip(SHOWN),
+            kind=list(LABELS).index(kind),
+            style="solid" if causal else "dash",
         )
+        for (kind, causal), found in parts.items()
+    ]
     depths = f"{DEPTHS[True]} layers, {DEPTHS[False]} without a mask"
     title = f"Distance to rank one after {depths} (median, 5 to 95 %)"
-    x = "product of the feed-forward's spectral norms"
+    x = "factor on the feed-forward's Lipschitz constant"
     return curves("stacks", title, lines, x=x, y="relative residual", log="xy")
 
 
