@@ -24,6 +24,7 @@ def figures(report: Json) -> dict[str, Figure]:
     for measure in view["measures"]:
         for column in measure["plot"]:
             found |= _curves(view, measure, column)
+            found |= _steps(view, measure, column)
             if measure["per_head"]:
                 found |= _maps(view, measure, column, labels)
         for picture in measure.get("pictures", ()):
@@ -87,6 +88,46 @@ def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Fig
     )
     own["margin"] = {**own["margin"], "t": 12 + 18 * -(-named // 2) * (named > 1)}
     return Figure(data=data, layout=own, height=280 + own["margin"]["t"])
+
+
+def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
+    """The column over training, where the models are checkpoints of a run."""
+    models = view["models"]
+    shown = [
+        one
+        for one in measure["series"]
+        if one["kind"] == 0
+        and models[one["model"]]["step"] is not None
+        and _known(one["values"][column]["mean"])
+    ]
+    if len(shown) < 2:
+        return {}
+    shown.sort(key=lambda one: models[one["model"]]["step"])
+    means = [one["values"][column]["mean"] for one in shown]
+    known = [_known(mean) for mean in means]
+    lines = {
+        "mean over layers": [sum(values) / len(values) for values in known],
+        "first layer": [mean[0] for mean in means],
+        "middle layer": [mean[len(mean) // 2] for mean in means],
+        "last layer": [mean[-1] for mean in means],
+    }
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": [models[one["model"]]["step"] for one in shown],
+            "y": values,
+            "line": {"color": COLOURS[number], "width": 2.4 if number == 0 else 1.4},
+            "marker": {"size": 6, "symbol": SYMBOLS[number], "color": COLOURS[number]},
+        }
+        for number, (name, values) in enumerate(lines.items())
+    ]
+    own = layout(
+        xaxis=axis("training step"), yaxis=axis(plain(column.replace("_", " "))), showlegend=True
+    )
+    own["margin"] = {**own["margin"], "t": 48}
+    return {f"{measure['name']}-{column}-steps": Figure(data=data, layout=own, height=328)}
 
 
 def _line(view: Json, series: Json, column: str) -> dict[str, Any]:

@@ -72,6 +72,16 @@ def test_curves_of_several_models_stand_in_one_figure(measure, column):
     assert figure.layout["showlegend"]
 
 
+def test_checkpoints_of_a_run_are_drawn_over_its_steps():
+    content = sample(["c", "a", "b"], steps=[300, 100, 200], layers=4)
+    figure = figures(content)["dimension-effective_dimension-steps"]
+    assert [trace["x"] for trace in figure.data] == [[100, 200, 300]] * 4
+    rows = plots.frame(content, "dimension").set_index(["model", "layer"])["effective_dimension"]
+    assert figure.data[0]["y"] == pytest.approx([rows[m].mean() for m in "abc"], rel=1e-3)
+    assert figure.data[3]["y"] == pytest.approx([rows[m].iloc[-1] for m in "abc"], rel=1e-3)
+    assert "dimension-effective_dimension-steps" not in figures(sample(["a", "b"]))
+
+
 def test_a_bound_is_dashed_and_named_once():
     figure = figures(sample(["a", "b"]))["spectrum-norm"]
     limits = [t for t in figure.data if t.get("name") == "column_bound"]
