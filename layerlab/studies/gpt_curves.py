@@ -249,7 +249,7 @@ STUDY = Study(
     source="spectral25, section 2.3",
     claim="Post-norm attention has a larger norm than pre-norm attention in every layer from the "
     "second on.",
-    cost="2 minutes",
+    cost="10 seconds",
     draws=512,
     run=run,
     fast={"draws": 24},

@@ -267,7 +267,7 @@ STUDY = Study(
     source="spectral25, section 1.3",
     claim="Without mask and norms, the larger the Lipschitz constant of the feed-forward, the more "
     "it slows rank collapse.",
-    cost="1 minute",
+    cost="30 seconds",
     draws=500,
     run=run,
     fast={"draws": 48},
