@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHECKED = "--jaxtyping-packages=layerlab,beartype.beartype"
 MEASURES = (
-    "attended attention condition detail dimension diversity form gain heatmap junction lanczos "
-    "lipschitz projection prompt querykey recompute saliency spectrum stream trace"
+    "attended attention component condition detail dimension diversity feature form gain heatmap "
+    "junction lanczos lipschitz projection prompt querykey recompute saliency spectrum stream trace"
 ).split()
 NUMERICS = "bounds conditioning numeric_activation product strict".split()
 BLOCKS = "activation convolution dropout position spec start stream tap weighing".split()
