@@ -14,21 +14,21 @@ function drawKey(section, column, shown) {
   const ranged = shown.length <= MOST_BANDS && shown.find((s) => s.values[column].low);
   if (ranged) {
     const given = section.measure.band?.column === column && section.measure.band.label;
-    const over = [ranged.heads?.length > 1 && "heads", ranged.sequences > 1 && "sequences", section.measure.per_token && "tokens"].filter(Boolean).join(" and ");
-    items.push(element("span", {}, element("i", { class: "band" }), given ? ` ${given}` : ` smallest to largest over ${over}`));
+    const over = [ranged.heads?.length > 1 && say("heads"), ranged.sequences > 1 && say("sequences"), section.measure.per_token && say("tokens")].filter(Boolean).join(say(" and "));
+    items.push(element("span", {}, element("i", { class: "band" }), ` ${given ? translated(given) : say("smallest to largest over {axes}", { axes: over })}`));
   }
   const { bounds, far } = boundsOf(section, column, shown);
   // Beside dashed lines the reading itself is named too.
-  if (bounds.length && shown.length === 1) items.unshift(element("span", { class: "reading" }, swatch(shown[0].model), ` ${column}: ${meaning(section.node, column)}`));
+  if (bounds.length && shown.length === 1) items.unshift(element("span", { class: "reading" }, swatch(shown[0].model), ` ${columnName(column)}: ${meaning(section.node, column)}`));
   for (const bound of bounds) {
     const values = extent(shown, bound.limit);
-    const where = far.includes(bound) || (section.control("log").checked && leaves(shown, bound)) ? `, off this scale: ${span(values)}` : touches(shown, bound) ? `, within ${100 * CLOSE} % of the line` : "";
+    const where = far.includes(bound) || (section.control("log").checked && leaves(shown, bound)) ? say(", off this scale: {span}", { span: span(values) }) : touches(shown, bound) ? say(", within {share} % of the line", { share: 100 * CLOSE }) : "";
     const mark = touches(shown, bound) ? [] : [dashMark(dashOf(section.measure, bound))];
     const sign = { upper: "≤ ", lower: "≥ ", beside: "" }[bound.side];
-    const said = bound.side === "beside" || section.measure.band ? `${bound.limit}: ${meaning(section.node, bound.limit)}` : `${bound.limit} (${bound.source})`;
+    const said = bound.side === "beside" || section.measure.band ? `${columnName(bound.limit)}: ${meaning(section.node, bound.limit)}` : `${columnName(bound.limit)} (${translated(bound.source)})`;
     items.push(element("span", {}, ...mark, ` ${sign}${said}${where}${emptiness(shown, bound)}`));
   }
-  if (bounds.some((b) => b.side !== "beside") && ranged && !section.measure.band) items.push(element("span", {}, "a bound is drawn as its mean: compare it with the line, not with the shading"));
+  if (bounds.some((b) => b.side !== "beside") && ranged && !section.measure.band) items.push(element("span", {}, say("a bound is drawn as its mean: compare it with the line, not with the shading")));
   key.replaceChildren(...items);
 }
 
@@ -36,7 +36,7 @@ function drawKey(section, column, shown) {
 function emptiness(shown, { limit, vacuous }) {
   if (!vacuous) return "";
   const layers = shown.flatMap((s) => s.layers.filter((_, i) => s.values[limit].mean[i] >= vacuous));
-  return layers.length ? `, vacuous from layer ${Math.min(...layers)} on` : "";
+  return layers.length ? say(", vacuous from layer {layer} on", { layer: Math.min(...layers) }) : "";
 }
 
 function dashMark(dash) {
@@ -60,34 +60,33 @@ function convergence({ plot }, shown) {
   const found = shown.map((s) => s.convergence).filter(Boolean);
   const sum = (name) => found.reduce((total, f) => total + f[name], 0);
   if (!sum("open")) return [];
-  const text = `${format(sum("open"))} of ${format(sum("readings"))} readings had not converged (residual above ${found[0].limit}): `;
-  return [element("li", { class: "loose" }, text, element("code", {}, plot[0]), " is a lower bound")];
+  const given = { open: format(sum("open")), readings: format(sum("readings")), limit: found[0].limit, column: element("code", {}, plot[0]) };
+  return [element("li", { class: "loose" }, ...parts("{open} of {readings} readings had not converged (residual above {limit}): {column} is a lower bound", given))];
 }
 
 const claim = (bound) => element("code", {}, `${bound.column} ${bound.side === "upper" ? "≤" : "≥"} ${bound.limit}`);
 const span = (values) => {
   const [low, high] = [Math.min(...values), Math.max(...values)].map(format);
-  return low === high ? low : `${low} to ${high}`;
+  return low === high ? low : say("{low} to {high}", { low, high });
 };
 
 function violation(bound, series, found) {
   const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
-  const excess = found.reach > 1 ? `, by up to ${format(Number((100 * (found.reach - 1)).toPrecision(3)))} %` : "";
+  const excess = found.reach > 1 ? say(", by up to {excess} %", { excess: format(Number((100 * (found.reach - 1)).toPrecision(3))) }) : "";
   const where = found.layers.slice(0, 8).join(", ") + (found.layers.length > 8 ? ", …" : "");
-  const text = `violated in ${format(found.violated)} of ${format(found.readings)} readings (layer ${where})${excess}`;
-  return element("li", { class: "violated" }, claim(bound), " ", ...who, text);
+  const text = say("violated in {violated} of {readings} readings (layer {layers})", { violated: format(found.violated), readings: format(found.readings), layers: where });
+  return element("li", { class: "violated" }, claim(bound), " ", ...who, text, excess);
 }
-
-const used = ({ side }) => (side === "upper" ? "readings are" : "the bound is");
 
 function holding(bound, i, series, broken) {
   if (!series.length) return null;
   const found = series.map((s) => s.bounds[i]);
   const readings = found.reduce((sum, f) => sum + f.readings, 0);
   const most = Math.max(...found.map((f) => f.reach));
-  const percent = (v) => (v < 1e-4 ? "under 0.01" : format(Number((100 * v).toPrecision(3))));
+  const percent = (v) => (v < 1e-4 ? say("under 0.01") : format(Number((100 * v).toPrecision(3))));
   const ends = [...new Set([Math.min(...found.map((f) => f.least)), most].map(percent))];
-  const who = broken ? ` of ${series.map((s) => data.models[s.model].name).join(", ")}` : "";
-  return element("li", { class: "holds" }, claim(bound),
-    ` holds in all ${format(readings)} readings${who}; ${used(bound)} ${ends.join(" to ")} % of ${bound.side === "upper" ? "the bound" : "the readings"}${most < 0.1 ? ", so it says little here" : ""}`);
+  const given = { readings: format(readings), models: series.map((s) => data.models[s.model].name).join(", "), share: ends.length > 1 ? say("{low} to {high}", { low: ends[0], high: ends[1] }) : ends[0] };
+  const whole = broken ? say("holds in all {readings} readings of {models}", given) : say("holds in all {readings} readings", given);
+  const used = bound.side === "upper" ? say("; readings are {share} % of the bound", given) : say("; the bound is {share} % of the readings", given);
+  return element("li", { class: "holds" }, claim(bound), " ", whole, used, most < 0.1 ? say(", so it says little here") : "");
 }

@@ -8,8 +8,8 @@ async function openDetail(key, button) {
   const detail = data.details[key];
   if (!detail) return;
   opener = button;
-  const head = detail.head === null ? "" : `, head ${detail.head}`;
-  document.getElementById("detail-title").textContent = `${detail.model}: layer ${detail.layer}${head}`;
+  document.getElementById("detail-title").textContent = detail.head === null
+    ? say("{model}: layer {layer}", detail) : say("{model}: layer {layer}, head {head}", detail);
   body.replaceChildren();
   dialog.showModal();
   if (detail.kind === "attention") await showAttention(detail);
@@ -33,22 +33,25 @@ async function unpack(packed, width) {
 
 async function showAttention(detail) {
   if (!window.Plotly || !window.DecompressionStream) {
-    body.append(element("p", {}, "This browser cannot unpack the map; its numbers are in report.json."));
+    body.append(element("p", {}, say("This browser cannot unpack the map; its numbers are in report.json.")));
     return;
   }
   const { tokens, positions, own } = detail;
   const rows = await unpack(detail.map, tokens.length);
-  const plot = element("div", { class: "plot", role: "img", "aria-label": "Attention weights, one row per query" });
+  const plot = element("div", { class: "plot", role: "img", "aria-label": say("Attention weights, one row per query") });
   const slider = element("input", { type: "range", min: 0, max: own.length - 1, value: own.length - 1, id: "detail-query" });
   const chosen = element("output", { for: "detail-query" });
   const strip = element("p", { class: "strip" });
   const columns = element("div", { class: "pair" }, plot, element("div", {},
-    element("h3", {}, "Where one token looks"),
-    element("label", { class: "query" }, "Query ", slider, chosen), strip,
-    element("h3", {}, "Keys with most attention"), topKeys(detail, rows)));
+    element("h3", {}, say("Where one token looks")),
+    element("label", { class: "query" }, `${say("Query")} `, slider, chosen), strip,
+    element("h3", {}, say("Keys with most attention")), topKeys(detail, rows)));
   const whole = positions.every((position, i) => position === i);
-  const cut = whole ? "rows sum to 1, or less where the model has sinks" : `only ${tokens.length} positions of a longer sequence are shown`;
-  body.append(element("p", { class: "hint" }, `Sequence ${detail.sequence}. Each row is a query, each column a key that it looks at; ${cut}.`), columns);
+  const given = { sequence: detail.sequence, count: tokens.length };
+  const hint = whole
+    ? say("Sequence {sequence}. Each row is a query, each column a key that it looks at; rows sum to 1, or less where the model has sinks.", given)
+    : say("Sequence {sequence}. Each row is a query, each column a key that it looks at; only {count} positions of a longer sequence are shown.", given);
+  body.append(element("p", { class: "hint" }, hint), columns);
   const choose = () => {
     const row = Number(slider.value);
     chosen.textContent = `${positions[own[row]]} ${tokens[own[row]]}`;
@@ -74,14 +77,14 @@ function attentionFigure({ tokens, positions, own }, rows, height) {
   const weights = rows.map((row, i) => Array.from(row, (w, key) => (key > own[i] ? null : w / 255)));
   const z = weights.map((row) => row.map((w) => (w === null ? null : Math.sqrt(w))));
   const text = weights.map((row, i) => row.map((w, key) => (w === null ? "" :
-    `${plain(tokens[own[i]])} (${positions[own[i]]}) looks at<br>${plain(tokens[key])} (${positions[key]}): ${w.toFixed(2)}`)));
+    say("{query} looks at<br>{key}: {weight}", { query: `${plain(tokens[own[i]])} (${positions[own[i]]})`, key: `${plain(tokens[key])} (${positions[key]})`, weight: w.toFixed(2) }))));
   const trace = { type: "heatmap", z, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", hoverongaps: false, colorscale: "Cividis", zmin: 0, zmax: 1, colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, tickvals: MARKS.map(Math.sqrt), ticktext: MARKS.map(String) } };
   const some = (list, label) => {
     const stride = Math.ceil(list.length / 30);
     const at = list.map((_, i) => i).filter((i) => i % stride === 0);
     return { tickvals: at, ticktext: at.map((i) => plain(label(list[i]).slice(0, 8))), tickfont: { size: 10, color: colour("muted") } };
   };
-  const figure = layout(height, { title: "key", tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: "query", autorange: "reversed", ...some(own, (index) => tokens[index]) });
+  const figure = layout(height, { title: say("key"), tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: say("query"), autorange: "reversed", ...some(own, (index) => tokens[index]) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 40, r: 8, t: 8, b: 40 };
   return { traces: [trace], layout: figure };
@@ -91,14 +94,14 @@ function attentionFigure({ tokens, positions, own }, rows, height) {
 function topKeys({ tokens, positions }, rows) {
   const share = tokens.map((_, key) => rows.reduce((sum, row) => sum + row[key], 0) / (255 * rows.length));
   const order = share.map((_, key) => key).sort((a, b) => share[b] - share[a]).slice(0, 8);
-  return bars(order.map((key) => [tokens[key], `position ${positions[key]}`, Number(share[key].toPrecision(3))]), ["Token", "Where", "Share"]);
+  return bars(order.map((key) => [tokens[key], say("position {position}", { position: positions[key] }), Number(share[key].toPrecision(3))]), [say("Token"), say("Where"), say("Share")]);
 }
 
 function showChannels(detail) {
-  const rows = detail.channels.map((c) => [c.token, `position ${c.token_index}, channel ${c.channel}`, c.value]);
+  const rows = detail.channels.map((c) => [c.token, say("position {position}, channel {channel}", { position: c.token_index, channel: c.channel }), c.value]);
   body.append(
-    element("p", { class: "hint" }, `Sequence ${detail.sequence}. The largest values of the residual stream after this layer, with the token that carries each.`),
-    bars(rows, ["Token", "Where", "Value"]));
+    element("p", { class: "hint" }, say("Sequence {sequence}. The largest values of the residual stream after this layer, with the token that carries each.", detail)),
+    bars(rows, [say("Token"), say("Where"), say("Value")]));
 }
 
 function bars(rows, titles) {

@@ -3,7 +3,7 @@
 const WORD_SHAPES = ["circle", "square", "diamond", "cross"];
 const STEPS = 999;
 const MOST_BODIES = 4;
-const VIEWS = { body: "three dimensions", sides: "two projections" };
+const VIEWS = { body: say("three dimensions"), sides: say("two projections") };
 
 /* What draws a body: "fast", "slow" where the processor does it, "" where nothing does. */
 const SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
@@ -39,11 +39,11 @@ function cloudControls(section, pictures) {
   const turning = webgl() === "fast" && pictures.length <= MOST_BODIES;
   section.cloud = { layer: layers[middle] ?? 0, view: turning ? "body" : "sides" };
   const slider = element("input", { type: "range", min: 0, max: Math.max(0, layers.length - 1), value: Math.max(0, middle) });
-  const named = () => (section.cloud.layer ? String(section.cloud.layer) : "0, the embeddings");
-  const said = element("output", {}, named());
+  const depth = () => (section.cloud.layer ? String(section.cloud.layer) : say("0, the embeddings"));
+  const output = element("output", {}, depth());
   slider.addEventListener("input", () => {
     section.cloud.layer = layers[Number(slider.value)];
-    said.textContent = named();
+    output.textContent = depth();
     drawClouds(section);
   });
   const view = element("select", {}, ...Object.entries(VIEWS).map(([value, label]) => element("option", { value }, label)));
@@ -55,9 +55,9 @@ function cloudControls(section, pictures) {
   });
   // A choice here redraws the pictures alone.
   for (const node of [slider, view]) node.addEventListener("change", (event) => event.stopPropagation());
-  const chosen = webgl() ? [element("label", {}, "Show ", view)] : [];
-  const controls = element("div", { class: "controls" }, element("label", {}, "Layer ", slider, " ", said), ...chosen);
-  return webgl() ? [controls] : [controls, element("p", { class: "hint" }, "This browser has no WebGL, so the points are shown in two projections.")];
+  const chosen = webgl() ? [element("label", {}, `${say("Show")} `, view)] : [];
+  const controls = element("div", { class: "controls" }, element("label", {}, `${say("Layer")} `, slider, " ", output), ...chosen);
+  return webgl() ? [controls] : [controls, element("p", { class: "hint" }, say("This browser has no WebGL, so the points are shown in two projections."))];
 }
 
 /* Colours and marks belong to tokens: the same ones for the same token of every model. */
@@ -76,24 +76,24 @@ function wordMark(token) {
 }
 
 function cloudFigure() {
-  const [title, key, said] = [element("figcaption"), element("p", { class: "key words" }), element("p", { class: "hint" })];
+  const [title, key, hint] = [element("figcaption"), element("p", { class: "key words" }), element("p", { class: "hint" })];
   const plot = element("div", { class: "plot" });
-  return { title, key, said, plot, node: element("figure", {}, title, key, said, plot) };
+  return { title, key, hint, plot, node: element("figure", {}, title, key, hint, plot) };
 }
 
 function drawCloud(section, picture) {
-  const { title, key, said, plot } = picture.figure;
+  const { title, key, hint, plot } = picture.figure;
   const wanted = section.cloud.layer;
   const at = picture.layers.reduce((best, layer, i) => (Math.abs(layer - wanted) < Math.abs(picture.layers[best] - wanted) ? i : best), 0);
   const layer = picture.layers[at];
-  title.replaceChildren(...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), `, layer ${layer}`] : [`Layer ${layer}`]));
-  key.replaceChildren(...picture.words.map(({ token, count }) => element("span", {}, wordMark(token), " ", element("code", {}, token), ` ${format(count)} times`)));
+  title.replaceChildren(...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), say(", layer {layer}", { layer })] : [say("Layer {layer}", { layer })]));
+  key.replaceChildren(...picture.words.map(({ token, count }) => element("span", {}, wordMark(token), " ", element("code", {}, token), ` ${say("{count} times", { count: format(count) })}`)));
   const percent = picture.shares[at].map((share) => (share === null ? "–" : `${format(Number((100 * share).toPrecision(3)))} %`));
   const values = section.measure.series.find((s) => s.model === picture.model)?.values.apart;
   const place = section.measure.series.find((s) => s.model === picture.model)?.layers.indexOf(layer);
-  said.textContent = `Variance along the three directions: ${percent.join(", ")}. Between tokens: ${format(values?.mean[place])} of the spread of these points.`;
+  hint.textContent = say("Variance along the three directions: {shares}. Between tokens: {apart} of the spread of these points.", { shares: percent.join(", "), apart: format(values?.mean[place]) });
   const figure = section.cloud.view === "body" ? bodyFigure(picture, at, percent) : projections(picture, at, percent, Math.min(420, Math.max(280, 0.48 * plot.clientWidth)));
-  const label = `The ${picture.words.length} most frequent tokens in layer ${layer} of ${data.models[picture.model].name}, along three directions with ${percent.join(", ")} of the variance`;
+  const label = say("The {count} most frequent tokens in layer {layer} of {model}, along three directions with {shares} of the variance", { count: picture.words.length, layer, model: data.models[picture.model].name, shares: percent.join(", ") });
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", label);
   const buttons = section.cloud.view === "body" ? ["toImage", "resetCameraDefault3d"] : ["toImage", "resetScale2d"];
@@ -107,18 +107,18 @@ function cloudTraces(picture, at, size) {
   const scale = (picture.reach[at] ?? 0) / STEPS;
   return picture.words.map(({ token }, word) => {
     const [x, y, z] = picture.points[at][word].map((axis) => axis.map((v) => (v === null ? null : v * scale)));
-    const hovertext = picture.places[word].map(([sequence, position]) => `<b>${plain(token)}</b><br>sequence ${sequence}, position ${position}`);
+    const hovertext = picture.places[word].map(([sequence, position]) => say("<b>{token}</b><br>sequence {sequence}, position {position}", { token: plain(token), sequence, position }));
     const marker = { size, symbol: wordShape(token), color: wordColour(token), opacity: 0.75, line: { width: 0 } };
     return { x, y, z, mode: "markers", marker, hovertext, hovertemplate: "%{hovertext}<extra></extra>" };
   });
 }
 
 const reachOf = (picture, at) => 1.05 * (picture.reach[at] || 1);
-const direction = (i, percent) => `direction ${i + 1}: ${percent[i]}`;
+const direction = (i, percent) => say("direction {number}: {share}", { number: i + 1, share: percent[i] });
 
 function bodyFigure(picture, at, percent) {
   const most = reachOf(picture, at);
-  const axis = (i) => ({ ...axisStyle(), title: { text: `direction ${i + 1}`, font: { color: colour("muted"), size: 11 } }, tickfont: { color: colour("muted"), size: 10 }, range: [-most, most], nticks: 5, showbackground: false, zerolinecolor: colour("muted") });
+  const axis = (i) => ({ ...axisStyle(), title: { text: say("direction {number}", { number: i + 1 }), font: { color: colour("muted"), size: 11 } }, tickfont: { color: colour("muted"), size: 10 }, range: [-most, most], nticks: 5, showbackground: false, zerolinecolor: colour("muted") });
   const scene = { xaxis: axis(0), yaxis: axis(1), zaxis: axis(2), aspectmode: "cube", camera: { eye: { x: 1.5, y: 1.5, z: 0.9 } }, dragmode: "orbit" };
   const figure = { ...layout(430, {}, {}), scene, margin: { l: 0, r: 0, t: 8, b: 8 }, uirevision: "turned" };
   delete figure.xaxis;

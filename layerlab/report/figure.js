@@ -93,10 +93,10 @@ function layout(height, x, y) {
 }
 
 const layerAxis = (shown) => {
-  const single = shown.some((s) => s.layers.length === 1) ? " (a single layer stands in the middle)" : "";
-  if (data.aligned) return { title: `relative depth${single}`, range: [-0.03, 1.03] };
+  const single = shown.some((s) => s.layers.length === 1);
+  if (data.aligned) return { title: single ? say("relative depth (a single layer stands in the middle)") : say("relative depth"), range: [-0.03, 1.03] };
   const layers = [...new Set(shown.flatMap((s) => s.layers))];
-  return { title: "layer", range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) };
+  return { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) };
 };
 
 /* The mean of a column per layer, its range as a band, and the bounds that speak about it. */
@@ -115,7 +115,7 @@ function lines(measure, shown, column, options) {
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
   // A scale in powers has no 0, and a line towards it would be drawn to the edge.
   if (options.log) for (const trace of traces) trace.y = trace.y.map((v) => (v > 0 ? v : null));
-  const figure = layout(340, layerAxis(shown), { title: plain(column), ...scale });
+  const figure = layout(340, layerAxis(shown), { title: plain(columnName(column)), ...scale });
   return { traces, layout: { ...figure, ...emptyAbove(options) } };
 }
 
@@ -150,7 +150,7 @@ function emptyAbove({ bounds, log }) {
   const level = bounds.find((b) => b.vacuous)?.vacuous;
   if (!log || !level) return {};
   const line = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { color: colour("muted"), width: 1 } };
-  const note = { xref: "paper", x: 1, y: Math.log10(level), xanchor: "right", yanchor: "bottom", showarrow: false, text: "a bound above this says nothing", font: { size: 11, color: colour("muted") } };
+  const note = { xref: "paper", x: 1, y: Math.log10(level), xanchor: "right", yanchor: "bottom", showarrow: false, text: say("a bound above this says nothing"), font: { size: 11, color: colour("muted") } };
   return { shapes: [line], annotations: [note] };
 }
 
@@ -184,8 +184,8 @@ function meanLine(series, column) {
   const { mean, low, high } = series.values[column];
   const name = plain(data.models[series.model].name);
   const text = series.layers.map((layer, i) => {
-    const range = low ? `<br>from ${format(low[i])} to ${format(high[i])}` : "";
-    return `<b>${name}</b>, layer ${layer}<br>${plain(column)} ${format(mean[i])}${range}`;
+    const range = low ? `<br>${say("from {low} to {high}", { low: format(low[i]), high: format(high[i]) })}` : "";
+    return `${say("<b>{name}</b>, layer {layer}", { name, layer })}<br>${plain(columnName(column))} ${format(mean[i])}${range}`;
   });
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines+markers",
@@ -226,7 +226,7 @@ function limit(series, bound, { dash, side, top }) {
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? `${side || "top"} left` : `${side || "top"} center`,
     textfont: { size: 11, color: colour("muted") },
     line: { color: ink, width: 1.3, dash },
-    hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : "bound "}<b>${plain(bound.limit)}</b>, layer ${layer}<br>${format(mean[i])} (mean)`),
+    hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : `${say("bound")} `}${say("<b>{name}</b>, layer {layer}", { name: plain(bound.limit), layer })}<br>${say("{value} (mean)", { value: format(mean[i]) })}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
 }
@@ -269,8 +269,8 @@ function map(series, column, span, log) {
   const at = (values, i, j) => values[i * heads.length + j];
   const z = heads.map((_, j) => series.layers.map((__, i) => scaled(at(mean, i, j), log)));
   const text = heads.map((head, j) => series.layers.map((layer, i) => {
-    const range = low ? `<br>from ${format(at(low, i, j))} to ${format(at(high, i, j))}` : "";
-    return `layer ${layer}, head ${head}<br>${plain(column)} ${format(at(mean, i, j))}${range}`;
+    const range = low ? `<br>${say("from {low} to {high}", { low: format(at(low, i, j)), high: format(at(high, i, j)) })}` : "";
+    return `${say("layer {layer}, head {head}", { layer, head })}<br>${plain(columnName(column))} ${format(at(mean, i, j))}${range}`;
   }));
   const gap = series.layers.length > 24 || heads.length > 24 ? 0.5 : 1.5;
   const trace = {
@@ -279,7 +279,7 @@ function map(series, column, span, log) {
     colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, ...(log ? powers(span) : {}) },
   };
   const ticks = (list) => (list.length < 14 ? { dtick: 1 } : {});
-  const figure = layout(Math.min(460, 110 + heads.length * 22), { title: "layer", ...ticks(series.layers) }, { title: "head", ...ticks(heads) });
+  const figure = layout(Math.min(460, 110 + heads.length * 22), { title: say("layer"), ...ticks(series.layers) }, { title: say("head"), ...ticks(heads) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin.r = 8;
   return { traces: [trace], layout: figure };
@@ -300,17 +300,17 @@ function steps(shown, column, log) {
   const x = sorted.map((s) => data.models[s.model].step);
   const pick = (part) => sorted.map((s) => s.values[column].mean[Math.round(part * (s.layers.length - 1))]);
   const rows = [
-    ["mean over layers", sorted.map((s) => average(s.values[column].mean)), "solid", 3, "circle", 0],
-    ["first layer", pick(0), "dot", 1.5, "square", 1],
-    ["middle layer", pick(0.5), "dash", 1.5, "diamond", 2],
-    ["last layer", pick(1), "dashdot", 1.5, "triangle-up", 4],
+    [say("mean over layers"), sorted.map((s) => average(s.values[column].mean)), "solid", 3, "circle", 0],
+    [say("first layer"), pick(0), "dot", 1.5, "square", 1],
+    [say("middle layer"), pick(0.5), "dash", 1.5, "diamond", 2],
+    [say("last layer"), pick(1), "dashdot", 1.5, "triangle-up", 4],
   ];
   const traces = rows.map(([name, y, dash, width, symbol, hue]) => ({
     x, y, name, type: "scatter", mode: "lines+markers",
     line: { dash, width, color: categorical(hue) }, marker: { symbol, size: 8, color: categorical(hue) },
-    hovertext: y.map((v, i) => `<b>${name}</b>, step ${format(x[i])}<br>${plain(column)} ${format(v)}`),
+    hovertext: y.map((v, i) => `${say("<b>{name}</b>, step {step}", { name, step: format(x[i]) })}<br>${plain(columnName(column))} ${format(v)}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   }));
-  const figure = layout(300, { title: "training step" }, { title: plain(column), ...(log ? { type: "log" } : {}) });
+  const figure = layout(300, { title: say("training step") }, { title: plain(columnName(column)), ...(log ? { type: "log" } : {}) });
   return { traces, layout: { ...figure, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...figure.margin, t: 40 } } };
 }

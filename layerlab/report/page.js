@@ -32,7 +32,7 @@ function draw(section) {
 }
 
 const meaning = (node, column) =>
-  [...node.querySelectorAll(".docs dt")].find((dt) => dt.textContent === column)?.nextElementSibling?.textContent ?? "";
+  [...node.querySelectorAll(".docs dt")].find((dt) => dt.dataset.column === column)?.nextElementSibling?.textContent ?? "";
 
 /* What a measure draws besides its lines, by the kind of picture. */
 const DRAWN = { saliency: drawSaliency, features: drawClouds };
@@ -44,7 +44,7 @@ function drawAbsent(section, column, shown) {
   box.querySelector(".empty")?.remove();
   const said = [...box.querySelectorAll("p")].some((line) => !line.hidden);
   if (!shown.length && !said) {
-    box.append(element("p", { class: "empty" }, column ? `No reading of ${column}: every value is missing or not finite.` : "No reading of this measure."));
+    box.append(element("p", { class: "empty" }, column ? say("No reading of {column}: every value is missing or not finite.", { column: columnName(column) }) : say("No reading of this measure.")));
   }
 }
 
@@ -56,8 +56,8 @@ function drawLines(section, column, shown) {
   if (!shown.length) return clear(node);
   const { bounds, far } = boundsOf(section, column, shown);
   const options = { log: section.control("log").checked, bounds, far };
-  const means = shown.map((s) => `${data.models[s.model].name} from ${format(present(s.values[column].mean)[0])} to ${format(present(s.values[column].mean).at(-1))}`);
-  figureInto(node, lines(section.measure, shown, column, options), `${section.measure.title}, ${column} per layer: ${means.join("; ")}. The values are in the table below.`);
+  const means = shown.map((s) => say("{model} from {first} to {last}", { model: data.models[s.model].name, first: format(present(s.values[column].mean)[0]), last: format(present(s.values[column].mean).at(-1)) }));
+  figureInto(node, lines(section.measure, shown, column, options), say("{title}, {column} per layer: {means}. The values are in the table below.", { title: translated(section.measure.title), column: columnName(column), means: means.join("; ") }));
 }
 
 function drawMaps(section, column, shown) {
@@ -72,13 +72,13 @@ function drawMaps(section, column, shown) {
   if (limits[0] === limits[1]) limits[1] += Math.abs(limits[1]) || 1;
   const nodes = drawable.map((series) => {
     const node = element("div", { class: "map" });
-    const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : []), `${column} of every head`);
+    const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : []), say("{column} of every head", { column: columnName(column) }));
     box.append(element("figure", {}, title, node));
     return node;
   });
   for (const [i, series] of drawable.entries()) {
     const node = nodes[i];
-    figureInto(node, map(series, column, limits, log), `${column} of every layer and head of ${data.models[series.model].name}`);
+    figureInto(node, map(series, column, limits, log), say("{column} of every layer and head of {model}", { column: columnName(column), model: data.models[series.model].name }));
     node.on("plotly_click", ({ points }) => openHead(series.model, points[0].x, points[0].y, node));
   }
 }
@@ -99,9 +99,9 @@ function drawSteps(section, column) {
   let plot = box.querySelector(".plot");
   if (!plot) {
     plot = element("div", { class: "plot" });
-    box.replaceChildren(element("h3", {}, "Over training"), plot);
+    box.replaceChildren(element("h3", {}, say("Over training")), plot);
   }
-  figureInto(plot, figure, `${column} against training step`);
+  figureInto(plot, figure, say("{column} against training step", { column: columnName(column) }));
 }
 
 const SHOWN_FINDINGS = 10;
@@ -114,9 +114,12 @@ function showFindings() {
   for (const item of items) item.hidden = !wanted.includes(item) || (!allFindings && wanted.indexOf(item) >= SHOWN_FINDINGS);
   const more = document.getElementById("findings-more");
   more.hidden = allFindings || wanted.length <= SHOWN_FINDINGS;
-  more.textContent = `Show all ${wanted.length} findings`;
-  const who = choice.model === null ? "" : ` about ${data.models[choice.model].name}`;
-  document.getElementById("findings-count").textContent = `${wanted.length} ${wanted.length === 1 ? "finding" : "findings"}${who}, worst first.`;
+  more.textContent = say("Show all {count} findings", { count: wanted.length });
+  const given = { count: wanted.length, model: choice.model === null ? "" : data.models[choice.model].name };
+  const one = wanted.length === 1;
+  document.getElementById("findings-count").textContent = choice.model === null
+    ? (one ? say("{count} finding, worst first.", given) : say("{count} findings, worst first.", given))
+    : (one ? say("{count} finding about {model}, worst first.", given) : say("{count} findings about {model}, worst first.", given));
 }
 
 /* A scale that is wide and positive is read better in powers. */

@@ -8,6 +8,7 @@ content security policy allows exactly the scripts below, by their hashes, and n
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -19,21 +20,28 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from layerlab.report import card, plots, text
+from layerlab.report.language import ENGLISH, Language, filled, language
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    *("figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
+    *("figure.js", "say.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
     *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
 )
+# What the scripts say: say("...") and parts("...").
+_SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 _RANK = {"error": 0, "warning": 1, "info": 2}
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def render(report: Mapping[str, Any]) -> str:
-    """The whole page of a report dict (the content of `report.json`)."""
+def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a report dict (the content of `report.json`).
+
+    Raises:
+        UserError: there is no page in this language.
+    """
     view = plots.compact(report)
     scripts = [_script(), plotly()]
-    page = environment().get_template("page.html")
+    page = environment(lang).get_template("page.html")
     return page.render(
         report=report,
         view=view,
@@ -43,7 +51,7 @@ def render(report: Mapping[str, Any]) -> str:
         cards=card.cards([model["card"] for model in report["models"]]),
         policy=policy(scripts),
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-        data=Markup(embedded(view)),
+        data=Markup(embedded({**view, **spoken(scripts[0], view, lang)})),
         scripts=[Markup(script) for script in scripts],
     )
 
@@ -89,6 +97,26 @@ def policy(scripts: list[str]) -> str:
     )
 
 
+def spoken(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """The words that a script says, and those of its data, in a language; none in English."""
+    if lang == ENGLISH:
+        return {}
+    known = language(lang)
+    used = {json.loads(message) for message in _SPOKEN.findall(script)}
+    columns, said = dict[str, str](), set[str]()
+    for measure in view["measures"]:
+        columns |= {name: known.column(name) for name in measure["columns"]}
+        sources = {str(bound["source"]) for bound in measure["bounds"]}
+        bands = {measure["band"]["label"]} if measure["band"] else set()
+        said |= {measure["title"], *measure["kinds"], *bands, *sources}
+    words = {message: known.label(message) for message in used}
+    words |= {text: known.sentence(text) for text in said}
+    return {
+        "words": {key: word for key, word in words.items() if word != key},
+        "columns": {key: word for key, word in columns.items() if word != key},
+    }
+
+
 def _name(name: Any) -> str:
     return text.prose(str(name), 60)
 
@@ -111,22 +139,35 @@ def _script() -> str:
 
 
 @cache
-def environment() -> Environment:
-    """Templates, with autoescape, and how numbers and names are written in them."""
+def environment(lang: str = ENGLISH) -> Environment:
+    """Templates, with autoescape, and how words, numbers and names are written in them.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    known = language(lang)
     environment = Environment(
         autoescape=True,
+        extensions=["jinja2.ext.i18n"],
         loader=FileSystemLoader(_HERE),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["ext.i18n.trimmed"] = True
+    environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
+    environment.globals["lang"] = lang
     environment.filters |= {
+        "said": lambda value: known.sentence(str(value)),
+        "remark": known.remark,
+        "column": known.column,
+        "axis": known.axis,
         "prose": lambda value: text.prose(str(value)),
         "quoted": lambda value: text.quoted(str(value)),
         "marked": card.marked,
         "name": _name,
         "number": number,
-        "moment": moment,
+        "moment": lambda value: moment(value, known),
         "option": option,
     }
     return environment
@@ -161,7 +202,7 @@ def option(value: Any) -> str:
     return "–" if value is None else text.prose(str(value))
 
 
-def moment(value: str) -> str:
+def moment(value: str, known: Language | None = None) -> str:
     """A time stamp as a date and a time, or unchanged where it is not one.
 
     Example:
@@ -173,4 +214,8 @@ def moment(value: str) -> str:
     except ValueError:
         return text.prose(value)
     zone = f" {when.tzname()}" if when.tzname() else ""
-    return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+    if known is None or known.code == ENGLISH:
+        return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+    parts = {"day": when.day, "month": when.month, "year": when.year, "time": f"{when:%H:%M}{zone}"}
+    message = known.label("{day}/{month}/{year}, {time}")
+    return filled(message, {name: str(part) for name, part in parts.items()})

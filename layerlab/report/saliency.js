@@ -1,6 +1,6 @@
 /* What the next token hangs on: tokens coloured by a score, and a map token x channel, by layer. */
 
-const SCORES = { l1: "L1: sum over channels", l2: "L2: length of the gradient", product: "input × gradient" };
+const SCORES = { l1: say("L1: sum over channels"), l2: say("L2: length of the gradient"), product: say("input × gradient") };
 
 function drawSaliency(section) {
   const box = section.part("pictures");
@@ -23,27 +23,30 @@ function pictureControls(section, pictures) {
   section.asked = { layer: 0, score: "l1" };
   const most = Math.max(0, ...pictures.map((p) => p.layers.length - 1));
   const layers = element("input", { type: "range", min: 0, max: most, value: 0 });
-  const said = element("output", {}, "0, the embeddings");
+  const output = element("output", {}, say("0, the embeddings"));
   const scores = element("select", {}, ...Object.entries(SCORES).map(([value, label]) => element("option", { value }, label)));
   layers.addEventListener("input", () => {
     section.asked.layer = Number(layers.value);
-    said.textContent = section.asked.layer ? layers.value : "0, the embeddings";
+    output.textContent = section.asked.layer ? layers.value : say("0, the embeddings");
     drawSaliency(section);
   });
   scores.addEventListener("input", () => { section.asked.score = scores.value; drawSaliency(section); });
   // A choice here redraws the pictures alone.
   for (const node of [layers, scores]) node.addEventListener("change", (event) => event.stopPropagation());
-  return element("div", { class: "controls" }, element("label", {}, "Layer ", layers, " ", said), element("label", {}, "Tokens by ", scores));
+  return element("div", { class: "controls" }, element("label", {}, `${say("Layer")} `, layers, " ", output), element("label", {}, `${say("Tokens by")} `, scores));
 }
 
 /* The question and what the model answers, as sentences. */
 function asked({ of, target, foil, prediction, length }) {
   const token = (word) => element("code", {}, word.token);
-  const chance = (word) => ` (probability ${format(word.probability)}, rank ${format(word.rank)})`;
-  const parts = [`${foil ? "logit" : of} of `, token(target), chance(target)];
-  if (foil) parts.push(" less that of ", token(foil), chance(foil));
-  parts.push(` after ${length} tokens; `);
-  return prediction.token === target.token && target.rank === 1 ? [...parts, "the model predicts it."] : [...parts, "the model predicts ", token(prediction), "."];
+  const chance = (word) => say("probability {probability}, rank {rank}", { probability: format(word.probability), rank: format(word.rank) });
+  const given = { of: translated(of), length, target: token(target), chance: chance(target), foil: foil && token(foil), other: foil && chance(foil) };
+  const question = foil
+    ? parts("logit of {target} ({chance}) less that of {foil} ({other}) after {length} tokens; ", given)
+    : parts("{of} of {target} ({chance}) after {length} tokens; ", given);
+  const answer = prediction.token === target.token && target.rank === 1
+    ? [say("the model predicts it.")] : parts("the model predicts {token}.", { token: token(prediction) });
+  return [...question, ...answer];
 }
 
 /* Each token on a ground whose strength follows the root of its share of the largest score. */
@@ -53,7 +56,7 @@ function tokenStrip(picture, at, score) {
   const strip = element("p", { class: "strip looked" });
   strip.append(...picture.tokens.map((token, i) => {
     const value = line[i] ?? 0;
-    const mark = element("span", { title: `position ${picture.positions[i]}, layer ${picture.layers[at]}: ${format(line[i])}` }, token);
+    const mark = element("span", { title: say("position {position}, layer {layer}: {value}", { position: picture.positions[i], layer: picture.layers[at], value: format(line[i]) }) }, token);
     mark.style.setProperty("--weight", `${top ? Math.round(100 * Math.sqrt(Math.abs(value) / top)) : 0}%`);
     const kinds = [value < 0 && "against", picture.earlier.includes(i) && "earlier", picture.positions[i] === picture.position && "self"];
     mark.className = kinds.filter(Boolean).join(" ");
@@ -65,13 +68,13 @@ function tokenStrip(picture, at, score) {
 /* How alike the features of this text are where they are looked at. */
 function isotropy({ measure }, picture, at) {
   const { cosine, dimension } = measure.series.find((s) => s.model === picture.model).values;
-  return element("p", { class: "hint" }, `Features here: mean cosine ${format(cosine.mean[at])}, ${format(dimension.mean[at])} directions with 80 % of the variance.`);
+  return element("p", { class: "hint" }, say("Features here: mean cosine {cosine}, {dimension} directions with 80 % of the variance.", { cosine: format(cosine.mean[at]), dimension: format(dimension.mean[at]) }));
 }
 
 /* The map of the nearest layer that has one; maps are unpacked when they are first looked at. */
 async function drawChannels(node, picture, at) {
   if (!window.DecompressionStream || !picture.mapped.length) {
-    return node.append(element("p", { class: "hint" }, "This browser cannot unpack the map; it is in report.json."));
+    return node.append(element("p", { class: "hint" }, say("This browser cannot unpack the map; it is in report.json.")));
   }
   const wanted = picture.layers[at];
   const nearest = picture.mapped.reduce((best, layer, i) => (Math.abs(layer - wanted) < Math.abs(picture.mapped[best] - wanted) ? i : best), 0);
@@ -80,14 +83,14 @@ async function drawChannels(node, picture, at) {
   const rows = await picture.rows[nearest];
   if (!node.isConnected) return;
   const figure = channelFigure(picture, rows, nearest);
-  await figureInto(node, figure, `Saliency of ${picture.tokens.length} tokens and ${picture.width} channels in layer ${picture.mapped[nearest]} of ${data.models[picture.model].name}; the scores of the tokens are above.`);
+  await figureInto(node, figure, say("Saliency of {tokens} tokens and {channels} channels in layer {layer} of {model}; the scores of the tokens are above.", { tokens: picture.tokens.length, channels: picture.width, layer: picture.mapped[nearest], model: data.models[picture.model].name }));
   node.dataset.layer = picture.mapped[nearest];
 }
 
 function channelFigure({ tokens, positions, bins, width, mapped, peaks }, rows, nearest) {
   const peak = peaks[nearest] ?? 0;
   const first = (bin) => Math.ceil((bin * width) / bins);
-  const of = (bin) => (bins === width ? `channel ${bin}` : `channels ${first(bin)} to ${first(bin + 1) - 1}`);
+  const of = (bin) => (bins === width ? say("channel {channel}", { channel: bin }) : say("channels {first} to {last}", { first: first(bin), last: first(bin + 1) - 1 }));
   const grid = Array.from({ length: bins }, (_, bin) => rows.map((row) => row[bin] / 255));
   const text = grid.map((line, bin) => line.map((root, i) => `${plain(tokens[i])} (${positions[i]}), ${of(bin)}<br>${format(peak * root * root)}`));
   const trace = {
@@ -99,8 +102,8 @@ function channelFigure({ tokens, positions, bins, width, mapped, peaks }, rows, 
     return { tickvals: at, ticktext: at.map(label), tickfont: { size: 10, color: colour("muted") } };
   };
   const figure = layout(360,
-    { title: "token", tickangle: -90, automargin: true, ...some(tokens.length, 40, (i) => plain(tokens[i].slice(0, 10))) },
-    { title: `channel, layer ${mapped[nearest]}`, ...some(bins, 8, (bin) => String(first(bin))) });
+    { title: say("token"), tickangle: -90, automargin: true, ...some(tokens.length, 40, (i) => plain(tokens[i].slice(0, 10))) },
+    { title: say("channel, layer {layer}", { layer: mapped[nearest] }), ...some(bins, 8, (bin) => String(first(bin))) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 52, r: 8, t: 8, b: 40 };
   return { traces: [trace], layout: figure };

@@ -5,13 +5,12 @@ function drawTable(section) {
   const shown = seriesOf(section);
   const { columns, better, per_head: perHead } = section.measure;
   const heads = [];
-  if (data.models.length > 1) heads.push({ key: "model", of: (s) => data.models[s.model].name, text: true });
-  heads.push({ key: "layer", of: (s, i) => s.layers[i] });
-  for (const name of columns) heads.push({ key: name, of: (s, i) => s.values[name].mean[i] });
+  if (data.models.length > 1) heads.push({ key: "model", title: say("model"), of: (s) => data.models[s.model].name, text: true });
+  heads.push({ key: "layer", title: say("layer"), of: (s, i) => s.layers[i] });
+  for (const name of columns) heads.push({ key: name, title: columnName(name), of: (s, i) => s.values[name].mean[i] });
   if (perHead && column) {
-    const label = better ? "worst" : "largest";
-    heads.push({ key: `${label} head`, of: (s, i) => extreme(s, i, column, better)?.head ?? null });
-    heads.push({ key: `its ${column}`, of: (s, i) => extreme(s, i, column, better)?.value ?? null });
+    heads.push({ key: "head", title: better ? say("worst head") : say("largest head"), of: (s, i) => extreme(s, i, column, better)?.head ?? null });
+    heads.push({ key: "its", title: say("its {column}", { column: columnName(column) }), of: (s, i) => extreme(s, i, column, better)?.value ?? null });
   }
   const rows = shown.flatMap((s) => s.layers.map((_, i) => heads.map((h) => h.of(s, i))));
   section.part("table").replaceChildren(table(section, heads, sorted(rows, heads, section.sort)));
@@ -33,13 +32,13 @@ function sorted(rows, heads, { key, down }) {
 }
 
 function table(section, heads, rows) {
-  const title = ({ key }) => {
+  const heading = ({ key, title }) => {
     const active = section.sort.key === key;
-    const button = element("button", { type: "button" }, key);
+    const button = element("button", { type: "button", "data-key": key }, title);
     button.addEventListener("click", () => {
       section.sort = { key, down: active && !section.sort.down };
       drawTable(section);
-      [...section.part("table").querySelectorAll("th button")].find((b) => b.textContent === key)?.focus();
+      [...section.part("table").querySelectorAll("th button")].find((b) => b.dataset.key === key)?.focus();
     });
     return element("th", { scope: "col", "aria-sort": active ? (section.sort.down ? "descending" : "ascending") : "none" }, button);
   };
@@ -47,7 +46,7 @@ function table(section, heads, rows) {
     ? element("th", { scope: "row" }, value)
     : element("td", { class: "number" }, format(value)));
   return element("table", { class: "sortable" },
-    element("caption", {}, "Mean per layer over sequences", section.measure.per_head ? " and heads" : ""),
-    element("thead", {}, element("tr", {}, ...heads.map(title))),
+    element("caption", {}, section.measure.per_head ? say("Mean per layer over sequences and heads") : say("Mean per layer over sequences")),
+    element("thead", {}, element("tr", {}, ...heads.map(heading))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell)))));
 }

@@ -2,10 +2,11 @@
 
 const root = document.documentElement;
 const THEMES = ["system", "light", "dark"];
+const themeSaid = (theme) => ({ system: say("Colours: as the system"), light: say("Colours: light"), dark: say("Colours: dark") })[theme];
 function setTheme(theme) {
   if (theme === "system") delete root.dataset.theme;
   else root.dataset.theme = theme;
-  document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme === "system" ? "as the system" : theme}`);
+  document.getElementById("theme").setAttribute("aria-label", themeSaid(theme));
   document.getElementById("theme").textContent = { system: "◐", light: "○", dark: "●" }[theme];
 }
 

@@ -139,7 +139,7 @@ def test_every_measure_says_what_it_is_and_how_it_is_defined():
         assert f'id="docs-{measure["name"]}"' in page
         assert f'href="#docs-{measure["name"]}"' in page
         for column in measure["columns"]:
-            assert f"<dt>{column}</dt>" in page
+            assert f'<dt data-column="{column}">{column}</dt>' in page
 
 
 def test_no_path_of_another_file_stands_on_the_page_as_if_it_could_be_opened():

@@ -63,12 +63,10 @@ def _times(top: Peak) -> str:
 
 
 def _spot(row: dict[str, Any]) -> str:
-    parts = [
-        f"{name} {int(row[f'largest_{name}'])}"
-        for name in ("token", "channel")
-        if not pd.isna(row.get(f"largest_{name}"))
-    ]
-    return f" ({', '.join(parts)})" if parts else ""
+    token, channel = row.get("largest_token"), row.get("largest_channel")
+    if pd.isna(token) or pd.isna(channel):
+        return ""
+    return f" (token {int(token)}, channel {int(channel)})"
 
 
 def _kurtosis(readings: Readings) -> Iterator[Verdict]:

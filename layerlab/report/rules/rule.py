@@ -82,8 +82,11 @@ class Place:
     sequence: int | None = None
 
     def __str__(self) -> str:
-        parts = [("layer", self.layer), ("head", self.head)]
-        return " ".join(f"{name} {number}" for name, number in parts if number is not None)
+        if self.layer is None:
+            return "" if self.head is None else f"head {self.head}"
+        if self.head is None:
+            return f"layer {self.layer}"
+        return f"layer {self.layer} head {self.head}"
 
     def key(self, shown: Shown | None, model: str) -> str | None:
         """Name of the picture of this place."""

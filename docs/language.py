@@ -1,0 +1,224 @@
+"""Write anew the catalogues of the page's languages: python docs/language.py [CODE ...].
+
+Each layerlab/report/locale/CODE/LC_MESSAGES/layerlab.po gets the messages that the page has now and
+keeps the translations that still fit; a CODE that is new begins a catalogue. The .mo beside it is
+what the package reads.
+"""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+from jinja2.ext import babel_extract
+
+from layerlab.measures.measure import Measure
+from layerlab.registry import measures
+from layerlab.report.language import COLUMN, DOMAIN, FOLDER
+
+PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
+REPORT = PACKAGE / "report"
+PAGES = ("head.html", "page.html")
+SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
+LABELLED = re.compile(r"\blabel\(\s*(\"(?:[^\"\\]|\\.)*\")")
+# Two words of prose in a row; a template has one at least, beside what is filled in.
+PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
+TEMPLATE = re.compile(r"[^\W\d_]{2,}\s|\s[^\W\d_]{2,}")
+WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
+# Texts that no page shows: of errors, expressions, functions that take names of columns.
+UNSHOWN = {"UserError", "compile", "rows", "_readings", "groupby", "einsum", "Attended"}
+Message = tuple[str | None, str | tuple[str, str], str]
+
+
+def labels() -> Iterator[Message]:
+    """The fixed texts: of the template, the scripts, and the declarations of measures."""
+    for name in PAGES:
+        with (REPORT / name).open("rb") as file:
+            for _, _, message, _ in babel_extract(
+                file, ("_", "gettext", "ngettext"), (), {"trimmed": "true", "silent": "false"}
+            ):
+                yield None, _plural(message), name
+    for file in sorted(REPORT.glob("*.js")):
+        for found in SPOKEN.findall(file.read_text("utf-8")):
+            yield None, json.loads(found), file.name
+    for file in sorted(REPORT.glob("*.py")):
+        for found in LABELLED.findall(file.read_text("utf-8")):
+            yield None, json.loads(found), file.name
+    for measure in measures().values():
+        yield from _declared(measure)
+
+
+def sentences() -> Iterator[Message]:
+    """What is said about readings: templates with placeholders, as the code writes them."""
+    files = [*sorted((REPORT / "rules").glob("*.py")), REPORT / "notes.py", REPORT / "listing.py"]
+    for file in [*files, *sorted((PACKAGE / "measures").glob("*.py"))]:
+        rule = REPORT in file.parents
+        for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
+            yield None, phrase, file.relative_to(PACKAGE).as_posix()
+
+
+class Phrases(ast.NodeVisitor):
+    """The prose of a file: strings of several words, with `{name}` where something is filled in."""
+
+    def __init__(self, words: bool) -> None:
+        self.found: list[str] = []
+        self.words = words
+
+    @classmethod
+    def of(cls, source: str, *, words: bool) -> list[str]:
+        """Every phrase of a file.
+
+        Args:
+            words: take single words too that an alternative puts in; else what a file declares
+                in calls at its outermost level is left out.
+        """
+        visitor = cls(words)
+        for node in ast.parse(source).body:
+            declared = isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.Call)
+            if words or not declared:
+                visitor.visit(node)
+        return visitor.found
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func).split(".")[-1] not in UNSHOWN:
+            self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        pass
+
+    def visit_arg(self, node: ast.arg) -> None:
+        pass
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.visit(node.value)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        for side in (node.body, node.orelse):
+            self.visit(side)
+            if self.words and isinstance(side, ast.Constant) and WORD.fullmatch(str(side.value)):
+                self.found.append(str(side.value))
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        written, names = "", list[str]()
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                written += str(part.value)
+            elif isinstance(part, ast.FormattedValue):
+                names.append(_numbered(_named(part.value), names))
+                written += f"{{{names[-1]}}}"
+                self.visit(part.value)
+        if TEMPLATE.search(re.sub(r"\{\w+\}", "0", written)):
+            self.found.append(written)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and PROSE.search(node.value) and "\n" not in node.value:
+            self.found.append(node.value)
+
+
+def _named(node: ast.AST) -> str:
+    """What a placeholder is called: after the last name that stands in it."""
+    match node:
+        case ast.Name():
+            return node.id.lower().lstrip("_")
+        case ast.Attribute():
+            return node.attr.lower().strip("_")
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return key if key.isidentifier() else "value"
+        case ast.Subscript():
+            return _named(node.value)
+        case ast.BinOp():
+            return _named(node.right if isinstance(node.left, ast.Constant) else node.left)
+        case ast.Call(func=ast.Name(id=name)) if name.startswith("_"):
+            return name.lstrip("_")
+        case ast.Call(args=[first, *_]):
+            return _named(first)
+        case ast.Call(func=ast.Attribute(value=inner)):
+            return _named(inner)
+    return "value"
+
+
+def _numbered(name: str, taken: list[str]) -> str:
+    found = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
+    return next(one for one in found if one not in taken)
+
+
+def _plural(message: str | tuple[str | None, ...]) -> str | tuple[str, str]:
+    if isinstance(message, str):
+        return message
+    singular, plural, *_ = message
+    return str(singular), str(plural)
+
+
+def _declared(measure: Measure) -> Iterator[Message]:
+    place = f"measures/{measure.name}"
+    band = () if measure.band is None else (measure.band.label,)
+    for text in (measure.title, measure.about, measure.unit, *measure.columns.values(), *band):
+        yield None, text, place
+    for name in (*measure.per, *measure.columns):
+        yield COLUMN, name, place
+
+
+def template() -> Catalog:
+    """All messages as they are now, the labels first."""
+    catalogue = Catalog(project=DOMAIN, charset="utf-8", fuzzy=False)
+    for found in (labels(), sentences()):
+        for context, message, place in found:
+            if message and message not in {"", " "}:
+                catalogue.add(message, context=context, locations=[(place, 0)])
+    for message in catalogue:
+        if message.id and re.search(r"\{\w+\}", str(message.id)):
+            message.flags.add("python-brace-format")
+    return catalogue
+
+
+def written(catalogue: Catalog) -> bytes:
+    """The text of a .po file."""
+    buffer = BytesIO()
+    write_po(buffer, catalogue, width=100, include_lineno=False, ignore_obsolete=True)
+    return buffer.getvalue()
+
+
+def compiled(catalogue: Catalog) -> bytes:
+    """The content of a .mo file; what is unsure is left out."""
+    buffer = BytesIO()
+    write_mo(buffer, catalogue)
+    return buffer.getvalue()
+
+
+def stored(file: Path) -> Catalog:
+    """The catalogue of a .po file."""
+    with file.open("rb") as source:
+        return read_po(source, locale=file.parts[-3], domain=DOMAIN)
+
+
+def main(codes: list[str]) -> None:
+    """Bring every catalogue up to date, and begin those of `codes`."""
+    known = [file.parts[-3] for file in FOLDER.glob(f"*/*/{DOMAIN}.po")]
+    for code in sorted({*known, *codes}):
+        file = FOLDER / code / "LC_MESSAGES" / f"{DOMAIN}.po"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        now = template()
+        if file.exists():
+            catalogue = stored(file)
+            catalogue.update(now, no_fuzzy_matching=True)
+        else:
+            now.locale = code
+            catalogue = now
+        file.write_bytes(written(catalogue))
+        file.with_suffix(".mo").write_bytes(compiled(catalogue))
+        missing = [one for one in catalogue if one.id and not one.string]
+        print(f"{file}: {len(catalogue)} messages, {len(missing)} without a translation")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
