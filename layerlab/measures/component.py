@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from layerlab.measures.dimension import Pool, Vector
+from layerlab.measures.dimension import Pool
 from layerlab.measures.diversity import NAN, precise
 from layerlab.shapes import Hidden, Scalar
 
 COMPONENTS = 3
+Mean = Float[Tensor, " width"]
+Variances = Float[Tensor, " component"]
 Directions = Float[Tensor, "component width"]
 Points = Float[Tensor, "token component"]
 Marks = Int[Tensor, " token"]
@@ -31,14 +33,14 @@ class Components:
         tokens: how many there are.
     """
 
-    mean: Vector
+    mean: Mean
     directions: Directions
-    variances: Vector
+    variances: Variances
     total: float
     tokens: int
 
     @property
-    def shares(self) -> Vector:
+    def shares(self) -> Variances:
         """Of the total variance; NaN where nothing varies."""
         return self.variances / self.total if self.total > 0 else self.variances * NAN
 

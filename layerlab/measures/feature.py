@@ -19,7 +19,6 @@ from layerlab.measures.detail import spelled
 from layerlab.measures.dimension import ENOUGH, Pool, reliable
 from layerlab.measures.diversity import NAN
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
-from layerlab.shapes import Tokens
 
 WORDS, POINTS, SKIP = 8, 100, 1
 DIGITS = 5
@@ -86,7 +85,7 @@ class Cloud:
             self.features.append(layer.stream[positions].detach().cpu())
 
 
-def choice(sequences: Sequence[Tokens], words: int, points: int, skip: int) -> Chosen:
+def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> Chosen:
     """The most frequent tokens, and up to so many occurrences of each, evenly spread.
 
     Source: pangu23, section 5.2.

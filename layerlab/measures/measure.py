@@ -123,7 +123,7 @@ class Run:
 
     options: Mapping[str, Any]
     subject: Any = None
-    sequences: Sequence[Tokens] = ()
+    sequences: Sequence[Tensor] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)
