@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
@@ -27,12 +28,24 @@ REPORT = PACKAGE / "report"
 PAGES = ("head.html", "page.html")
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 LABELLED = re.compile(r"\blabel\(\s*(\"(?:[^\"\\]|\\.)*\")")
+# What rows are named by and no file declares.
+KINDS = (
+    *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
+    *("residual stream", "weights (stored)", "behind the blocks", "before the blocks"),
+)
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
 TEMPLATE = re.compile(r"[^\W\d_]{2,}\s|\s[^\W\d_]{2,}")
 WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
-# Texts that no page shows: of errors, expressions, functions that take names of columns.
-UNSHOWN = {"UserError", "compile", "rows", "_readings", "groupby", "einsum", "Attended"}
+# Texts that no page shows: of expressions, and of functions that take names of columns.
+UNSHOWN = {"compile", "rows", "_readings", "groupby", "einsum", "Attended"}
+# Lines of a header that would change every time, or name nobody.
+CHANGING = re.compile(
+    rb'^"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Language-Team|'
+    rb"Report-Msgid-Bugs-To|Generated-By|Project-Id-Version):.*\n",
+    re.MULTILINE,
+)
+EVER = datetime(2026, 1, 1, tzinfo=UTC)
 Message = tuple[str | None, str | tuple[str, str], str]
 
 
@@ -50,6 +63,7 @@ def labels() -> Iterator[Message]:
     for file in sorted(REPORT.glob("*.py")):
         for found in LABELLED.findall(file.read_text("utf-8")):
             yield None, json.loads(found), file.name
+    yield from ((None, kind, "rows") for kind in KINDS)
     for measure in measures().values():
         yield from _declared(measure)
 
@@ -90,7 +104,15 @@ class Phrases(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if ast.unparse(node.func).split(".")[-1] not in UNSHOWN:
+        called = ast.unparse(node.func).split(".")[-1]
+        if called not in UNSHOWN and not called.endswith("Error"):
+            self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "severity":
             self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -164,6 +186,8 @@ def _declared(measure: Measure) -> Iterator[Message]:
     band = () if measure.band is None else (measure.band.label,)
     for text in (measure.title, measure.about, measure.unit, *measure.columns.values(), *band):
         yield None, text, place
+    if any(bound.source == "Own" for bound in measure.bound):
+        yield None, "Own", place
     for name in (*measure.per, *measure.columns):
         yield COLUMN, name, place
 
@@ -185,7 +209,7 @@ def written(catalogue: Catalog) -> bytes:
     """The text of a .po file."""
     buffer = BytesIO()
     write_po(buffer, catalogue, width=100, include_lineno=False, ignore_obsolete=True)
-    return buffer.getvalue()
+    return CHANGING.sub(b"", buffer.getvalue())
 
 
 def compiled(catalogue: Catalog) -> bytes:
@@ -198,7 +222,9 @@ def compiled(catalogue: Catalog) -> bytes:
 def stored(file: Path) -> Catalog:
     """The catalogue of a .po file."""
     with file.open("rb") as source:
-        return read_po(source, locale=file.parts[-3], domain=DOMAIN)
+        catalogue = read_po(source, locale=file.parts[-3], domain=DOMAIN)
+    catalogue.creation_date = catalogue.revision_date = EVER
+    return catalogue
 
 
 def main(codes: list[str]) -> None:
@@ -215,8 +241,8 @@ def main(codes: list[str]) -> None:
             now.locale = code
             catalogue = now
         file.write_bytes(written(catalogue))
-        file.with_suffix(".mo").write_bytes(compiled(catalogue))
-        missing = [one for one in catalogue if one.id and not one.string]
+        file.with_suffix(".mo").write_bytes(compiled(stored(file)))
+        missing = [one for one in catalogue if one.id and not any(one.string or ())]
         print(f"{file}: {len(catalogue)} messages, {len(missing)} without a translation")
 
 

@@ -91,6 +91,9 @@ def inspect(
         Kind | None,
         typer.Option(help="Also write every picture as a file, for papers, into DIR/figures."),
     ] = None,
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    ] = "en",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json; write files only with --out.")
     ] = False,
@@ -107,7 +110,9 @@ def inspect(
     from layerlab import registry
     from layerlab.measures.passage import read_file, sample
     from layerlab.report.folder import check_folder
+    from layerlab.report.language import language
 
+    language(lang)  # an unknown one is refused before the work is done
     folder = out or (None if as_json else OUT)
     if folder is not None:
         check_folder(folder)
@@ -136,7 +141,7 @@ def inspect(
         progress=not quiet,
     )
     if folder is not None:
-        report.save(folder, figures=None if figures is None else figures.value)
+        report.save(folder, figures=None if figures is None else figures.value, lang=lang)
     _show(report, as_json)
     if opened and folder is not None:
         webbrowser.open((folder / "report.html").resolve().as_uri())

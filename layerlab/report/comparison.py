@@ -19,7 +19,7 @@ from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    *("figure.js", "say.js", "element.js", "theme.js", "glance.js", "jump.js"),
+    *("say.js", "figure.js", "element.js", "theme.js", "glance.js", "jump.js"),
     *("curve.js", "lapse.js", "comparison.js"),
 )
 _STYLES = ("page.css", "comparison.css")

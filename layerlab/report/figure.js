@@ -20,6 +20,8 @@ const CONFIG = {
   scrollZoom: false,
   modeBarButtons: [["toImage", "resetScale2d"]],
   toImageButtonOptions: { format: "svg" },
+  locale: "page",
+  locales: { page: { dictionary: { "Download plot": say("Download plot"), "Reset axes": say("Reset axes"), "Reset camera to default": say("Reset camera to default") } } },
 };
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

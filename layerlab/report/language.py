@@ -6,7 +6,6 @@ catalogue: what stands at the placeholders is taken over, translated where it is
 What no catalogue knows stands as it is.
 """
 
-import difflib
 import gettext
 import re
 from collections.abc import Iterable, Mapping
@@ -21,16 +20,21 @@ DOMAIN = "layerlab"
 COLUMN = "column"
 FOLDER = Path(__file__).parent / "locale"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# Where what fills a placeholder may begin, if nothing stands in front of it.
+_SEAM = re.compile(r"(?=, | \(| [A-Z])")
 # A template with no more letters than these takes single words at its placeholders only.
-_FEW = 4
+_FEW = 5
+# Anything, with its brackets closed.
+_ANY = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"
+_WORD = r"(?:[^\s(,]|,(?=\S))*(?: %)?"
 
 
 class Language:
     """One language of the page.
 
     Example:
-        >>> language("en").sentence("layer 3 head 2")
-        'layer 3 head 2'
+        >>> language("zh").sentence("layer 3 head 2"), language("en").sentence("layer 3 head 2")
+        ('第 3 层第 2 头', 'layer 3 head 2')
     """
 
     def __init__(self, code: str):
@@ -56,16 +60,32 @@ class Language:
         return self.catalogue.pgettext(COLUMN, name)
 
     def sentence(self, text: str) -> str:
-        """A whole or partial sentence, with whatever numbers stand in it."""
+        """A whole sentence, with whatever numbers stand in it."""
+        return text if (known := self._known(text)) is None else known
+
+    def _known(self, text: str) -> str | None:
         if self.code == ENGLISH or not text.strip():
-            return text
-        for given in (text, text[:1].lower() + text[1:]):
+            return None
+        # A sentence begins with a capital, and its template may not.
+        forms = (text, text[:1].lower() + text[1:])
+        for given in forms:
             if (known := self.label(given)) != given:
                 return known
-            for pattern, message in self._templates:
-                if found := pattern.fullmatch(given):
-                    parts = {name: self.sentence(part) for name, part in found.groupdict().items()}
-                    return filled(message, parts)
+        for template, message in self._templates:
+            for given in forms:
+                if found := template.fullmatch(given):
+                    return filled(message, {k: self._part(v) for k, v in found.groupdict().items()})
+        return None
+
+    def _part(self, text: str) -> str:
+        """What stands at a placeholder, or at several without a word between them."""
+        if (known := self._known(text)) is not None:
+            return known
+        starts = [found.start() for found in _SEAM.finditer(text)]
+        for start in starts:
+            for end in [*(one for one in starts if one > start), len(text)]:
+                if (known := self._known(text[start:end])) is not None:
+                    return text[:start] + known + self._part(text[end:])
         return text
 
     def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
@@ -97,14 +117,20 @@ def pattern(message: str) -> re.Pattern[str]:
         {'layer': '3', 'what': 'fine'}
     """
     parts = _PLACEHOLDER.split(message)
-    part_of = r"\S*?" if _own(message) <= _FEW else ".*?"
+    few = _own(message) <= _FEW and ":" not in message
     seen: set[str] = set()
     written = []
     for index, part in enumerate(parts):
         if index % 2 == 0:
-            written.append(re.escape(part))
+            # A stop that a digit follows belongs to a number.
+            stop = part.startswith(".") and index
+            written.append(rf"\.(?!\d){re.escape(part[1:])}" if stop else re.escape(part))
+        elif part in seen:
+            written.append(f"(?P={part})")
         else:
-            written.append(f"(?P={part})" if part in seen else f"(?P<{part}>{part_of})")
+            # Where nothing stands between two, the first is a number or a name.
+            touching = not parts[index + 1] and index + 2 < len(parts)
+            written.append(f"(?P<{part}>{_WORD if few or touching else _ANY})")
             seen.add(part)
     return re.compile("".join(written), re.DOTALL)
 
@@ -134,11 +160,8 @@ def language(code: str) -> Language:
     known = languages()
     if code in known:
         return Language(code)
-    close = difflib.get_close_matches(code.lower(), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise UserError(
-        f"there is no page in {code!r:.40}; its languages are: {', '.join(known)}{hint}"
-    )
+    others = ", ".join(known)
+    raise UserError(f"there is no page in {code!r:.40}; its languages are: {others}")
 
 
 def _own(message: str) -> int:

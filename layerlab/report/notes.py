@@ -143,7 +143,7 @@ def _length(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
         "text": "The source reads the norm of attention as a difference between pre-norm and "
         "post-norm. A causal attention matrix has a large norm when it is long or when many tokens "
         "attend to one; so every norm is shown beside that of uniform causal attention of the same "
-        f"length. Here the median ratio is {span}{_correlated(frames)}. Norms above 1 do not "
+        f"length. Here the median ratio is {span}.{_correlated(frames)} Norms above 1 do not "
         "multiply with depth: a product of attention matrices is again one, and stays below "
         "sqrt(n).",
         "source": "spectral25, figures and section 1",
@@ -161,7 +161,7 @@ def _correlated(frames: Frames) -> str:
     if len(ranks) < 3 or not (np.ptp(ranks, axis=0) > 0).all():
         return ""
     correlation = float(np.corrcoef(ranks.T)[0, 1])
-    return f", and its rank correlation with the sink mass is {correlation:.2f}"
+    return f" Its rank correlation with the sink mass is {correlation:.2f}."
 
 
 def _gated(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:

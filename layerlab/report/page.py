@@ -24,7 +24,7 @@ from layerlab.report.language import ENGLISH, Language, filled, language
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    *("figure.js", "say.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
+    *("say.js", "figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
     *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
 )
 # What the scripts say: say("...") and parts("...").

@@ -19,6 +19,7 @@ from layerlab import UserError, disk
 from layerlab.report import folder as place
 from layerlab.report import summary as terminal
 from layerlab.report.drawing import check_drawing, draw
+from layerlab.report.language import ENGLISH
 from layerlab.report.rules.rule import Finding
 from layerlab.report.schema import SCHEMA, checked
 from layerlab.report.table import decoded, empty, encoded, plain, tidy, write_tables
@@ -111,21 +112,22 @@ class Report:
         """The text of `report.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
-    def save(self, folder: str | Path, *, figures: str | None = None) -> Path:
+    def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
         """Write report.html, report.json and tables/, all of it or nothing.
 
         An earlier report in that folder is replaced. Returns the folder.
 
         Args:
             figures: "svg", "png" or "pdf": also write every picture into figures/, for papers.
+            lang: language of the page, "en" or "zh"; report.json and tables/ stay English.
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no report; the
-                figures cannot be drawn.
+                figures cannot be drawn; there is no page in this language.
         """
         if figures is not None:
             check_drawing(figures)
-        page, data = self._page(), self.to_json()
+        page, data = self._page(lang), self.to_json()
 
         def fill(empty_folder: Path) -> None:
             (empty_folder / place.PAGE).write_text(page, encoding="utf-8")
@@ -137,13 +139,13 @@ class Report:
         self._folder = place.write_folder(Path(folder), fill)
         return self._folder
 
-    def to_html(self, path: str | Path) -> Path:
+    def to_html(self, path: str | Path, *, lang: str = ENGLISH) -> Path:
         """Write the page alone, one file that needs no network.
 
         Raises:
-            UserError: the file cannot be written.
+            UserError: the file cannot be written; there is no page in this language.
         """
-        return disk.write_file(Path(path), self._page())
+        return disk.write_file(Path(path), self._page(lang))
 
     def summary(self) -> Group:
         """Lines for a terminal: the models, what was found, and where the files are."""
@@ -155,10 +157,10 @@ class Report:
         folder.mkdir()
         draw(figures(self.to_dict()), folder, kind)
 
-    def _page(self) -> str:
+    def _page(self, lang: str = ENGLISH) -> str:
         from layerlab.report.page import render
 
-        return render(self.to_dict())
+        return render(self.to_dict(), lang)
 
     def _repr_html_(self) -> str:
         page = self._page()

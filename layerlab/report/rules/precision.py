@@ -45,8 +45,7 @@ def _massive(readings: Readings) -> Iterator[Verdict]:
     top = peak(rows, "largest")
     yield Verdict(
         severity="info",
-        sentence=f"{top.place}: massive activation {figure(top.value)}{_spot(top.row)}, "
-        f"{_times(top)} the median {figure(top.row['median'])}{top.more}",
+        sentence=_massive_sentence(top),
         advice="Most large models have a few and rely on them (sun24). Quantise activations per "
         "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
         "nearly all levels.",
@@ -57,9 +56,15 @@ def _massive(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _times(top: Peak) -> str:
-    median = top.row["median"]
-    return f"{figure(top.value / median)} times" if median > 0 else "beyond any multiple of"
+def _massive_sentence(top: Peak) -> str:
+    value, spot, median = figure(top.value), _spot(top.row), top.row["median"]
+    if not median > 0:
+        return f"{top.place}: massive activation {value}{spot}, beside a median of 0{top.more}"
+    ratio = figure(top.value / median)
+    return (
+        f"{top.place}: massive activation {value}{spot}, {ratio} times the median "
+        f"{figure(median)}{top.more}"
+    )
 
 
 def _spot(row: dict[str, Any]) -> str:
