@@ -19,8 +19,8 @@ README = (ROOT / "README.md").read_text("utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 COMMANDS = [
@@ -86,6 +86,16 @@ def test_command_runs(command: str, folder: Path) -> None:
         }
         written = inside[re.findall(r"layerlab (\w+)", command)[-1]]
         assert (folder / out.group(1) / written).exists()
+
+
+def test_the_chinese_edition_has_the_same_commands_python_and_links() -> None:
+    chinese = (ROOT / "README.zh.md").read_text("utf-8")
+    for language in ("console", "python"):
+        assert blocks(language, chinese) == blocks(language)
+    links = [set(re.findall(r"\]\(([^)]+)\)", text)) for text in (README, chinese)]
+    assert links[0] - links[1] == {"README.zh.md"}
+    headings = re.compile(r"^#+ (?=[^ ])", re.MULTILINE)
+    assert len(headings.findall(chinese)) == len(headings.findall(README))
 
 
 @pytest.mark.parametrize("code", blocks("python"))

@@ -33,6 +33,7 @@ PROMISED = {
     ),
     "tutorials/law.md": ("no replay", "general", "adapted/law/report.html"),
     "add-a-measure.md": ("layer", "own/tables/silent.csv"),
+    "add-a-language.md": ("chinese/report.html",),
 }
 Follow = Callable[[str], tuple[Path, str]]
 
