@@ -88,6 +88,10 @@ class Language:
                     return text[:start] + known + self._part(text[end:])
         return text
 
+    def names(self, text: str) -> str:
+        """What rows have in common, with commas: each part by itself."""
+        return ", ".join(self.sentence(part) for part in text.split(", "))
+
     def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
         """A note about a model, which begins with the model's name."""
         for model in models:

@@ -159,6 +159,7 @@ def environment(lang: str = ENGLISH) -> Environment:
     environment.globals["lang"] = lang
     environment.filters |= {
         "said": lambda value: known.sentence(str(value)),
+        "names": known.names,
         "remark": known.remark,
         "column": known.column,
         "axis": known.axis,

@@ -121,6 +121,10 @@ def test_what_was_filled_in_is_found_again(layer: int, value: str):
     assert found and found.groupdict() == parts
 
 
+def test_what_rows_have_in_common_is_translated_part_by_part():
+    assert language("zh").names("llama, bf16, by component") == "llama, bf16, 按组件"
+
+
 def test_an_unknown_language_is_refused_with_those_that_there_are(tmp_path: Path):
     with pytest.raises(UserError, match="there is no page in 'zg'; its languages are: en, zh"):
         Report(sample(["a"])).save(tmp_path / "out", lang="zg")
