@@ -67,6 +67,17 @@ def test_features_join_what_is_read(tmp_path):
     assert len(report.to_dict()["pictures"]["features"]["pre-norm"]["words"]) == 8
 
 
+def test_the_page_is_in_the_language_that_is_asked_for(tmp_path):
+    words = ("inspect", "--measures", "diversity", "--context", "24", "--samples", "1", "-q")
+    refused = layerlab(*words, "--lang", "fr", cwd=tmp_path)
+    assert refused.returncode == 2 and list(tmp_path.iterdir()) == []
+    assert "there is no page in 'fr'; its languages are: en, zh" in " ".join(refused.stderr.split())
+    assert layerlab(*words, "--lang", "zh", "--out", "out", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert '<html lang="zh">' in page and "token 的多样性" in page
+    assert load_report(tmp_path / "out").measures["diversity"]["title"] == "Diversity of the tokens"
+
+
 def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     import torch
     from transformers import AutoTokenizer
