@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import layerlab
 from layerlab import UserError
@@ -15,50 +14,14 @@ from layerlab.evaluation.option import Options
 from layerlab.evaluation.outcome import Result, load_result
 from layerlab.pause import Paused
 from tests.evaluation.candidate import candidate, tokenizer
-from tests.evaluation.written import boolq, exam, financeiq, lines
 
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation import sitting
 from layerlab.evaluation.benchmark import declared
+from tests.evaluation.shelf import row, run, shelf, whole
 
-
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """BoolQ, AX-b, FinanceIQ and FinEval with a few questions each."""
-    folder = tmp_path_factory.mktemp("data")
-    boolq(folder, *[True, False] * 5)
-    rows = [
-        {"sentence1": f"{place} is one.", "sentence2": "One is.", "label": label, "idx": place}
-        for place, label in enumerate(["entailment", "not_entailment"] * 3)
-    ]
-    lines(folder / "superglue" / "AX-b" / "AX-b.jsonl", *rows)
-    for subject in declared("financeiq").subjects:
-        financeiq(folder, subject.file, "ABC")
-    for place, subject in enumerate(declared("fineval").subjects):
-        exam(folder, "fineval", subject.file, "ABCD"[: 2 + place % 3])
-    return folder
-
-
-def run(shelf: Path, suite: str = "boolq,financeiq", **options: Any) -> Result:
-    subject = candidate(512)
-    return layerlab.evaluate(
-        options.pop("model", subject.model),
-        suite,
-        data=shelf,
-        tokenizer=tokenizer(),
-        progress=False,
-        **options,
-    )
-
-
-@pytest.fixture(scope="module")
-def whole(shelf: Path) -> Result:
-    return run(shelf, "knowledge,reasoning,finance", compare=True)
-
-
-def row(result: Result, benchmark: str) -> dict[str, Any]:
-    return next(one for one in result.content["benchmarks"] if one["benchmark"] == benchmark)
+__all__ = ["shelf", "whole"]
 
 
 def test_official_averages_are_those_of_the_subjects(whole: Result) -> None:
@@ -278,34 +241,6 @@ def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.samples[0]["prompt"].count("因为") == 5
 
 
-@pytest.mark.parametrize(
-    ("batch", "said"), [(16, "--batch 16; type --batch 8"), (1, "--batch 1; type --dtype bfloat16")]
-)
-def test_too_little_memory_is_one_line(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int, said: str
-) -> None:
-    def full(self: Any, *args: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    monkeypatch.setattr(sitting.Engine, "_model_call", full)
-    with pytest.raises(UserError) as caught:
-        run(shelf, "boolq", batch=batch, limit=1)
-    assert (
-        str(caught.value) == f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
-    )
-
-
-def test_other_faults_of_a_model_stay_what_they_are(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: Any, *args: Any) -> Any:
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(sitting.Engine, "_model_call", broken)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        run(shelf, "boolq", limit=1)
-
-
 def test_two_models_beside_each_other(shelf: Path) -> None:
     models = [candidate(512).model, candidate(512, hidden_size=16, head_dim=4).model]
     found = run(shelf, "boolq", model=models)
@@ -318,48 +253,6 @@ def test_the_data_folder_is_forgotten(shelf: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("LAYERLAB_DATA", raising=False)
     run(shelf, "boolq", limit=1)
     assert "LAYERLAB_DATA" not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"suite": "fiance"}, "there is no suite or benchmark 'fiance'; did you mean finance? "),
-        ({"suite": " ,"}, "no suite is named in ' ,'; type for example --suite law"),
-        ({"suite": "law"}, "nothing can be asked: LawBench is not here: expected"),
-        ({"suite": "boolq", "shots": -1}, "shots is -1; expected a whole number at least 0"),
-        ({"suite": "boolq", "limit": 0}, "limit is 0; expected a whole number at least 1"),
-        ({"suite": "boolq", "batch": 0}, "batch is 0; expected a whole number at least 1"),
-        ({"suite": "boolq", "scoring": "x"}, "scoring is 'x'; expected 'choice_ll' or 'mean_nll'"),
-        ({"suite": "boolq", "depth": 1}, "evaluate knows no option 'depth'; expected scoring,"),
-        ({"suite": "boolq", "format": "int5x"}, "--format: "),
-        ({"suite": "boolq", "model": "prenorm"}, "'prenorm' is neither a folder, nor a built-in"),
-    ],
-)
-def test_one_clear_line(shelf: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        run(shelf, **options)
-    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
-
-
-def test_no_such_data_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        run(tmp_path / "none")
-    assert str(caught.value) == (
-        f"there is no folder {str(tmp_path / 'none')!r}; give --data the one that benchmarks lie in"
-    )
-
-
-def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(UserError) as caught:
-        run(shelf, out=tmp_path / "out")
-    assert str(caught.value) == f"{tmp_path / 'out'} is a file; give --out a folder for the results"
-    assert (tmp_path / "out").read_text() == "mine"
-
-
-def test_a_model_without_a_tokenizer(shelf: Path) -> None:
-    with pytest.raises(UserError, match="has no tokenizer, which questions have to be read with"):
-        layerlab.evaluate(candidate(512).model, "boolq", data=shelf, progress=False)
 
 
 def test_chat(shelf: Path) -> None:
@@ -383,24 +276,6 @@ def test_chat(shelf: Path) -> None:
         progress=False,
     )
     assert row(found, "boolq")["n"] == 1 and found.content["options"]["chat"]
-
-
-def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
-    boolq(tmp_path, True)
-    (tmp_path / "piqa").mkdir()
-    (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
-    found = run(tmp_path, "boolq,piqa")
-    (left,) = found.content["left_out"]
-    assert left["reason"].endswith("is not a whole archive; copy it anew")
-
-
-def test_results_without_a_question_in_common(shelf: Path, whole: Result) -> None:
-    rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
-    earlier = Result({**whole.content, "subjects": rest})
-    with pytest.raises(
-        UserError, match="in common; evaluate both with the same --suite, --scoring, --limit and"
-    ):
-        run(shelf, "boolq", against=earlier)
 
 
 @pytest.mark.parametrize("name", ["pre-norm", "llama"])

@@ -1,0 +1,109 @@
+"""What keeps an evaluation from its end, in one line each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import layerlab
+from layerlab import UserError
+from layerlab.evaluation.outcome import Result
+from tests.evaluation.candidate import candidate
+from tests.evaluation.written import boolq
+
+pytest.importorskip("lm_eval")
+
+from layerlab.evaluation import sitting
+from tests.evaluation.shelf import run, shelf
+
+__all__ = ["shelf"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"), [(16, "--batch 16; type --batch 8"), (1, "--batch 1; type --dtype bfloat16")]
+)
+def test_too_little_memory_is_one_line(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int, said: str
+) -> None:
+    def full(self: Any, *args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(sitting.Engine, "_model_call", full)
+    with pytest.raises(UserError) as caught:
+        run(shelf, "boolq", batch=batch, limit=1)
+    assert (
+        str(caught.value) == f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
+    )
+
+
+def test_other_faults_of_a_model_stay_what_they_are(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, *args: Any) -> Any:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(sitting.Engine, "_model_call", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run(shelf, "boolq", limit=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"suite": "fiance"}, "there is no suite or benchmark 'fiance'; did you mean finance? "),
+        ({"suite": " ,"}, "no suite is named in ' ,'; type for example --suite law"),
+        ({"suite": "law"}, "nothing can be asked: LawBench is not here: expected"),
+        ({"suite": "boolq", "shots": -1}, "shots is -1; expected a whole number at least 0"),
+        ({"suite": "boolq", "limit": 0}, "limit is 0; expected a whole number at least 1"),
+        ({"suite": "boolq", "batch": 0}, "batch is 0; expected a whole number at least 1"),
+        ({"suite": "boolq", "scoring": "x"}, "scoring is 'x'; expected 'choice_ll' or 'mean_nll'"),
+        ({"suite": "boolq", "depth": 1}, "evaluate knows no option 'depth'; expected scoring,"),
+        ({"suite": "boolq", "format": "int5x"}, "--format: "),
+        ({"suite": "boolq", "model": "prenorm"}, "'prenorm' is neither a folder, nor a built-in"),
+    ],
+)
+def test_one_clear_line(shelf: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(shelf, **options)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
+def test_no_such_data_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tmp_path / "none")
+    assert str(caught.value) == (
+        f"there is no folder {str(tmp_path / 'none')!r}; give --data the one that benchmarks lie in"
+    )
+
+
+def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UserError) as caught:
+        run(shelf, out=tmp_path / "out")
+    assert str(caught.value) == f"{tmp_path / 'out'} is a file; give --out a folder for the results"
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_model_without_a_tokenizer(shelf: Path) -> None:
+    with pytest.raises(UserError, match="has no tokenizer, which questions have to be read with"):
+        layerlab.evaluate(candidate(512).model, "boolq", data=shelf, progress=False)
+
+
+def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
+    boolq(tmp_path, True)
+    (tmp_path / "piqa").mkdir()
+    (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
+    found = run(tmp_path, "boolq,piqa")
+    (left,) = found.content["left_out"]
+    assert left["reason"].endswith("is not a whole archive; copy it anew")
+
+
+def test_results_without_a_question_in_common(shelf: Path) -> None:
+    whole = run(shelf, "boolq,ax-b", limit=1)
+    rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
+    earlier = Result({**whole.content, "subjects": rest})
+    with pytest.raises(
+        UserError, match="in common; evaluate both with the same --suite, --scoring, --limit and"
+    ):
+        run(shelf, "boolq", against=earlier)
