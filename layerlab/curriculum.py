@@ -222,7 +222,7 @@ def _compared(curriculum: Curriculum, content: Json) -> Json:
     for stage in asked:
         bases = (one for one in asked if one.after == "base" and stage.arms[0] in one.arms)
         ours = kept[stage.key]["subjects"]
-        theirs = next((kept[one.key]["subjects"] for one in bases), [])
+        theirs: list[Any] = next((kept[one.key]["subjects"] for one in bases), [])
         if stage.after != "base" and ours and theirs:
             place = {"after": stage.after, "arms": list(stage.arms)}
             try:

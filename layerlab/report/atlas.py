@@ -103,7 +103,7 @@ def _cloud(picture: Json, at: int) -> Figure:
     data = []
     for word, points in enumerate(picture["points"][at]):
         kept = _thinned(points, MOST_POINTS // (2 * len(picture["words"])), scale)
-        trace = {
+        trace: Json = {
             "type": "scatter",
             "mode": "markers",
             "name": plain(picture["words"][word]["token"]),

@@ -241,9 +241,7 @@ def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) ->
 
 def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short")
-    with pytest.raises(
-        UserError, match=r"nothing is left of .* \(1 too short\) after cleaning"
-    ):
+    with pytest.raises(UserError, match=r"nothing is left of .* \(1 too short\) after cleaning"):
         clean(tmp_path / "a.txt", tmp_path / "out")
     (tmp_path / "b.txt").write_text("")
     with pytest.raises(UserError, match=r"\(it holds no text\) after cleaning; relax the rules"):
