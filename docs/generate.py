@@ -213,9 +213,10 @@ def claims(found: Iterable[Study]) -> str:
         "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
         "fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
         "writes `study.html`, `study.json` and `tables/*.csv` into `layerlab-studies/NAME` (`--out "
-        "DIR`), and pictures as SVG where the extra `figures` is installed. Finished batches are "
-        "kept until then: after Ctrl-C the same command goes on where it was, `--restart` begins "
-        "anew. `--draws N` takes fewer random initialisations than the source, `--threads N` says "
+        "DIR`), and each picture as a file with `--figures svg` (or png, pdf; extra `figures`). "
+        "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
+        "`--restart` begins anew. `--draws N` takes fewer random initialisations than the source, "
+        "`--threads N` says "
         'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
         "`--fast` takes so few draws that a study is over in seconds and comes to the same "
         "verdict. Studies that compare trained models train what is missing in the folder of "

@@ -118,7 +118,8 @@ All numbers, unrounded: [study.json]({place}/study.json)."""
 
 def _setup(content: Json) -> Iterator[tuple[str, str]]:
     settings = dict(content["settings"])
-    yield content["unit"], f"{settings.pop('draws'):,}"
+    few = " (fast mode)" if content["fast"] else ""
+    yield content["unit"], f"{settings.pop('draws'):,}{few}"
     yield from ((name, f"{value}") for name, value in settings.items())
     yield "processor time", f"{content['time']['processor seconds']:,.0f} s"
     machine = content["machine"]
