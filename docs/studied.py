@@ -31,7 +31,7 @@ HEAD = f"""# What holds
 Every claim that a study puts to the test, with the number that decides it. **Holds** and
 **fails** are said where chance is ruled out as the study says; **not decided** speaks neither for
 nor against a claim. A verdict is one on the models, texts and draws of its study: each page says
-which, beside its machine and time. Keys of sources: [sources](sources.md).
+which, and where it is the fast mode's, beside machine and time. Sources: [keys](sources.md).
 
 ```sh
 layerlab study --all --fast                        # minutes: few draws, stored runs judged again
