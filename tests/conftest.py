@@ -23,9 +23,14 @@ os.environ.update(
     ),
 )
 
+import hypothesis
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+# Timings never decide a test: a busy machine takes its time.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 ROOT = Path(__file__).resolve().parents[1]
 

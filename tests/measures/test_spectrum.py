@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerlab.measures.attended import Attended
@@ -176,6 +176,7 @@ def test_a_mask_that_says_more_is_kept():
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0, 50), st.booleans())
 @settings(max_examples=80, deadline=None)
+@example(1055, 8, 40.0, False)
 def test_bounds_hold_in_their_order_on_random_attention(seed, tokens, sharpness, causal):
     draw = torch.Generator().manual_seed(seed)
     scores = torch.randn(2, tokens, tokens, generator=draw, dtype=torch.float64) * sharpness
@@ -184,7 +185,8 @@ def test_bounds_hold_in_their_order_on_random_attention(seed, tokens, sharpness,
     assert (found.lower <= found.norm).all() and (found.norm <= found.upper).all()
     assert (found.norm <= found.column_bound * above).all()
     assert (found.column_bound <= tokens**0.5 * above).all()
-    assert (found.column_lower <= found.norm * above).all()
+    # The norm is an estimate from below: what surely lies below the true one may lie above it.
+    assert (found.column_lower <= found.upper * above).all()
     assert (found.norm * above >= 1).all()
 
 
