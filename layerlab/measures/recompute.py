@@ -68,7 +68,7 @@ def differentiated(
             except (CheckpointError, _Changed):
                 pass
         return run(copied=True)
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise NotApplicable(f"its backward pass failed: {said}") from error
 

@@ -97,13 +97,14 @@ def study(
     }
     with _interruptible():
         if every:
-            _refuse_choice(name, draws, option)
+            _refuse_choice(name, draws, option, as_json)
             from layerlab.studies.suite import every as carry_out_all
 
             suite = carry_out_all(out=out or OUT, **settings)
+            # First what was found: drawing takes a browser, and may fail.
+            console.print(suite.summary())
             for part in suite.parts:
                 _draw(part.record, figures)
-            console.print(suite.summary())
             raise typer.Exit(1 if suite.failed else 0)
         record = carry_out(
             str(name),
@@ -170,7 +171,7 @@ def _value(text: str) -> Any:
 def _refuse_choice(*chosen: Any) -> None:
     if any(one for one in chosen):
         raise UserError(
-            "a name, --draws or --option beside --all; expected --all without them: "
+            "a name, --draws, --option or --json beside --all; expected --all without them: "
             "type for example layerlab study --all --fast"
         )
 

@@ -66,9 +66,12 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """The name of these settings under this code, beside the runs that are there."""
+        """The name of these settings under this code, beside the runs that are there.
+
+        The mode is a part of it: what was judged without training does not stand for training.
+        """
         inputs = self.study.inputs(self.runs)
-        return digest([self.study.name, self.settings, self.code, inputs])
+        return digest([self.study.name, self.settings, self.fast, self.code, inputs])
 
     @property
     def store(self) -> Path | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.measures.feature import MEASURES
-from tests.report.sample import HOSTILE, sample
+from tests.report.sample import HOSTILE, entry, sample
 
 WORDS = [" the", HOSTILE, "\u202eabc", "\n", ",", "<b>x</b>", " of", " a"]
 
@@ -17,21 +17,8 @@ def clouded(
     """A report with the features of tokens of which some are hostile."""
     (measure,) = MEASURES
     report = sample(names, layers=layers)
-    declared = {
-        name: getattr(measure, name)
-        for name in ("name", "title", "unit", "source", "about", "equation", "better")
-    }
     report["measures"].append(
-        {
-            **declared,
-            "per": list(measure.per),
-            "columns": dict(measure.columns),
-            "plot": list(measure.plot),
-            "bounds": [],
-            "band": None,
-            "not_applicable": [],
-            "notes": [f"{names[0]}: first token of each sequence left out"],
-        }
+        entry(measure, [f"{names[0]}: first token of each sequence left out"])
     )
     generator = np.random.default_rng(0)
     keys = [(name, layer) for name in names for layer in range(layers + 1)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.measures.saliency import MEASURES
-from tests.report.sample import HOSTILE, WORDS, sample
+from tests.report.sample import HOSTILE, WORDS, entry, sample
 
 BINS, WIDTH = 4, 16
 
@@ -21,22 +21,7 @@ def looked(
     report = sample(names, layers=layers)
     words = [WORDS[i % len(WORDS)] for i in range(tokens)]
     generator = np.random.default_rng(0)
-    declared = {
-        name: getattr(measure, name)
-        for name in ("name", "title", "unit", "source", "about", "equation", "better")
-    }
-    report["measures"].append(
-        {
-            **declared,
-            "per": list(measure.per),
-            "columns": dict(measure.columns),
-            "plot": list(measure.plot),
-            "bounds": [],
-            "band": None,
-            "not_applicable": [],
-            "notes": [],
-        }
-    )
+    report["measures"].append(entry(measure))
     keys = [
         (name, layer, place)
         for name in names

@@ -82,6 +82,21 @@ def sample(
     return report
 
 
+def entry(measure: Any, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """A measure as a report lists it, off its own declaration."""
+    told = ("name", "title", "unit", "source", "about", "equation", "better")
+    return {
+        **{name: getattr(measure, name) for name in told},
+        "per": list(measure.per),
+        "columns": dict(measure.columns),
+        "plot": list(measure.plot),
+        "bounds": [],
+        "band": None,
+        "not_applicable": [],
+        "notes": list(notes),
+    }
+
+
 def attention_detail(model: str, tokens: Sequence[str], seed: int = 0) -> dict[str, Any]:
     """The attention of one head: every query, weights scaled to 0..255."""
     generator = np.random.default_rng(seed)

@@ -57,9 +57,8 @@ def test_what_is_finished_is_not_run_again(few, tmp_path):
 
 
 def test_a_name_beside_all_is_refused(tmp_path):
-    named, drawn = several(
-        [("study", "--all", "stochastic"), ("study", "--all", "--draws", "9")], tmp_path
-    )
-    assert (named.code, drawn.code) == (2, 2) and [*tmp_path.iterdir()] == []
-    assert "a name, --draws or --option beside --all; expected --all without them" in named.error
-    assert drawn.error == named.error
+    beside = [["stochastic"], ["--draws", "9"], ["--json"]]
+    for refused in several([("study", "--all", *words) for words in beside], tmp_path):
+        assert refused.code == 2
+        assert "a name, --draws, --option or --json beside --all; expected" in refused.error
+    assert [*tmp_path.iterdir()] == []
