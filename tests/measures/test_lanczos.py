@@ -35,11 +35,13 @@ matrices = st.builds(
 
 
 @given(matrices)
+@example(stochastic(3024, 8, 4, 10.0, False, 0.0))  # the SVD is 7e-16 below 40 digits' value
 @settings(max_examples=150, deadline=None)
 def test_norm_is_the_largest_singular_value_and_lies_in_its_enclosure(matrix):
     perron, _ = enclosed(matrix)
     exact = svd_norm(matrix)
-    assert (perron.lower <= exact).all() and (exact <= perron.upper).all()
+    own = max(matrix.shape) * EPS  # the SVD's error, which is none of the enclosure's
+    assert (perron.lower <= exact * (1 + own)).all() and (exact <= perron.upper * (1 + own)).all()
     assert (perron.norm <= exact * (1 + tolerance(matrix))).all()
     assert torch.allclose(perron.norm, exact, rtol=1e-6, atol=tolerance(matrix))
 
