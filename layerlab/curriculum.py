@@ -25,6 +25,8 @@ from layerlab.adaptation.tally import Tally
 from layerlab.adaptation.template import templated
 from layerlab.disk import write_folder
 from layerlab.evaluation.against import compared, differing
+from layerlab.evaluation.benchmark import declared
+from layerlab.evaluation.shelf import here
 from layerlab.evaluation.suite import chosen
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
@@ -111,7 +113,7 @@ def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
         if progress:
             watch = stack.enter_context(Board(curriculum.stages, len(arms)))
         for stage in curriculum.stages:
-            if shelf.read(stage.key) is not None:
+            if _done(shelf.read(stage.key)):
                 watch.end(stage.key, "kept")
                 continue
             _carry(Place(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)), watch)
@@ -119,6 +121,14 @@ def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
         content |= _compared(curriculum, content)
         page = save_curriculum(content, curriculum.out)
     return Adapted(content, page, _models(curriculum))
+
+
+def _done(kept: Json | None) -> bool:
+    """Whether it is finished, and no benchmark that was not there then has come since."""
+    if kept is None:
+        return False
+    missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
+    return not any(here(declared(name)) for name in missed if name)
 
 
 def _carry(place: Place, watch: Watch) -> None:
@@ -154,9 +164,15 @@ def base(place: Place) -> Json:
 
 def evaluated(place: Place) -> Json:
     """What a model knows after a stage: held-out text, benchmarks, answers."""
+    left_out: list[Json] = []
+    told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
+    return {"result": {**told, **_asked(place, left_out), "left_out": left_out}}
+
+
+def _read(place: Place, left_out: list[Json]) -> Json:
+    """Bits per byte of held-out text, and answers."""
     section = place.recipe.evaluate
     assert section is not None
-    left_out: list[Json] = []
     found, words = place.model(), place.words()
     told: Json = {"bits": {}, "answers": []}
     with quiet():
@@ -165,25 +181,17 @@ def evaluated(place: Place) -> Json:
             if texts:
                 place.tell(f"reading {kind} text", 0.0)
                 told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
-    try:
-        told["answers"] = _answers(place, found, words)
-    except UserError as error:
-        left_out.append({"what": "answers to prompts", "why": str(error)})
-    return {"result": {**told, **_asked(place, left_out), "left_out": left_out}}
-
-
-def _answers(place: Place, found: Subject, words: Any) -> list[Json]:
-    section = place.recipe.evaluate
-    assert section is not None
-    if not section.prompts:
-        return []
-    place.tell("answering prompts", 0.0)
-    templated(words)
-    said = answers(found.model, words, section.prompts, new=section.length)
-    return [
-        {"prompt": prompt, "answer": answer}
-        for prompt, answer in zip(section.prompts, said, strict=True)
-    ]
+    if section.prompts:
+        place.tell("answering prompts", 0.0)
+        templated(words)
+    for prompt in section.prompts:
+        try:
+            (answer,) = answers(found.model, words, [prompt], new=section.length)
+        except UserError as error:
+            left_out.append({"what": "an answer", "why": str(error)})
+            continue
+        told["answers"].append({"prompt": prompt, "answer": answer})
+    return told
 
 
 def _asked(place: Place, left_out: list[Json]) -> Json:
@@ -206,7 +214,8 @@ def _asked(place: Place, left_out: list[Json]) -> Json:
                 batch=section.batch,
             ).content
         except UserError as error:
-            left_out.append({"what": benchmark.title, "why": str(error)})
+            absent = None if here(benchmark) else benchmark.name
+            left_out.append({"what": benchmark.title, "why": str(error), "absent": absent})
             continue
         for name, found in rows.items():
             found += content[name]

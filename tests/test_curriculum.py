@@ -1,5 +1,6 @@
 """A recipe is carried out once, goes on after it was killed, and tells what moved."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -153,18 +154,32 @@ def test_a_model_that_is_there_is_adapted_without_text(tmp_path: Path) -> None:
     assert found.models == {"there": "pre-norm"} and found.content["base"][0]["parameters"] > 1000
 
 
-def test_what_cannot_be_asked_is_left_out_and_told(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path / "none"))
+def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    data = tmp_path / "none"
+    monkeypatch.setenv("LAYERLAB_DATA", str(data))
     content = {
         "base": {"model": "pre-norm"},
         "data": {"domain": [{"text": "python-docs", "limit": 20_000}]},
-        "clean": {"benchmarks": ["nowhere"]},
-        "evaluate": {"suite": "piqa", "text": 0},
+        "clean": {"benchmarks": ["piqa"]},
+        "evaluate": {"suite": "piqa", "text": 0, "prompts": ["word " * 999, "Why?"], "length": 2},
     }
     found = layerlab.adapt(content, out=tmp_path / "out", progress=False)
     what = found.frame("left_out")["what"].tolist()
-    assert what == ["the search for nowhere", "PIQA"]
+    assert what == ["the search for piqa", "an answer", "PIQA"]
     assert "Left out: PIQA:" in found.told()
+    assert [one["prompt"] for one in found.content["samples"]] == ["Why?"]
+
+    (data / "piqa").mkdir(parents=True)
+    row = {"goal": "boil water", "sol1": "heat it in a pot until bubbles rise", "sol2": "cool it"}
+    (data / "piqa/valid.jsonl").write_text(json.dumps(row) + "\n")
+    (data / "piqa/valid-labels.lst").write_text("0\n")
+    later = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    assert later.frame("left_out")["what"].tolist() == ["an answer"]
+    assert later.frame("scores")["title"].tolist().count("PIQA") == 1
+    (searched,) = later.content["contamination"]
+    assert [one["questions"] for one in searched["benchmarks"].values()] == [1]
 
 
 def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from layerlab import UserError
 from layerlab.adaptation.argument import context_of
 from layerlab.adaptation.conversation import Turn
 from layerlab.adaptation.example import Encoder
+from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.evaluation import resting
 
@@ -48,10 +49,11 @@ def answers(
     encoder = Encoder(words)
     asked = [Asked(number, encoder.prompt(prompt)) for number, prompt in enumerate(prompts)]
     context = context_of(model)
-    for one in asked:
+    for prompt, one in zip(prompts, asked, strict=True):
         if context and len(one.ids) >= context:
+            said = prompt if isinstance(prompt, str) else prompt[-1].text
             raise UserError(
-                f"prompt {one.number + 1} has {len(one.ids)} tokens, and the model reads "
+                f"the prompt {shown(said)} has {len(one.ids)} tokens, and the model reads "
                 f"{context} with its answer; shorten it"
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}

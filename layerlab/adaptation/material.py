@@ -113,7 +113,7 @@ def rows_of(section: RowsSection) -> list[Conversation]:
 
 
 def contamination_of(recipe: Recipe, folder: Path) -> Json:
-    """Questions of benchmarks in all that is learned from: texts, and rows of tuning."""
+    """Questions of benchmarks in all that is learned from: texts, the base's too, and rows."""
     assert recipe.clean is not None
     there, left_out = [], []
     for name in recipe.clean.benchmarks:
@@ -124,7 +124,12 @@ def contamination_of(recipe: Recipe, folder: Path) -> Json:
     if not there:
         return {"benchmarks": {}, "matches": [], "left_out": left_out}
     with halves(recipe, folder) as parts:
-        learned = chain.from_iterable(texts.pieces() for texts, _ in parts.values())
+        before = recipe.training()
+        given = (opened(one).pieces() for one in before.data.sources) if before else ()
+        learned = chain(
+            chain.from_iterable(given),
+            chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
+        )
         said = chain.from_iterable(map(_spoken, recipe.tune.sources)) if recipe.tune else ()
         asked = (one for place in there for one in questions(place))
         found = contamination(chain(learned, said), asked).to_json()

@@ -183,9 +183,20 @@ def _text(recipe: Recipe) -> dict[str, Any]:
 
 def _searched(recipe: Recipe) -> dict[str, Any]:
     assert recipe.clean is not None
-    names = list(recipe.clean.benchmarks)
     rows = _rows(recipe.tune.sources) if recipe.tune else []
-    return {"benchmarks": names, "rows": rows}
+    return {
+        "benchmarks": [[name, _there(name)] for name in recipe.clean.benchmarks],
+        "rows": rows,
+        "base": _base(recipe),
+    }
+
+
+def _there(name: str) -> list[str]:
+    """What is in a file or folder; nothing where there is none, which the stage tells."""
+    try:
+        return _content(located(name))
+    except UserError:
+        return []
 
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:

@@ -169,7 +169,7 @@ class Tally:
             for one in left["result"]["left_out"]:
                 if (told := (one["what"], one["why"])) not in seen:
                     seen.add(told)
-                    yield dict(one)
+                    yield {"what": told[0], "why": told[1]}
         for stage, left in self._of("tune"):
             for name, source in left["result"]["sources"].items():
                 for why, count in source["dropped"].items():

@@ -55,5 +55,5 @@ def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None
 
 
 def test_a_prompt_longer_than_the_context_is_named() -> None:
-    with pytest.raises(UserError, match=r"prompt 2 has \d+ tokens, and the model reads 64"):
+    with pytest.raises(UserError, match=r"the prompt '.*' has \d+ tokens, and the model reads 64"):
         answers(made(), speaker(), ["a", "b" * 80])

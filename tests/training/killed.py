@@ -16,7 +16,7 @@ from layerlab.training.corpus import extent, prepare
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import Recipe, recipe_of
-from tests.forked import PROCESSES
+from tests.forked import PROCESSES, READY
 
 UPDATES = 14
 
@@ -72,25 +72,30 @@ def go(
 class Fatal:
     """Kills the process at a certain one of the things it asks of the operating system.
 
-    Most of those are asked while a checkpoint or a line of the journal is written.
+    They are counted from the first that is about the folder of the run: what is imported and
+    looked up before leaves nothing behind. Most of the others are asked while a checkpoint or a
+    line of the journal is written.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, folder: Path) -> None:
         self.number = number
+        self.folder = str(folder)
+        self.begun = False
 
     def __call__(self) -> None:
         sys.addaudithook(self.heard)
 
-    def heard(self, event: str, _: tuple[Any, ...]) -> None:
+    def heard(self, event: str, about: tuple[Any, ...]) -> None:
         if event in {"open", "os.rename", "os.mkdir", "os.listdir", "os.remove", "os.rmdir"}:
-            self.number -= 1
+            self.begun = self.begun or str(about[0]).startswith(self.folder)
+            self.number -= self.begun
             if self.number == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 def started(*arguments: Any) -> Any:
     process = PROCESSES.Process(target=go, args=(dict(os.environ), *arguments))
-    process.start()
+    READY.start(process)
     return process
 
 

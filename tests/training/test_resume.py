@@ -74,7 +74,8 @@ def test_killed_while_it_asks_something_of_the_system(
 ) -> None:
     chance, died = random.Random(seed), 0
     for _ in range(3):
-        process = killed.started(run, tmp_path, killed.Fatal(chance.randrange(30, 220)))
+        fatal = killed.Fatal(chance.randrange(1, 120), tmp_path)
+        process = killed.started(run, tmp_path, fatal)
         process.join()
         died += process.exitcode == -signal.SIGKILL
     assert died > 0
