@@ -22,7 +22,7 @@ from layerlab.measures.measure import Measure
 from layerlab.measures.passage import Passage, passage, placeholder, sequences
 from layerlab.measures.reading import Progress, Readings, Silence, readings
 from layerlab.measures.series import expanded
-from layerlab.measures.subject import Subject, label, subject
+from layerlab.measures.subject import Subject, check_named, label, subject
 from layerlab.measures.thread import threads
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.retrofit import rebuilt, step0
@@ -186,6 +186,7 @@ def run(job: Job, *, progress: bool = True) -> Report:
         UserError: a model or its text cannot be read.
     """
     models = expanded(job.models)
+    check_named(models)
     with ExitStack() as stack:
         watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
         parts = [

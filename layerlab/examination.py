@@ -27,7 +27,7 @@ from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
 from layerlab.evaluation.token import words
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
-from layerlab.measures.subject import Subject, subject
+from layerlab.measures.subject import Subject, check_named, subject
 from layerlab.measures.thread import threads
 
 Given = str | PathLike[str]
@@ -134,6 +134,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         if question.out is not None:
             stack.enter_context(locked(question.out))
             stack.enter_context(pausing(question.out / LEAVES))
+        check_named(question.models)
         stack.enter_context(data_from(question.data))
         there, left_out = available(benchmarks)
         result = Result(_asked(question, there, left_out, progress))

@@ -77,6 +77,12 @@ def test_no_such_data_folder(tmp_path: Path) -> None:
     )
 
 
+def test_no_model_is_asked_where_a_later_one_is_misspelt(shelf: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'prenorm' is neither a folder, nor a built-in"):
+        run(shelf, model=["pre-norm", "prenorm"], limit=1, out=tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
 def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(UserError) as caught:

@@ -5,7 +5,9 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,23 @@ def subject(
     return _named(str(model), tokenizer, device, dtype, weights_only)
 
 
+def check_named(models: Iterable[Any]) -> None:
+    """Refuse a model that cannot be loaded, before hours are spent on those before it.
+
+    Only the configuration is read, of each name.
+
+    Source: Own.
+
+    Raises:
+        UserError: nothing by that name, no safe weights, or not a causal language model.
+    """
+    for model in models:
+        if isinstance(model, str | PathLike):
+            _, place, folder = _placed(str(model))
+            with quiet():
+                check_causal(configuration(place, folder), str(model))
+
+
 def label(model: Any) -> str:
     """What a report calls a model: its name, the last part of its path, its variant, or its class.
 
@@ -201,15 +220,7 @@ def _named(
     dtype: str | None,
     weights_only: bool,
 ) -> Subject:
-    if not name.strip():
-        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
-    built_in = name in builtin.NAMES and not Path(name).is_dir()
-    place = str(builtin.path(name)) if built_in else name
-    folder = Path(place) if Path(place).is_dir() else None
-    if folder is None and Path(place).exists():
-        raise UserError(f"{place!r} is a file; expected the folder that holds config.json")
-    if folder is not None:
-        check_weights(folder)
+    built_in, place, folder = _placed(name)
     with quiet():
         config = configuration(place, folder)
         check_causal(config, name)
@@ -228,6 +239,20 @@ def _named(
         card=card,
         stored=stored,
     )
+
+
+def _placed(name: str) -> tuple[bool, str, Path | None]:
+    """Whether a model is built in, where it lies or what the Hub calls it, and its folder."""
+    if not name.strip():
+        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
+    built_in = name in builtin.NAMES and not Path(name).is_dir()
+    place = str(builtin.path(name)) if built_in else name
+    folder = Path(place) if Path(place).is_dir() else None
+    if folder is None and Path(place).exists():
+        raise UserError(f"{place!r} is a file; expected the folder that holds config.json")
+    if folder is not None:
+        check_weights(folder)
+    return built_in, place, folder
 
 
 def weights_hash(subject: Subject) -> str | None:

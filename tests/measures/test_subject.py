@@ -12,8 +12,9 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+import layerlab
 from layerlab import UserError
-from layerlab.measures.subject import Subject, subject, weights_hash
+from layerlab.measures.subject import Subject, check_named, subject, weights_hash
 
 
 @pytest.fixture
@@ -150,3 +151,10 @@ def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, messa
 def test_a_model_that_is_not_there_is_one_clear_line(given, message):
     with pytest.raises(UserError, match=message):
         subject(**given)
+
+
+def test_names_are_checked_before_any_model_is_loaded(tiny, tmp_path):
+    check_named(["pre-norm", tiny("gpt2")])
+    for wrong, said in (("prenorm", "neither a folder"), (tmp_path, "has no config.json")):
+        with pytest.raises(UserError, match=said):
+            layerlab.inspect(["pre-norm", wrong], dtype="none such", progress=False)
