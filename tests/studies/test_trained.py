@@ -17,7 +17,7 @@ QUIET = {"progress": False, "fast": True}
 
 
 def small(**changes):
-    """A comparison of a second: two arms, three seeds, and what is claimed of them."""
+    """A comparison of a second, in this process: two arms, three seeds, and what is claimed."""
     sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16, "variant": "llama"}
     arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.updates": 1}}]
     claims = [
@@ -34,6 +34,7 @@ def small(**changes):
             "compare": {
                 "arms": arms,
                 "seeds": [1, 2, 3],
+                "lockstep": True,
                 "claims": claims,
                 "differ": ["train.*", "evaluate.*"],
             },
