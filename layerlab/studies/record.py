@@ -3,7 +3,6 @@
 import copy
 import difflib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from rich.text import Text
 
 from layerlab import UserError
 from layerlab.report import folder as disk
-from layerlab.report.drawing import Figure, Kind, check_drawing, draw, drawable
+from layerlab.report.drawing import Figure, check_drawing, draw
 from layerlab.report.study import render
 from layerlab.report.table import decoded, encoded, plain, tidy
 from layerlab.report.text import prose
 
 SCHEMA = 1
 WIDTH = 600
-INSTALL = "install layerlab[figures] for an SVG of each"
 COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
 
 
@@ -101,12 +99,12 @@ class Record:
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path, *, figures: str | None = None) -> Path:
-        """Write study.html, study.json, tables/ and, where they can be drawn, pictures as SVG.
+        """Write study.html, study.json, tables/ and, where they are asked for, pictures.
 
         All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
 
         Args:
-            figures: "svg", "png" or "pdf": the pictures in this format, or an error.
+            figures: "svg", "png" or "pdf": each picture as a file of its own for a paper.
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no study; the
@@ -123,7 +121,8 @@ class Record:
             tables.mkdir()
             for name, frame in self._frames.items():
                 frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
-            _draw(self._content["pictures"], empty, figures)
+            if figures is not None:
+                draw(_figures(self._content["pictures"]), empty, figures)
 
         self.folder = disk.write_folder(Path(folder), fill, "study")
         return self.folder
@@ -141,9 +140,6 @@ class Record:
         if self.folder is not None:
             place = str(self.folder / disk.STUDY_PAGE)
             found += [[("The page: ", ""), (prose(place), "bold")]]
-            drawn = (one for kind in Kind for one in self.folder.glob(f"*.{kind}"))
-            if not drawable() and not any(drawn):
-                found += [[(f"No pictures beside it: {INSTALL}", "dim")]]
         return found
 
     def summary(self) -> Group:
@@ -172,11 +168,8 @@ def _sourced(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['said']} ({place})" if place else str(verdict["said"])
 
 
-def _draw(pictures: Sequence[Mapping[str, Any]], folder: Path, kind: str | None) -> None:
-    """Files for papers; where none were asked for, those that can be drawn."""
-    if kind is None and not drawable():
-        return
-    figures = {
+def _figures(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    return {
         picture["name"]: Figure(
             data=picture["data"],
             layout=picture["layout"],
@@ -185,9 +178,3 @@ def _draw(pictures: Sequence[Mapping[str, Any]], folder: Path, kind: str | None)
         )
         for picture in pictures
     }
-    try:
-        draw(figures, folder, kind or Kind.svg)
-    except UserError as error:  # the page has them all the same
-        if kind is not None:
-            raise
-        logging.getLogger("layerlab").warning("%s", error)

@@ -121,7 +121,7 @@ def kaleido(monkeypatch, write):
     monkeypatch.setitem(sys.modules, "kaleido", fake)
 
 
-def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypatch):
+def test_pictures_are_drawn_where_they_are_asked_for(record, tmp_path, monkeypatch):
     def write(orders, **options):
         for order in orders:
             drawn.append(order)
@@ -129,38 +129,23 @@ def test_a_picture_is_drawn_where_the_extra_is_there(record, tmp_path, monkeypat
 
     drawn = []
     kaleido(monkeypatch, write)
-    record.save(tmp_path / "out")
-    assert (tmp_path / "out" / "norms.svg").read_bytes() == b"svg" and len(drawn) == 1
     monkeypatch.setattr(layerlab.studies.record, "check_drawing", lambda kind: None)
+    record.save(tmp_path / "out")
+    assert not drawn
+    record.save(tmp_path / "out", figures="svg")
+    assert (tmp_path / "out" / "norms.svg").read_bytes() == b"svg" and len(drawn) == 1
     record.save(tmp_path / "out", figures="pdf")  # its own pictures may be replaced
     assert (tmp_path / "out" / "norms.pdf").read_bytes() == b"pdf"
     assert not (tmp_path / "out" / "norms.svg").exists()
-    record.save(tmp_path / "out")
 
 
-def test_without_the_extra_one_line_says_what_is_missing(record, tmp_path, monkeypatch):
-    monkeypatch.setattr(layerlab.studies.record, "drawable", lambda: False)
-    kept = Record(record.to_dict(), record.frames)
-    hint = "install layerlab[figures] for an SVG"
-    assert hint not in str(kept.lines())
-    kept.save(tmp_path / "out")
-    assert hint in str(kept.lines()[-1])
-    (tmp_path / "out" / "norms.png").write_bytes(b"png")
-    assert hint not in str(kept.lines())
-
-
-def test_a_picture_that_cannot_be_drawn_is_named_and_left_out(
-    record, tmp_path, monkeypatch, caplog
-):
+def test_a_picture_that_cannot_be_drawn_is_one_line(record, tmp_path, monkeypatch):
     def write(*args, **options):
         raise RuntimeError("no browser")
 
     kaleido(monkeypatch, write)
-    record.save(tmp_path / "out")
-    assert "the figures were not drawn: no browser" in caplog.text
-    assert not (tmp_path / "out" / "norms.svg").exists()
-    # Where they were asked for, it is an error, and what stood there stays.
     monkeypatch.setattr(layerlab.studies.record, "check_drawing", lambda kind: None)
+    record.save(tmp_path / "out")
     with pytest.raises(UserError, match="the figures were not drawn: no browser"):
         record.save(tmp_path / "out", figures="svg")
     assert (tmp_path / "out" / "study.html").exists()
