@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,29 +11,33 @@ from layerlab import UserError
 from layerlab.studies.command import given
 from layerlab.studies.runner import study
 from tests.cli.several import several
+from tests.forked import Forked
 
 NAME, OPTIONS = "rounding-depth", {"layers": 4, "norm": "rms"}
 WORDS = [word for name, value in OPTIONS.items() for word in ("--option", f"{name}={value}")]
 
 
+# A suite that runs in the background inherits a SIGINT that is ignored.
+PROGRAM = """
+import signal
+from layerlab.__main__ import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
 def stopped(folder, how, after):
     """Start the command, stop it when so many batches are stored; its exit code and words."""
-    command = [sys.executable, "-m", "layerlab", "study", NAME, *WORDS, "--draws", "100000"]
-    process = subprocess.Popen(
-        [*command, "--threads", "1", "--out", "out"],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A suite that runs in the background inherits a SIGINT that is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    typed = ["study", NAME, *WORDS, "--draws", "100000", "--threads", "1", "--out", "out"]
+    command = Forked("-c", PROGRAM, *typed, cwd=folder)
     store, limit = folder / ".out.batches", time.monotonic() + 200
     while len([*store.glob("*.npz")]) < after:
-        assert process.poll() is None and time.monotonic() < limit, "no batch was stored"
-        time.sleep(0.05)
-    os.kill(process.pid, how)
-    _, error = process.communicate(timeout=200)
-    return process.returncode, error
+        assert command.process.is_alive() and time.monotonic() < limit, "no batch was stored"
+        time.sleep(0.01)
+    os.kill(command.process.pid, how)
+    ended = command.wait(timeout=200)
+    return ended.returncode, ended.stderr
 
 
 def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
