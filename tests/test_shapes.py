@@ -1,28 +1,27 @@
 """The shapes that annotations name are those that are there: every call is checked, in these files.
 
 A check takes as long as what it checks. So it is made once, over tests that reach every annotated
-function of a part, in a process of its own, and not in every test of the suite.
+function, in a process of its own, and not in every test of the suite.
 """
 
-import subprocess
-import sys
+import re
 from pathlib import Path
 
-import pytest
+from tests.forked import BEFORE, python
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKED = "--jaxtyping-packages=layerlab,beartype.beartype"
+# Plugins of pytest whose modules are there when it starts.
+THERE = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 MEASURES = (
     "attended attention component condition detail dimension diversity feature form gain heatmap "
     "junction lanczos lipschitz projection prompt querykey recompute saliency spectrum stream trace"
 ).split()
 NUMERICS = "bounds conditioning numeric_activation product strict".split()
 BLOCKS = "activation convolution dropout position spec start stream tap weighing".split()
-READ = [
+PLACES = [
     *(f"tests/measures/test_{name}.py" for name in MEASURES),
     *(f"tests/numerics/test_{name}.py" for name in NUMERICS),
-]
-BUILT = [
     *(f"tests/blocks/test_{name}.py" for name in BLOCKS),
     "tests/model/test_laws.py::test_a_token_sees_nothing_that_comes_later",
     "tests/training/test_batch.py",
@@ -30,6 +29,73 @@ BUILT = [
     "tests/adaptation/test_bits.py",
     "tests/adaptation/test_embedding.py",
 ]
+# They call no function with other kinds of tensors than the rest does, and take the longest.
+REPEATING = {
+    "adaptation/test_bits.py": [
+        "costs_are_those_of_a_literal_computation",
+        "each_byte_counts_once_whatever_its_tokens",
+    ],
+    "adaptation/test_embedding.py": [
+        "a_resized_model_is_saved_and_loaded",
+        "any_pruning_is_a_choice_of_columns",
+        "logits_of_old_tokens_are_the_same_bits",
+    ],
+    "blocks/test_dropout.py": ["mixing_is_a_bijection_that_spreads_each_bit"],
+    "blocks/test_position.py": ["derivatives_are_those_of_finite_differences"],
+    "blocks/test_weighing.py": [
+        "a_model_with_lookups_learns_as_one_without",
+        "the_gradient_of_a_normed_product_is_the_true_one",
+    ],
+    "measures/test_attention.py": ["readings_are_those_of_a_literal_transcription"],
+    "measures/test_component.py": ["scikit_learn_finds_the_same_up_to_sign"],
+    "measures/test_condition.py": ["every_part_of_a_llama_is_recognised_and_none_is_refused"],
+    "measures/test_dimension.py": [
+        "effective_dimension_agrees_with_scikit_dimension",
+        "effective_dimension_is_the_literal_minimum",
+    ],
+    "measures/test_feature.py": [
+        "every_layer_is_that_of_scikit_learn_without_the_first_tokens",
+    ],
+    "measures/test_gain.py": [
+        "bounds_hold_on_real_models_of_any_weight_scale",
+        "contraction_is_the_norm_of_the_centred_attention",
+        "rounding_of_nearly_equal_tokens_is_no_violation",
+    ],
+    "measures/test_lanczos.py": [
+        "contraction_is_the_norm_of_the_centred_matrix",
+        "norm_is_the_largest_singular_value_and_lies_in_its_enclosure",
+    ],
+    "measures/test_lipschitz.py": [
+        "local_is_the_largest_singular_value_of_the_full_jacobian",
+        "value_is_a_lower_bound_and_never_falls_with_more_steps",
+        "value_is_exact_once_the_krylov_space_is_exhausted",
+    ],
+    "measures/test_recompute.py": ["a_block_computed_twice_gives_the_same_gradients"],
+    "measures/test_saliency.py": ["every_reduction_is_that_of_central_differences"],
+    "measures/test_spectrum.py": [
+        "bounds_hold_in_their_order_on_random_attention",
+        "contraction_does_not_rest_on_a_smaller_singular_value",
+        "float32_keeps_six_digits_at_2048_tokens",
+        "norms_are_those_of_the_svd_in_every_regime",
+        "streaming_reads_what_kept_tiles_read",
+    ],
+    "numerics/test_bounds.py": [
+        "an_error_of_the_input_is_carried_through",
+        "no_choice_of_roundings_is_worse_at_few_digits",
+        "no_computed_result_is_further_off",
+    ],
+    "numerics/test_numeric_activation.py": [
+        "conditions_stay_below_their_limits_and_grow_with_them",
+    ],
+    "numerics/test_product.py": ["products_by_group_are_refused_for_mixed_dtypes_alone"],
+    "numerics/test_strict.py": [
+        "a_block_is_what_exact_fractions_rounded_one_by_one_give",
+    ],
+    "training/test_control.py": [
+        "the_condition_penalty_makes_the_condition_smaller",
+        "the_spectral_penalty_makes_the_norm_smaller",
+    ],
+}
 WRONG = """
 import torch
 from layerlab.measures.diversity import diversity
@@ -39,18 +105,17 @@ def test_a_vector_is_no_matrix():
 """
 
 
-def checked(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", CHECKED, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-
-
-@pytest.mark.parametrize("places", [READ, BUILT], ids=["what reads", "what builds"])
-def test_shapes_are_as_annotated(places: list[str]) -> None:
-    done = checked(*places)
-    assert done.returncode == 0, done.stdout[-4000:]
-
-
-def test_another_shape_is_found(tmp_path: Path) -> None:
-    (tmp_path / "test_wrong.py").write_text(WRONG)
-    done = checked(tmp_path / "test_wrong.py")
+def test_shapes_are_as_annotated_and_another_one_is_found(tmp_path: Path) -> None:
+    wrong = tmp_path / "test_wrong.py"
+    wrong.write_text(WRONG)
+    left_out = [f"tests/{file}::test_{name}" for file, names in REPEATING.items() for name in names]
+    options = ["-q", "-rf", "-n", "0", "-p", "no:cacheprovider", "-W", THERE, CHECKED]
+    for one in left_out:
+        options += ["--deselect", one]
+    done = python("-m", "pytest", *options, *PLACES, wrong, cwd=ROOT, server=BEFORE)
+    failed = re.findall(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
+    assert [one.rpartition("::")[2] for one in failed] == ["test_a_vector_is_no_matrix"], (
+        done.stdout[-4000:] + done.stderr[-2000:]
+    )
     assert done.returncode == 1 and "TypeCheckError" in done.stdout
+    assert re.search(r"^1 failed, \d{3,} passed", done.stdout.splitlines()[-1])
