@@ -2,28 +2,28 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked import BEFORE, python
 
 ABSENT = """
 import sys
 
+NAMES = ("layerlab", "jaxtyping")
+
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("layerlab", "jaxtyping"):
+        if name.partition(".")[0] in NAMES:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+assert not {"layerlab", "transformers"} & sys.modules.keys()
+for one in [one for one in sys.modules if one.partition(".")[0] in NAMES]:
+    del sys.modules[one]
 sys.meta_path.insert(0, Absent())
 """
 
 
 def fresh(code: str, folder: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     """Run where layerlab is not, with a cache for code of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", ABSENT + code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    env = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(cache)}
+    return python("-c", ABSENT + code, cwd=folder, env=env, server=BEFORE)
