@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.report.window import LOCAL, Tabs, browser  # noqa: F401  (a fixture)
+from tests.report.window import LOCAL, Tabs, tabs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -22,6 +22,8 @@ PAGES = [path for path in DOCS.rglob("*.md") if "results" not in path.parts]
 WRITTEN = [*PAGES, DOCS / "results" / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # Attributes whose address a browser fetches by itself; besides, `href` of a link tag.
 FETCHED = {"src", "srcset", "data", "poster"}
+
+browser = pytest.fixture(scope="module")(tabs)
 
 
 def built(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -152,10 +154,10 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     assert "2 issues found" in done.stdout + done.stderr
 
 
-def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) -> None:  # noqa: F811
+def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) -> None:
     problems: list[str] = []
     asked: list[str] = []
-    page = browser.take(viewport={"width": 1200, "height": 800})
+    page = browser.take()
     page.on("console", lambda m: m.type in {"error", "warning"} and problems.append(m.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))

@@ -3,10 +3,8 @@
 import re
 
 from tests.report.sample import sample
-from tests.report.test_browser import opened, show
-from tests.report.window import Open, browser, window
-
-__all__ = ["browser", "opened", "window"]
+from tests.report.test_browser import show
+from tests.report.window import Open
 
 
 def drawn_dashes(section):

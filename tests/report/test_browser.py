@@ -4,17 +4,8 @@ from typing import Any
 
 import pytest
 
-from layerlab.report.page import render
 from tests.report.sample import HOSTILE, attention_detail, sample
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "window"]
-
-
-@pytest.fixture
-def opened(window: Open) -> Open:
-    """Open a report, as `window` opens a page."""
-    return lambda report, *rest, **options: window(render(report), *rest, **options)
+from tests.report.window import PHONE, Open
 
 
 def show(page: Any, measure: str) -> Any:
@@ -43,9 +34,10 @@ def header(section: Any, title: str) -> Any:
     )
 
 
-def test_every_measure_draws_a_line_with_its_points(opened: Open):
-    report = sample()
+def test_every_measure_draws_a_line_with_its_points_once_it_comes_into_view(opened: Open):
+    report = sample(layers=3, sequences=2)
     page = opened(report)
+    assert page.locator("section#gain[data-drawn]").count() == 0
     for measure in report["measures"]:
         section = show(page, measure["name"])
         section.locator(".plot .scatterlayer .point").first.wait_for(state="attached")
@@ -55,12 +47,6 @@ def test_every_measure_draws_a_line_with_its_points(opened: Open):
         maps = section.locator(".map .heatmaplayer image").count()
         assert maps == (len(report["models"]) if "head" in measure["per"] else 0)
     assert page.locator("#glance polyline").count() == 3 * len(report["measures"])
-
-
-def test_nothing_is_drawn_before_it_comes_into_view(opened: Open):
-    page = opened(sample())
-    assert page.locator("section#gain[data-drawn]").count() == 0
-    show(page, "gain")
 
 
 def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Open):
@@ -105,7 +91,7 @@ def test_a_table_sorts_by_click_and_by_keyboard_with_missing_values_last(opened:
 
 
 def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
-    report = sample(["a", "b", "c"])
+    report = sample(["a", "b", "c"], layers=3, sequences=2)
     page = opened(report)
     section = show(page, "querykey")
     section.get_by_text("Values as a table").click()
@@ -135,8 +121,14 @@ def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     assert "pairwise cosine" in section.locator("[data-part=meaning]").inner_text()
 
 
-def test_a_finding_opens_its_attention_map_and_escape_returns_to_it(opened: Open):
-    page = opened(sample())
+def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened: Open):
+    report = sample(layers=3, sequences=2)
+    page = opened(report)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
     button = page.get_by_role("button", name="Show its attention map")
     button.focus()
     page.keyboard.press("Enter")
@@ -152,16 +144,12 @@ def test_a_finding_opens_its_attention_map_and_escape_returns_to_it(opened: Open
     assert not dialog.is_visible()
     assert button.evaluate("node => node === document.activeElement")
 
-
-def test_a_finding_opens_the_largest_channels_of_its_layer(opened: Open):
-    report = sample()
-    page = opened(report)
     page.get_by_role("button", name="Show its largest channels").click()
-    rows = page.get_by_role("dialog").locator("tbody tr")
+    rows = dialog.locator("tbody tr")
     assert rows.count() == len(report["details"]["channels"]["channels"])
     assert "channel 7" in rows.nth(1).inner_text()
     page.get_by_role("button", name="Close").click()
-    assert not page.get_by_role("dialog").is_visible()
+    assert not dialog.is_visible()
 
 
 def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
@@ -209,7 +197,8 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
 
 
 def test_a_phone_never_scrolls_sideways(opened: Open):
-    report = sample(["a-model-with-quite-a-long-name-" * 3, "b", "c"], layers=24, heads=12)
+    names = ["a-model-with-quite-a-long-name-" * 3, "b", "c"]
+    report = sample(names, layers=24, heads=12, sequences=1)
     page = opened(report, viewport=PHONE, has_touch=True, is_mobile=True)
     for measure in report["measures"]:
         section = show(page, measure["name"])
@@ -226,16 +215,8 @@ def test_a_phone_never_scrolls_sideways(opened: Open):
     assert inner <= 0
 
 
-def test_the_first_tab_reaches_the_report_itself(opened: Open):
-    page = opened(sample())
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-
-
 def empty_columns() -> dict[str, Any]:
-    report = sample(["a"])
+    report = sample(["a"], sequences=1)
     data = report["frames"]["attention"]["data"]
     data["entropy"] = [None] * len(data["entropy"])
     report["frames"]["gain"]["data"] = {k: [] for k in report["frames"]["gain"]["data"]}
@@ -245,15 +226,20 @@ def empty_columns() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(sample(findings=False), id="without a finding"),
+        pytest.param(sample(["a"], sequences=1, findings=False), id="without a finding"),
         pytest.param(sample(["a"], layers=1, heads=1, sequences=1), id="one layer and one head"),
-        pytest.param(sample(["a", "b"], layers=[3, 9]), id="unlike depths"),
-        pytest.param(sample([f"model-{i}" for i in range(12)], layers=3), id="twelve models"),
-        pytest.param(empty_columns(), id="columns without a reading"),
+        pytest.param(sample(["a", "b"], layers=[3, 9], sequences=1), id="unlike depths"),
+        pytest.param(
+            sample([f"model-{i}" for i in range(12)], layers=2, heads=2, sequences=1),
+            id="twelve models",
+        ),
     ],
 )
 def test_unusual_reports_draw_as_well(opened: Open, report: dict[str, Any]):
-    page = opened(report)
+    everything_drawn(opened(report), report)
+
+
+def everything_drawn(page: Any, report: dict[str, Any]) -> None:
     for measure in report["measures"]:
         section = show(page, measure["name"])
         drawn = section.locator(".plot .scatterlayer .points .point").count()
@@ -261,7 +247,9 @@ def test_unusual_reports_draw_as_well(opened: Open, report: dict[str, Any]):
 
 
 def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
-    page = opened(empty_columns())
+    report = empty_columns()
+    page = opened(report)
+    everything_drawn(page, report)
     section = show(page, "attention")
     assert "No reading of entropy" in section.locator("[data-part=absent]").inner_text()
     section.get_by_label("Quantity").select_option("sink_mass")
@@ -291,7 +279,7 @@ def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
 
 def test_checkpoints_are_drawn_against_their_training_step(opened: Open):
     steps = [3000, 1000, 2000, None]
-    report = sample([f"checkpoint-{s}" for s in steps], steps=steps)
+    report = sample([f"checkpoint-{s}" for s in steps], layers=2, sequences=1, steps=steps)
     section = show(opened(report), "dimension")
     assert section.get_by_role("heading", name="Over training").is_visible()
     lines = section.locator("[data-part=steps] .scatterlayer .trace")

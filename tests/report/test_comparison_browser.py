@@ -7,9 +7,7 @@ import pytest
 from layerlab.report.comparison import render, render_run
 from tests.report.race import race, single
 from tests.report.sample import HOSTILE
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "window"]
+from tests.report.window import PHONE, Open
 
 NAMES = ("llama", "history-1", "history-2")
 
@@ -123,7 +121,7 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
 
 
 def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
-    page = window(render(race()), viewport=PHONE, has_touch=True)
+    page = window(render(race()), viewport=PHONE, has_touch=True, is_mobile=True)
     for name in ("curves", "paired", "monitor"):
         show(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -10,9 +10,7 @@ from layerlab import UserError
 from layerlab.report.curriculum import render, save_curriculum
 from tests.report.passed import passed
 from tests.report.sample import HOSTILE
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "window"]
+from tests.report.window import PHONE, Open
 
 
 def test_every_part_is_on_the_page() -> None:
@@ -65,7 +63,7 @@ def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None
 
 
 def test_on_a_phone_nothing_is_wider_than_the_page(window: Open) -> None:
-    page = window(render(passed()), viewport=PHONE, has_touch=True)
+    page = window(render(passed()), viewport=PHONE, has_touch=True, is_mobile=True)
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 

@@ -3,10 +3,8 @@
 import pytest
 
 from tests.report.clouded import WORDS, clouded
-from tests.report.test_browser import opened, show
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "opened", "window"]
+from tests.report.test_browser import show
+from tests.report.window import PHONE, Open
 
 DRAWN = ".sides .plot[data-layer='{}'][data-view='{}']"
 

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample import sample
-from tests.report.test_browser import opened
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "opened", "window"]
+from tests.report.window import PHONE, Open
 
 DESKTOP = {"width": 1280, "height": 900}
 NEAR = (0, 120)
@@ -37,7 +34,7 @@ def settled(page: Any, target: str) -> float:
 
 
 def long_report() -> dict[str, Any]:
-    return sample(["a", "b", "c"], layers=8, heads=12)
+    return sample(["a", "b", "c"], layers=4, heads=6, sequences=1)
 
 
 @SIZES

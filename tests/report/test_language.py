@@ -16,9 +16,7 @@ from layerlab.report.page import render
 from layerlab.report.report import Report
 from tests.report.sample import sample
 from tests.report.test_findings import SICK, sick
-from tests.report.window import PHONE, Open, browser, window
-
-__all__ = ["browser", "window"]
+from tests.report.window import PHONE, Open
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "docs" / "language.py"))
@@ -146,7 +144,7 @@ def test_an_english_page_carries_no_other_words():
 
 
 def test_the_page_is_chinese_in_a_browser(window: Open):
-    report = sample()
+    report = sample(layers=3, sequences=1)
     report["findings"][0]["sentence"] = "Layer 1 head 2: largest score 131, above 100"
     page = window(render(report, "zh"))
     assert page.locator("html").get_attribute("lang") == "zh"
@@ -169,7 +167,7 @@ def test_the_page_is_chinese_in_a_browser(window: Open):
 
 
 def test_a_chinese_page_fits_a_phone(window: Open):
-    page = window(render(sample(), "zh"), viewport=PHONE)
+    page = window(render(sample(layers=3, sequences=1), "zh"), viewport=PHONE)
     for name in ("spectrum", "gain"):
         page.locator(f"section#{name}").scroll_into_view_if_needed()
         page.wait_for_selector(f"section#{name}[data-drawn]")

@@ -4,10 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 from tests.report.sample import sample
-from tests.report.test_browser import opened, show
-from tests.report.window import Open, browser, window
-
-__all__ = ["browser", "opened", "window"]
+from tests.report.test_browser import show
+from tests.report.window import Open
 
 
 def bounded(**limits: float) -> dict[str, Any]:

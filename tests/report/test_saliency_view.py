@@ -2,10 +2,8 @@
 
 from tests.report.looked import looked
 from tests.report.sample import HOSTILE
-from tests.report.test_browser import opened, show
-from tests.report.window import Open, browser, window
-
-__all__ = ["browser", "opened", "window"]
+from tests.report.test_browser import show
+from tests.report.window import Open
 
 
 def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(opened: Open):

@@ -17,7 +17,9 @@ ARGUMENTS = (
 LOCAL = ("file:", "data:", "blob:")
 # What Chromium says of its own speed where a processor draws in three dimensions.
 SLOW = ("[.WebGL-", "Canvas2D: Multiple readback operations")
-PHONE = {"width": 390, "height": 844}
+DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 390, "height": 844}
+# Below what stands above plotly in any page.
+LINE = 6000
 
 Open = Callable[..., Any]
 
@@ -26,7 +28,8 @@ class Tabs:
     """Those of a browser: a test has one for itself, and then another test has it.
 
     To compile the scripts of a page takes six times as long as all the rest. They are compiled once
-    for a tab and an address, so all pages are read from one file.
+    for a tab, an address and a line of the file: so all pages are read from one file, in one tab
+    whatever its size and colours, and the script that draws stands at one line (`lowered`).
     """
 
     def __init__(self, browser: Any, folder: Path) -> None:
@@ -34,21 +37,34 @@ class Tabs:
         self.file = folder / "report.html"
         self.free: dict[str, list[Any]] = defaultdict(list)
 
-    def take(self, **options: Any) -> Any:
-        """One with these options of a context."""
+    def take(self, *, viewport: Any = DESKTOP, color_scheme: Any = "light", **options: Any) -> Any:
+        """One of this size and these colours, with these options of a context."""
         free = self.free[repr(options)]
-        return free.pop() if free else self.browser.new_context(**options).new_page()
+        if not free:
+            free.append(self.browser.new_context(viewport=viewport, **options).new_page())
+        tab = free.pop()
+        if tab.viewport_size != viewport:
+            tab.set_viewport_size(viewport)
+        tab.emulate_media(color_scheme=color_scheme)
+        return tab
 
     def give_back(self, tab: Any, **options: Any) -> None:
         """Nothing of its page stays: what it remembers, the pointer, the page itself."""
         tab.evaluate("localStorage.clear()")
         tab.mouse.move(0, 0)
         tab.goto("about:blank")
+        options = {k: v for k, v in options.items() if k not in {"viewport", "color_scheme"}}
         self.free[repr(options)].append(tab)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
+def lowered(page: str) -> str:
+    """A page whose last script, which is plotly, begins at a line that is the same for all."""
+    above, tag, script = page.rpartition("\n<script>")
+    return above + "\n" * (LINE - above.count("\n")) + tag + script
+
+
+def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
+    """What a fixture `browser` gives."""
     if not CHROMIUM.exists():
         if os.environ.get("CI", "").lower() in {"1", "true"}:
             pytest.fail(f"CI needs {CHROMIUM}: apt-get install chromium")
@@ -59,9 +75,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
         started.close()
 
 
-@pytest.fixture
-def window(browser: Tabs) -> Iterator[Open]:
-    """Open a page from disk; at the end no error was logged and nothing was asked for."""
+def pages(browser: Tabs) -> Iterator[Open]:
+    """What a fixture `window` gives: it opens a page from disk.
+
+    At the end no error was logged and nothing was asked for.
+    """
     used: list[tuple[Any, dict[str, Any]]] = []
     problems: list[str] = []
     requests: list[str] = []
@@ -76,8 +94,7 @@ def window(browser: Tabs) -> Iterator[Open]:
     }
 
     def open_page(text: str, fragment: str = "", **options: Any) -> Any:
-        browser.file.write_text(text, encoding="utf-8")
-        options = {"viewport": {"width": 1200, "height": 800}, **options}
+        browser.file.write_text(lowered(text), encoding="utf-8")
         page = browser.take(**options)
         used.append((page, options))
         for event, listener in listeners.items():
