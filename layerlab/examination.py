@@ -29,6 +29,7 @@ from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject, check_named, subject
 from layerlab.measures.thread import threads
+from layerlab.report.score import save_scores
 
 Given = str | PathLike[str]
 
@@ -138,7 +139,11 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         stack.enter_context(data_from(question.data))
         there, left_out = available(benchmarks)
         result = Result(_asked(question, there, left_out, progress))
-        return result if question.out is None else result.save(question.out)
+        if question.out is None:
+            return result
+        saved = result.save(question.out)
+        save_scores(saved.content, question.out)
+        return saved
 
 
 def _asked(

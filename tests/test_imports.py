@@ -48,7 +48,15 @@ MAY = {
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {"api", "advice", "curriculum", "experiment", "inspect_command", "studies"}
+READS_REPORT = {
+    "api",
+    "advice",
+    "curriculum",
+    "examination",
+    "experiment",
+    "inspect_command",
+    "studies",
+}
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 

@@ -117,7 +117,7 @@ def evaluate(
         sys.stdout.flush()
         return
     _draw(lambda width: result.table(width, subjects=subjects))
-    typer.echo(f"All of it: {out / 'results.json'}, tables and samples beside it")
+    typer.echo(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
 
 
 def _list(data: Path | None, as_json: bool) -> None:

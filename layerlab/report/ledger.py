@@ -27,7 +27,13 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
     ]
 
 
-def _table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "") -> Json:
+def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "") -> Json:
+    """A table as `grid.html` draws it.
+
+    Args:
+        name: a word for its id.
+        rows: their cells, the first of which heads the row.
+    """
     return {"id": f"table-{name}", "title": title, "head": head, "rows": list(rows), "hint": hint}
 
 
@@ -46,7 +52,7 @@ def _scores(whole: Mapping[str, Any]) -> Json:
         "Of benchmarks the official average in percent, beside its standard error over questions; "
         "of text bits per byte, lower is better, beside its standard error over documents."
     )
-    return _table("scores", "Scores", ("", "unit", *columns, "chance"), rows, hint)
+    return table("scores", "Scores", ("", "unit", *columns, "chance"), rows, hint)
 
 
 def _cell(cell: Any, unit: Any) -> str | None:
@@ -70,7 +76,7 @@ def _differences(whole: Mapping[str, Any]) -> Json:
     ]
     hint = "In percentage points, question by question; of forgetting, above zero is lost."
     head = ("", "difference to the base", "standard error", "questions")
-    return _table("differences", "Against the base", head, rows, hint)
+    return table("differences", "Against the base", head, rows, hint)
 
 
 def place(one: Mapping[str, Any]) -> str:
@@ -98,7 +104,7 @@ def _changes(whole: Mapping[str, Any]) -> Json:
     ]
     head = ("", "against", "before", "after", "change", "from", "to", "interval over")
     hint = "Bits per byte of held-out text; the change of general text is the forgetting."
-    return _table("changes", "What was learned and forgotten", head, rows, hint)
+    return table("changes", "What was learned and forgotten", head, rows, hint)
 
 
 def _vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
@@ -127,7 +133,7 @@ def _vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
             *("text", "pieces", "tokens before", "after", "ratio", "tokens a character"),
             *("cut anew", "longer", "not back"),
         )
-        yield _table(f"proof-{number}", "Proof of the vocabulary", head, rows, hint)
+        yield table(f"proof-{number}", "Proof of the vocabulary", head, rows, hint)
 
 
 def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
@@ -140,7 +146,7 @@ def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
         ]
         hint = "Bits per byte of held-out text before any training; the last row is what stayed."
         head = ("input", "head", *names)
-        yield _table(f"embedding-{number}", "How new tokens begin", head, rows, hint)
+        yield table(f"embedding-{number}", "How new tokens begin", head, rows, hint)
 
 
 def _bits(given: Any, name: str) -> Any:
@@ -167,7 +173,7 @@ def _texts(whole: Mapping[str, Any]) -> Json:
         for one in whole["texts"]
     ]
     head = ("text", "documents", "bytes", "kept", "bytes kept", "left out")
-    return _table("texts", "Texts", head, rows)
+    return table("texts", "Texts", head, rows)
 
 
 def _read(whole: Mapping[str, Any]) -> Json:
@@ -180,7 +186,7 @@ def _read(whole: Mapping[str, Any]) -> Json:
         for run in whole["pretrain"]
         for one in run.get("sources") or ()
     ]
-    return _table("read", "Read in continued pretraining", ("source", "tokens", "passes"), rows)
+    return table("read", "Read in continued pretraining", ("source", "tokens", "passes"), rows)
 
 
 def _tuned(whole: Mapping[str, Any]) -> Json:
@@ -199,7 +205,7 @@ def _tuned(whole: Mapping[str, Any]) -> Json:
         *("nats before", "nats after"),
     )
     hint = "Nats per token of held-out answers."
-    return _table("tuned", "Read in instruction tuning", head, rows, hint)
+    return table("tuned", "Read in instruction tuning", head, rows, hint)
 
 
 def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
@@ -213,7 +219,7 @@ def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
             "Questions that share a run of 13 units with what is learned from are touched; those "
             "of which 80 % is there are held."
         )
-        yield _table(f"search-{number}", "Contamination", head, rows, hint)
+        yield table(f"search-{number}", "Contamination", head, rows, hint)
 
 
 def stages(whole: Mapping[str, Any]) -> Json:
@@ -227,4 +233,4 @@ def stages(whole: Mapping[str, Any]) -> Json:
         ]
         for one in whole["stages"]
     ]
-    return _table("stages", "Stages", ("stage", "", "seconds", "folder"), rows)
+    return table("stages", "Stages", ("stage", "", "seconds", "folder"), rows)

@@ -42,7 +42,8 @@ def test_a_run_says_scores_chance_and_what_is_left_out(
     assert how == "BoolQ: mean of 1 subjects; accuracy by choice_ll"
     assert "left out: LawBench: LawBench is not here: expected" in first.stdout
     assert "Table 5 of pangu23" in first.stdout and "published" in first.stdout
-    assert "All of it: layerlab-evaluation/results.json" in first.stdout
+    assert "The page: layerlab-evaluation/report.html; results.json" in first.stdout
+    assert "BoolQ: pre-norm" in (place / "layerlab-evaluation/report.html").read_text("utf-8")
     assert "pre-norm: BoolQ" in first.stderr
     for noise in ("fatal", "Warning", "pretrained", "it/s"):
         assert noise not in first.stderr

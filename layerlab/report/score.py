@@ -1,0 +1,222 @@
+"""The page of an evaluation: each score with its interval beside what a guess scores, no script.
+
+The content is the dict that `results.json` holds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from layerlab import disk
+from layerlab.report import page, setting
+from layerlab.report.forest import signed
+from layerlab.report.ledger import table
+
+_HERE = Path(__file__).parent
+_STYLES = ("page.css", "comparison.css")
+PAGE = "report.html"
+ROWS = 400
+# Standard errors on either side of a 95 % interval.
+WIDE = 1.96
+
+Json = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The whole page of an evaluation."""
+    return (
+        page.environment()
+        .get_template("score.html")
+        .render(
+            content=content,
+            facts=list(_facts(content)),
+            forests=list(_forests(content["benchmarks"])),
+            sections=list(_sections(content)),
+            models=_models(content),
+            options=setting.toml(content["options"]),
+            most=ROWS,
+            policy=page.policy([]),
+            style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
+        )
+    )
+
+
+def save_scores(content: Mapping[str, Any], folder: Path) -> Path:
+    """Write report.html beside the results of an evaluation, whole or not at all.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    return disk.write_file(folder / PAGE, render(content))
+
+
+def told(score: Any, error: Any) -> str | None:
+    """A share of one in percent beside its standard error.
+
+    Example:
+        >>> told(0.25, 0.0202), told(0.25, None), told(None, None)
+        ('25.00 ± 2.02', '25.00', None)
+    """
+    if score is None:
+        return None
+    return f"{100 * score:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
+
+
+def _facts(content: Row) -> Iterable[tuple[str, Any]]:
+    first = content["arms"][0]["arm"]
+    asked = [row for row in content["subjects"] if row["arm"] == first]
+    yield "Models" if len(content["arms"]) > 1 else "Model", len(content["arms"])
+    yield "Benchmarks", len({row["benchmark"] for row in asked})
+    yield "Questions to each", sum(row["n"] for row in asked)
+
+
+def _forests(rows: Sequence[Row]) -> Iterable[Json]:
+    """Of each benchmark a line for every model."""
+    for title in dict.fromkeys(row["title"] for row in rows):
+        lines = [_line(row) for row in rows if row["title"] == title]
+        yield {"title": title, "lines": lines}
+
+
+def _line(row: Row) -> Json:
+    score, error, chance = row["score"], row["error"], row.get("chance")
+    low, high = (_place(score + side * WIDE * (error or 0.0)) for side in (-1, 1))
+    return {
+        "arm": row["arm"],
+        "n": row["n"],
+        "score": told(score, error),
+        "at": _place(score),
+        "low": None if error is None else low,
+        "width": round(high - low, 2),
+        "chance": None if chance is None else _place(chance),
+    }
+
+
+def _place(share: float) -> float:
+    """On a scale from 0 to 100; MCC and differences reach below, where there is no room."""
+    return round(100 * min(1.0, max(0.0, share)), 2)
+
+
+def _sections(content: Row) -> Iterable[Json]:
+    found = [
+        ("averages", "Averages", [_benchmarks(content), _groups(content)]),
+        ("published", "Published tables", list(_published(content.get("published", ())))),
+        ("compared", "Against another run", [_differences("compared", content.get("compared"))]),
+        ("precision", "What a precision costs", _precision(content.get("precision", ()))),
+        ("parts", "Parts of benchmarks", [_parts(content), _subjects(content)]),
+    ]
+    for name, title, tables in found:
+        if kept := [one for one in tables if one["rows"]]:
+            yield {"id": name, "title": title, "tables": kept}
+
+
+def _benchmarks(content: Row) -> Json:
+    rows = [
+        [
+            f"{row['title']}: {row['arm']}",
+            told(row["score"], row["error"]),
+            told(row.get("chance"), None),
+            row["n"],
+            told(row.get("abstained"), None),
+            (row.get("shots") or {}).get("told"),
+        ]
+        for row in content["benchmarks"]
+    ]
+    head = ("", "score", "chance", "questions", "no answer", "examples")
+    return table("benchmarks", "Benchmarks", head, rows, _formulas(content["benchmarks"], "title"))
+
+
+def _groups(content: Row) -> Json:
+    rows = [
+        [f"{row['group']}: {row['arm']}", told(row["score"], row["error"]), row["n"]]
+        for row in content["groups"]
+    ]
+    head = ("", "score", "questions")
+    hint = _formulas(content["groups"], "group")
+    return table("groups", "Means of the source's groups", head, rows, hint)
+
+
+def _formulas(rows: Iterable[Row], name: str) -> str:
+    """How each average is taken, once for all models."""
+    found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
+    return " ".join(["In percent, with standard errors.", *found])
+
+
+def _parts(content: Row) -> Json:
+    rows = [
+        [
+            f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}",
+            told(row["score"], row["error"]),
+            row["n"],
+        ]
+        for row in content["sections"]
+    ]
+    return table("sections", "Levels, kinds, categories", ("", "score", "questions"), rows)
+
+
+def _subjects(content: Row) -> Json:
+    rows = [
+        [
+            f"{row['benchmark']}, {row['subject']} {row['english']}: {row['arm']}".strip(),
+            told(row["score"], row["error"]),
+            row["n"],
+            told(row["abstained"], None),
+        ]
+        for row in content["subjects"]
+    ]
+    return table("subjects", "Subjects", ("", "score", "questions", "no answer"), rows)
+
+
+def _published(rows: Sequence[Row]) -> Iterable[Json]:
+    for number in dict.fromkeys(row["table"] for row in rows):
+        inside = [row for row in rows if row["table"] == number]
+        names = list(inside[0]["cells"])
+        cells = [
+            [row["model"], row["from"], *(_cell(row["cells"].get(name)) for name in names)]
+            for row in inside
+        ]
+        title = f"Table {number} of {inside[0]['source']}: {inside[0]['title']}"
+        yield table(f"published-{number}", title, ("model", "from", *names), cells)
+
+
+def _cell(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _differences(name: str, rows: Iterable[Row] | None) -> Json:
+    cells = [
+        [
+            f"{row['title']}: {row['arm']}",
+            row["against"],
+            signed(100 * row["difference"]),
+            None if row["error"] is None else 100 * row["error"],
+            row["n"],
+        ]
+        for row in rows or ()
+    ]
+    head = ("", "against", "difference", "standard error", "questions")
+    hint = "In percentage points, question by question; of forgetting, above zero is lost."
+    return table(name, "Differences", head, cells, hint)
+
+
+def _precision(rows: Sequence[Row]) -> list[Json]:
+    read = [
+        [row["arm"], row["perplexity"], row["nats_per_token"], row["tokens"]]
+        for row in rows
+        if "perplexity" in row
+    ]
+    head = ("", "perplexity", "nats per token", "tokens")
+    perplexities = table("perplexity", "On the built-in sample", head, read)
+    return [_differences("cost", (row for row in rows if "title" in row)), perplexities]
+
+
+def _models(content: Row) -> Json:
+    keys = ("family", "parameters", "context", "dtype", "precision", "weights_hash")
+    rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in content["arms"]]
+    head = ("", "family", "parameters", "context", "weights", "computed in", "hash of the weights")
+    return table("models", "Models", head, rows)
