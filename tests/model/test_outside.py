@@ -4,9 +4,7 @@ import hashlib
 import importlib.util
 import json
 import logging
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -23,6 +21,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.registry import load
 from layerlab.variants import inventory
 from layerlab.variants.template import write_template
+from tests.forked import python
 from tests.model.absent import fresh
 from tests.model.small import SIZES, tokens
 
@@ -269,21 +268,14 @@ def plugin(site: Path) -> None:
 def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
     plugin(tmp_path / "site")
     code = (
+        "import sys\nsys.path.insert(0, 'site')\n"
         "import torch\nfrom layerlab.model.build import build\n"
         "model = build('plugged', width=16, layers=1, heads=2, vocab=61, context=24)\n"
         "x = torch.arange(24)[None]\n"
         "torch.save({'x': x, 'wanted': model(x).logits.detach()}, 'logits.pt')\n"
         "model.save_pretrained('saved')\nprint(*model.config.files)\n"
     )
-    places = [str(tmp_path / "site"), os.environ["PYTHONPATH"]]
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["plug.idea.py"]
     told = [line for line in done.stderr.splitlines() if "plug-in" in line]
