@@ -60,5 +60,5 @@ def test_planted_bounds_are_judged():
 
 
 def test_the_verdicts_of_the_fast_run():
-    found = study("bound-depth", fast=True, progress=False)
+    found = study("bound-depth", fast=True, draws=4, progress=False)
     assert [each["word"] for each in found.verdicts] == ["holds", "fails", "fails", "fails"]

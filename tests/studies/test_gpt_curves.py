@@ -72,6 +72,6 @@ def test_a_growth_like_that_of_uniform_attention_is_all_explained():
 
 
 def test_the_fast_run_says_what_the_full_one_does():
-    found = study("gpt-curves", fast=True, progress=False, threads=1)
+    found = study("gpt-curves", fast=True, draws=8, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["fails", "fails", "holds", "fails"]

@@ -67,7 +67,7 @@ def test_a_trained_model_is_left_as_it_was(name):
 
 
 def test_the_fast_run_says_what_the_full_one_does():
-    found = study("mlp-lipschitz", fast=True, progress=False, threads=1)
+    found = study("mlp-lipschitz", fast=True, draws=24, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["holds", "fails", "fails", "fails", "holds"]
     assert found.number == pytest.approx(0.56, abs=0.05)

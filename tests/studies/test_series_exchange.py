@@ -40,7 +40,7 @@ def test_a_series_of_scales_sees_its_own_token_and_a_convolution_n_of_them():
 
 
 def test_the_verdicts_of_the_fast_run():
-    found = study("series-exchange", fast=True, progress=False)
+    found = study("series-exchange", fast=True, draws=4, progress=False)
     assert [one["word"] for one in found.verdicts] == ["fails", "fails", "holds", "fails"]
     assert [one["number"] for one in found.verdicts[:2]] == [0, 0]
     assert found.verdicts[3]["number"] == 3

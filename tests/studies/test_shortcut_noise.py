@@ -70,7 +70,7 @@ def test_a_path_that_keeps_more_than_it_lets_through_would_be_called_robust():
 
 
 def test_the_verdicts_of_the_fast_run():
-    found = study("shortcut-noise", fast=True, progress=False)
+    found = study("shortcut-noise", fast=True, draws=8, progress=False)
     words = [one["word"] for one in found.verdicts]
     assert words == ["fails", "fails", "holds", "fails", "fails"]
     assert shortcut_noise.STUDY.claim == found.verdicts[0]["claim"]

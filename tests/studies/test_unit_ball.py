@@ -64,7 +64,7 @@ def test_a_plane_has_one_unit_for_both_axes():
 
 
 def test_the_fast_run_says_what_the_full_one_does():
-    found = study("unit-ball", fast=True, progress=False, threads=1)
+    found = study("unit-ball", fast=True, draws=4, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["holds", "holds", "holds", "fails", "fails"]
     ellipse = found.to_dict()["pictures"][0]["data"][1]
