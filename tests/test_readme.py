@@ -1,13 +1,11 @@
 """README.md does what it says: its commands and its Python run, in order, in one empty folder.
 
-A command that stands in a pipe is run by a shell, with an interpreter of its own; the others in
-processes that have imported already.
+They run in processes that have imported already.
 """
 
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,16 +53,17 @@ def test_a_command_of_set_up_exists(command: str) -> None:
 
 
 def piped(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    line = command.replace("| layerlab ", f"| {shlex.quote(sys.executable)} -m layerlab ")
-    return subprocess.run(
-        ["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    """What stands before the pipe is run by a shell."""
+    before, _, after = command.partition(" | ")
+    given = subprocess.run(["bash", "-c", before], cwd=folder, capture_output=True, text=True)
+    assert given.returncode == 0, given.stderr
+    return typed(after, folder, given.stdout)
 
 
-def typed(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def typed(command: str, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(command, comments=True)
     assert program == "layerlab"
-    return python("-m", "layerlab", *arguments, cwd=folder)
+    return python("-m", "layerlab", *arguments, cwd=folder, stdin=stdin)
 
 
 def test_both_ways_are_taken() -> None:

@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from layerlab import load_report
 from tests.cli.several import several
-from tests.forked import python
+from tests.forked import Forked, python
 
 QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
 
@@ -136,8 +134,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(told, number):
 
 
 def test_a_mistake_ends_the_process_with_two(tmp_path):
-    command = [sys.executable, "-m", "layerlab", "inspect", "-q", "--context", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = layerlab("inspect", "-q", "--context", "1", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
@@ -149,28 +146,30 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "hard work"
 
 
+# A suite that runs in the background inherits a SIGINT that is ignored.
+HEARING = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("layerlab", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
-    seen, deadline = b"", time.monotonic() + 120
-    with subprocess.Popen(
-        [sys.executable, "-m", "layerlab", "inspect", "--samples", "30", "--out", "out"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"},
-        # A suite that runs in the background inherits a SIGINT that is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        os.set_blocking(process.stderr.fileno(), False)
-        while b"layer" not in seen and time.monotonic() < deadline and process.poll() is None:
-            seen += process.stderr.read() or b""
-            time.sleep(0.05)
-        process.send_signal(kill)
-        code = process.wait(timeout=60)
-        seen += process.stderr.read() or b""
-    assert b"layer" in seen, "the bar never named a layer"
+    env = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"}
+    words = ("inspect", "--samples", "30", "--out", "out")
+    process, deadline = Forked("-c", HEARING, *words, cwd=tmp_path, env=env), time.monotonic() + 120
+    while "layer" not in (seen := process.said(2)) and time.monotonic() < deadline:
+        assert process.process.is_alive(), seen
+        time.sleep(0.02)
+    os.kill(process.process.pid, kill)
+    done = process.wait(60)
+    assert "layer" in done.stderr, "the bar never named a layer"
     assert list(tmp_path.iterdir()) == []
     if kill is signal.SIGINT:
-        assert code == 130 and b"interrupted; nothing was written" in seen
+        assert done.returncode == 130 and "interrupted; nothing was written" in done.stderr
+    else:
+        assert done.returncode == -kill
 
 
 def test_a_model_name_is_never_read_as_markup(tiny, tmp_path):
