@@ -17,7 +17,7 @@ from layerlab.adaptation.recipe import recipe_of
 from layerlab.adaptation.result import Adapted
 from layerlab.adaptation.stage import Stage
 from tests.adaptation.lessons import recipe
-from tests.forked import Forked
+from tests.forked import python
 
 ARMS = [{"name": "replay"}, {"name": "alone", "set": {"pretrain.ratio": [1, 0]}}]
 # In which stage, and at which of its words, a process ends as if its machine had lost power.
@@ -30,13 +30,13 @@ KILLED = {
     "tune": "update 5",
     "evaluate": "general",
 }
+# Each process that is killed is forked from one that has imported what the stages import, too.
 PROGRAM = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
+import datasets, peft
 from layerlab import curriculum
 from tests.adaptation.lessons import recipe
-
-kind, word = sys.argv[2:]
 
 class Killer(curriculum.Silent):
     def tell(self, key, said, share):
@@ -44,8 +44,15 @@ class Killer(curriculum.Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 curriculum.Silent = Killer
-folder = Path(sys.argv[1])
-curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+folder, found = Path(sys.argv[1]), []
+for kind, word in json.loads(sys.argv[2]).items():
+    if not (child := os.fork()):
+        curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    files = (folder / "out" / "lessons" / "stages").glob("*/stage.json")
+    found.append([kind, code, {str(file): file.stat().st_mtime_ns for file in files}])
+print(json.dumps(found))
 """
 
 
@@ -130,12 +137,12 @@ def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
     whole: Adapted, folder: Path
 ) -> None:
     stages = folder / "out" / "lessons" / "stages"
-    done: dict[Path, int] = {}
-    for kind, word in KILLED.items():
-        left = Forked("-c", PROGRAM, folder, kind, word, cwd=Path.cwd()).wait()
-        assert left.returncode == -signal.SIGKILL, left.stderr
-        now = {file: file.stat().st_mtime_ns for file in stages.glob("*/stage.json")}
-        assert not any(file.parent.name.startswith(kind) for file in now)
+    done: dict[str, int] = {}
+    ended = python("-c", PROGRAM, folder, json.dumps(KILLED), cwd=Path.cwd())
+    assert ended.returncode == 0, ended.stderr
+    for kind, code, now in json.loads(ended.stdout.splitlines()[-1]):
+        assert code == -signal.SIGKILL, ended.stderr
+        assert not any(Path(file).parent.name.startswith(kind) for file in now)
         assert done.items() <= now.items() and len(now) == len(done) + (kind != "base")
         done = now
     found = curriculum.adapt(recipe(folder), out=folder / "out", progress=False)

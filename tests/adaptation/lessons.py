@@ -43,7 +43,7 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
         "tune": {
             "sources": [{"name": "questions", "rows": str(folder / "rows.json")}],
             "rate": 1e-2,
-            "epochs": 4,
+            "epochs": 2,
             **step,
             "block": 64,
         },
