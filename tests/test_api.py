@@ -14,7 +14,7 @@ QUICK = ["diversity", "spectrum"]
 
 @pytest.fixture(scope="module")
 def report():
-    return layerlab.inspect(["pre-norm", "llama"], context=24, measures=QUICK, progress=False)
+    return layerlab.inspect(["pre-norm", "llama"], context=12, measures=QUICK, progress=False)
 
 
 def test_every_default_frame_has_the_columns_it_declares():
@@ -35,7 +35,7 @@ def test_several_models_stand_side_by_side(report):
 def test_a_report_tells_how_to_repeat_it(report):
     content = report.to_dict()
     options = content["options"]
-    assert options["models"] == ["pre-norm", "llama"] and options["context"] == 24
+    assert options["models"] == ["pre-norm", "llama"] and options["context"] == 12
     again = layerlab.inspect(
         options["models"], context=options["context"], measures=options["measures"], progress=False
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import UserError
+from layerlab.adaptation import trial
 from layerlab.adaptation.bits import bits_per_byte
 from layerlab.adaptation.embedding import kept_of, resize
 from layerlab.adaptation.embedding_command import embed as command
@@ -114,6 +116,7 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
     folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(folders))
+    monkeypatch.setattr(trial, "sampled", partial(sampled, limit=5_000))
     called(folders, text=["law-zh"], tokenizer=str(folders / "model"))
     said = capsys.readouterr()
     assert "bits per byte, python-docs" in said.out and "law-zh is not here" in said.err
