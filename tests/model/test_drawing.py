@@ -3,8 +3,7 @@
 import functools
 import hashlib
 import json
-import subprocess
-import sys
+import os
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from layerlab.model.build import build
 from layerlab.model.drawing import draw, stream
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.inventory import variant
+from tests.forked import python
 from tests.model.exempt import bound
 from tests.model.small import SIZES, TIGHT, small, tokens
 
@@ -27,6 +27,7 @@ import json
 from layerlab.model.build import build
 from layerlab.variants.inventory import variants
 from tests.model.test_drawing import SIZES, digest
+print(hash("llama"))
 print(json.dumps({name: digest(build(name, **SIZES)) for name in variants()}))
 """
 
@@ -80,10 +81,12 @@ def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None
 
 
 def test_every_variant_is_the_same_in_a_fresh_process() -> None:
-    given = subprocess.run(
-        [sys.executable, "-c", DIGESTS], capture_output=True, text=True, timeout=300, check=True
-    )
-    theirs = json.loads(given.stdout.splitlines()[-1])
+    given = python("-c", DIGESTS)
+    assert given.returncode == 0, given.stderr
+    salt, found = given.stdout.splitlines()[-2:]
+    # Its server has an interpreter of its own, which no hash of this one is the same in.
+    assert int(salt) != hash("llama") or "PYTHONHASHSEED" in os.environ
+    theirs = json.loads(found)
     names = bound("drawing")
     assert {name: digest(fresh(name)) for name in names} == {name: theirs[name] for name in names}
 
