@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -27,6 +28,11 @@ import hypothesis
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+# To compile the tests, and layerlab in each child process, is half of what it takes to begin: what
+# is compiled is kept beside the sources (`make clean` removes it), whatever the shell prefers.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Timings never decide a test: a busy machine takes its time.
 hypothesis.settings.register_profile("house", deadline=None)
