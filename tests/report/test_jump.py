@@ -34,7 +34,7 @@ def settled(page: Any, target: str) -> float:
 
 
 def long_report() -> dict[str, Any]:
-    return sample(["a", "b", "c"], layers=4, heads=6, sequences=1)
+    return sample(["a", "b", "c"], layers=8, heads=12)
 
 
 @SIZES
