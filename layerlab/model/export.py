@@ -26,6 +26,9 @@ AUTO = {
     "AutoModelForCausalLM": f"{file_stem(MODELS)}.LabForCausalLM",
 }
 HEADER = "# {place}, as layerlab {version} wrote it beside the weights that it belongs to.\n"
+# transformers tells checkpoints apart by what is in the configuration's file, and takes the model
+# of the first one for all with the same: so the file has to differ wherever any other does.
+MARK = "\n# SHA-256 of all files of this code: {digest}\n"
 
 ERROR = '''"""Errors that a user can mend."""
 
@@ -115,6 +118,8 @@ def exported(config: Any) -> dict[str, bytes]:
         wanted += made.needs
     files = {name: _file(name, text) for name, text in texts.items()}
     files[inventory] = _file(inventory, _inventory(homes, files))
+    whole = b"".join(files[name] for name in sorted(files))
+    files[CONFIG] += MARK.format(digest=_digest(whole)).encode()
     return originals | {f"{file_stem(name)}.py": content for name, content in files.items()}
 
 
