@@ -89,9 +89,8 @@ def tasks_of(
     found: list[Any] = []
     for benchmark in benchmarks:
         try:
-            tasks = sitting.load_tasks(
-                sitting.TASKS, options.group(benchmark), options.changes(benchmark)
-            )
+            own = sitting.TASKS / benchmark.name  # of a folder every file is read
+            tasks = sitting.load_tasks(own, options.group(benchmark), options.changes(benchmark))
         except UserError as error:
             left_out.append(_left(benchmark, error))
             continue
