@@ -53,7 +53,7 @@ class Named(NamedTuple):
 def parsed(words: Sequence[str]) -> None:
     """The words are a command of layerlab with its options, and of a study that there is."""
     name, *rest = words[1:]
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands
     given = commands[name].make_context(name, rest).params
     if name == "study":
         assert given["every"] or given["name"] in studies(), words

@@ -270,6 +270,13 @@ def test_a_study_is_repeated_by_what_its_page_says(tmp_path: Path) -> None:
             Shell(tmp_path).type(line)
 
 
+def test_what_a_contributor_types_is_there(tmp_path: Path) -> None:
+    typed = [code for _, code in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))]
+    assert len(typed) == 1
+    for line in lines(typed[0]):
+        Shell(tmp_path).type(line)
+
+
 def test_no_entry_of_a_table_is_of_a_block_that_is_gone() -> None:
     for page, table in SMALLER.items():
         code = "".join(code for _, code in blocks(page))
