@@ -52,6 +52,7 @@ REPEATING = {
     "measures/test_dimension.py": [
         "effective_dimension_agrees_with_scikit_dimension",
         "effective_dimension_is_the_literal_minimum",
+        "stable_rank_agrees_with_weightwatcher_whose_spectral_norm_is_squared",
     ],
     "measures/test_feature.py": [
         "every_layer_is_that_of_scikit_learn_without_the_first_tokens",
@@ -94,6 +95,7 @@ REPEATING = {
     "training/test_control.py": [
         "the_condition_penalty_makes_the_condition_smaller",
         "the_spectral_penalty_makes_the_norm_smaller",
+        "two_processes_stay_alike",
     ],
 }
 WRONG = """

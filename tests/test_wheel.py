@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
-    pip("install", str(wheel), "--target", str(folder))
+    pip("install", str(wheel), "--no-compile", "--target", str(folder))
     return folder
 
 
