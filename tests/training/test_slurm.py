@@ -39,7 +39,15 @@ class Sudden(Heard):
 
 def jobs(word: str) -> list[psutil.Process]:
     """The processes that were started here whose command holds a word."""
-    return [one for one in psutil.Process().children(recursive=True) if word in one.cmdline()]
+    return [one for one in psutil.Process().children(recursive=True) if word in typed(one)]
+
+
+def typed(process: psutil.Process) -> list[str]:
+    """The words of its command; none of one that has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def preempt_local() -> None:
@@ -52,7 +60,7 @@ def preempt_local() -> None:
 
 
 def first_of(process: psutil.Process) -> bool:
-    return "first" in process.cmdline()[-1]
+    return "first" in " ".join(typed(process)[-1:])
 
 
 def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
