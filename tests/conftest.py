@@ -36,6 +36,7 @@ sys.dont_write_bytecode = False
 
 # Timings never decide a test: a busy machine takes its time.
 hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.register_profile("few", deadline=None, max_examples=10)
 hypothesis.settings.load_profile("house")
 
 ROOT = Path(__file__).resolve().parents[1]
