@@ -1,0 +1,115 @@
+"""The linear alternative of pangu23 trained: a shortcut of larger weight against two others.
+
+Predicted: the larger weight loses to the plain Llama by more than the margin, and keeps tokens
+apart.
+"""
+
+from layerlab.studies import twin
+from layerlab.studies.collapse_depth import DIMENSION, RESIDUAL
+from layerlab.studies.statistic import Interval, table
+from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.work import Work
+
+LARGER, AUGMENTED = "scaled-identity", "pangu-pi-no-siaf"
+ARMS = (twin.PLAIN, LARGER, AUGMENTED)
+# Nats per token, as in the comparison pangu-pretrain-twin.
+MARGIN = 0.02
+# Of the features: more than this part of them has to differ between tokens where it did not.
+APART = 0.02
+EFFECT = 1.05
+
+
+def run(work: Work) -> Outcome:
+    """Train, read, judge and draw."""
+    cases = [{"arm": arm, **work.options} for arm in ARMS]
+    found = work.gather(twin.readings, cases, batch=1)
+    parts = dict(zip(ARMS, found, strict=True))
+    return Outcome(
+        verdicts=(worse(parts), prevents(parts), wider(parts), augmented(parts)),
+        frames={"layers": table(list(twin.rows(parts)))},
+        pictures=tuple(twin.drawn(parts, column) for column in (RESIDUAL, DIMENSION)),
+        remarks=(
+            twin.ABOUT,
+            "The larger weight is 2, around attention; the source says of its own only that it is "
+            "large, and of the linear form that it is trained. The weight costs no parameters. "
+            "Before any training: scaled-identity.",
+        ),
+    )
+
+
+def more(parts: twin.Parts, ours: str, theirs: str) -> Interval:
+    """How many nats per token one arm loses more than the other."""
+    return twin.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
+
+
+def worse(parts: twin.Parts) -> Verdict:
+    """Whether the larger weight hurts."""
+    found = more(parts, LARGER, twin.PLAIN)
+    losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
+    return Verdict(
+        claim=STUDY.claim,
+        word=twin.judged(found, MARGIN),
+        number=found.value,
+        said=f"it loses {found} nats per token more than the plain Llama "
+        f"({len(parts[LARGER]['nats'])} seeds); more than {MARGIN:g} was asked for. Loss in nats: "
+        f"{losses}",
+    )
+
+
+def prevents(parts: twin.Parts) -> Verdict:
+    """Whether tokens stay apart."""
+    last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
+    found = twin.over_seeds(last[LARGER], last[twin.PLAIN])
+    told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
+    return Verdict(
+        claim="Trained, too, the larger weight keeps tokens further apart.",
+        word=twin.judged(found, APART),
+        number=found.value,
+        said=f"behind the last layer {found} more of the features differs between tokens than in "
+        f"the plain Llama; more than {APART:g} was asked for. Shares: {told}",
+        source="pangu23, section 4.1",
+    )
+
+
+def wider(parts: twin.Parts) -> Verdict:
+    """Whether features use more directions."""
+    means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
+    found = twin.ratio(means[LARGER], means[twin.PLAIN])
+    other = twin.ratio(means[AUGMENTED], means[twin.PLAIN])
+    return Verdict(
+        claim="The effective dimension of its features is larger, in the mean over layers.",
+        word=twin.judged(found, EFFECT),
+        number=found.value,
+        said=f"d(0.8) is {found} times that of the plain Llama, and {other} times with the "
+        f"augmented shortcut; above {EFFECT:g} was asked for",
+        source="Own, on pangu23, section 4.1",
+    )
+
+
+def augmented(parts: twin.Parts) -> Verdict:
+    """Whether the nonlinear shortcut is the better remedy."""
+    found = more(parts, LARGER, AUGMENTED)
+    return Verdict(
+        claim="The augmented shortcut, which is nonlinear, trains better than the larger weight.",
+        word=twin.judged(found, MARGIN),
+        number=found.value,
+        said=f"the larger weight loses {found} nats per token more; more than {MARGIN:g} was asked "
+        "for",
+        source="pangu23, section 4.1",
+    )
+
+
+STUDY = Study(
+    name="scaled-identity-trained",
+    title="A shortcut of larger weight, trained",
+    source="pangu23, section 4.1",
+    claim="An identity shortcut of larger weight trains worse than the plain one.",
+    cost="8 minutes",
+    draws=3,
+    unit="seeds of training",
+    run=run,
+    fast=twin.FAST,
+    options=twin.SIZES,
+    domains=twin.DOMAINS,
+)
+STUDIES = (STUDY,)
