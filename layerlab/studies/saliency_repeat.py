@@ -1,0 +1,307 @@
+"""The saliency case of pangu23 over many texts: a name comes back, and what does its end hang on?
+
+Predicted: the built-in models look back at the name; twins as small as these do not tell apart.
+"""
+
+from collections.abc import Mapping
+from itertools import product
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.domain import Domain
+from layerlab.studies import twin
+from layerlab.studies.excerpt import patient
+from layerlab.studies.picture import Curve, Gap, curves, gaps
+from layerlab.studies.statistic import Interval, resampled, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.work import Arrays, Draw, Work
+
+if TYPE_CHECKING:
+    from layerlab.measures.prompt import Prompt
+    from layerlab.measures.subject import Subject
+
+# All cut into several tokens by the tokenizer of these models, as "che|ster" is.
+NAMES = (
+    *("Harriet", "Ottoline", "Winifred", "Barnaby", "Leopold", "Rosalind"),
+    *("Thaddeus", "Geraldine", "Cuthbert", "Philippa", "Augustin", "Marigold"),
+)
+STORIES = (
+    "The lamp was kept by {name}. At dusk {name} lit it, and at dawn they thanked {name}",
+    "We wrote to {name} twice. No word came from {name}, so we rang the house of {name}",
+    "The key is with {name}. Ask {name} for it, and give it back to {name}",
+    "A parcel came for {name}. Nobody here was called {name}. It was sent on to {name}",
+    "First sang {name}, then the choir, and then {name} again: the prize went to {name}",
+    "The goat of {name} ate the hat that {name} had bought. How they laughed at {name}",
+)
+FULL, PLAIN = "pangu-pi", twin.PLAIN
+MODELS = builtin.NAMES
+# A tenth more or less is what a reader of the heat map would not see.
+EFFECT = 1.1
+# Nats of the logarithm of a probability.
+SURER = 0.1
+# Of the mean cosine between tokens.
+ISOTROPY = 0.02
+LIFT, SURE, RIGHT, COSINE = range(4)
+QUANTITIES = ("lift", "log probability", "right", "cosine")
+_ALONE = Lock()
+
+
+def texts(draw: Draw) -> list[tuple[str, str]]:
+    """Texts that end in a name, with the name; no two are alike."""
+    every = list(product(STORIES, NAMES))
+    chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
+    return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
+
+
+def case(subject: "Subject", text: str, name: str) -> tuple["Prompt", list[int], int]:
+    """What is asked, where the name stood before, and where it begins for the last time."""
+    from layerlab.measures.prompt import Prompt
+
+    tokenizer: Any = subject.tokenizer
+    ids, word = (
+        tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
+        for one in (text, f" {name}")
+    )
+    last = len(ids) - len(word)
+    assert ids[last:] == word, f"{name} is cut otherwise in its text"
+    starts = [at for at in range(last) if ids[at : at + len(word)] == word]
+    places = [at + step for at in starts for step in range(len(word))]
+    asked = Prompt(tokens=torch.tensor(ids[:-1]), position=len(ids) - 2, target=(ids[-1],))
+    return asked, places, last
+
+
+def looked(subject: "Subject", text: str, name: str) -> tuple[Tensor, Tensor]:
+    """The quantities of one text, and the share of every token before the last name."""
+    from layerlab.measures.saliency import saliency
+
+    asked, places, last = case(subject, text, name)
+    with _ALONE:
+        found = saliency(subject, asked, bins=1)
+    # Behind the last block nothing but the token itself has a gradient.
+    layers = [found.layers[layer].scores for layer in sorted(found.layers)]
+    shares = torch.stack([one["l1"][:last] / one["l1"][:last].sum() for one in layers[:-1]]).mean(0)
+    cosine = torch.stack([one["cosine"] for one in layers[1:]]).mean()
+    chances = found.logits.double().log_softmax(0)
+    lift = shares[places].sum() * last / len(places)
+    right = (chances.argmax() == asked.target[0]).double()
+    quantities = torch.stack([lift, chances[asked.target[0]], right, cosine])
+    padded = torch.full((twin.CONTEXT,), torch.nan, dtype=torch.float64)
+    padded[:last] = shares
+    return quantities, padded
+
+
+def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch of texts: a built-in model."""
+    return _read(patient(name), draw)
+
+
+def trained(draw: Draw, arm: str, seed: int, **sizes: int) -> dict[str, Tensor]:
+    """One batch of texts: a twin."""
+    return _read(twin.taught(arm, seed, **sizes).subject, draw)
+
+
+def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
+    found = [looked(subject, *one) for one in texts(draw)]
+    return {
+        "quantities": torch.stack([quantities for quantities, _ in found]),
+        "shares": torch.stack([shares for _, shares in found]),
+    }
+
+
+def run(work: Work) -> Outcome:
+    """Train, ask, judge and draw."""
+    sizes = dict(work.options)
+    seeds = range(1, sizes.pop("seeds") + 1)
+    cases = [{"arm": arm, "seed": seed, **sizes} for arm in (FULL, PLAIN) for seed in seeds]
+    # One batch, so that every model reads the same texts, each of them once.
+    models = work.gather(ours, [{"name": name} for name in MODELS], batch=work.draws)
+    twins = work.gather(trained, cases, batch=work.draws)
+    parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
+    names = [f"{one['arm']}, twin {one['seed']}" for one in cases]
+    parts |= dict(zip(names, twins, strict=True))
+    pairs = [
+        np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
+        for at in range(len(seeds))
+    ]
+    return Outcome(
+        verdicts=(
+            looks(pairs, work.seed),
+            surer(pairs, work.seed),
+            isotropic(pairs, work.seed),
+            back(dict(zip(MODELS, models, strict=True)), work.seed),
+        ),
+        frames={"models": table(_rows(parts, work.seed))},
+        pictures=(drawn(parts, work.seed), pictured(parts)),
+        remarks=(
+            "A name comes three times; all of its last coming but the end is given, and the end is "
+            "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
+            "the mean over layers, that falls on the tokens of its first two comings, over their "
+            "share of the tokens: at 1 they are looked at as any other. What has come of the last "
+            "name is left out. Tokens that are near weigh more than others in any model, and the "
+            "name is not near.",
+            f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
+            f"{len(NAMES)} names, {len(seeds)} pairs of twins read them all, and a word is said "
+            "where every pair says it. Intervals are over texts.",
+            twin.ABOUT.removesuffix(" Intervals are Student's over the seeds, paired."),
+        ),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def _quotient(pair: np.ndarray) -> float:
+    upper, lower = pair.mean(0)
+    return float(upper / lower)
+
+
+def agreed(found: list[Interval], asked: float) -> Word:
+    """What all pairs of twins say."""
+    words = {twin.judged(one, asked) for one in found}
+    return words.pop() if len(words) == 1 else "not decided"
+
+
+def _told(found: list[Interval]) -> str:
+    return ", ".join(f"{one}" for one in found)
+
+
+def _right(pairs: list[np.ndarray]) -> str:
+    shares = [float(np.mean([pair[:, side, RIGHT] for pair in pairs])) for side in (0, 1)]
+    return (
+        f"the likeliest end is the right one in {shares[0]:.0%} of the texts, and {shares[1]:.0%}"
+    )
+
+
+def looks(pairs: list[np.ndarray], seed: int) -> Verdict:
+    """Whether the name is looked at more."""
+    found = [resampled(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
+    lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
+    return Verdict(
+        claim=STUDY.claim,
+        word=agreed(found, EFFECT),
+        number=float(np.mean([one.value for one in found])),
+        said=f"the name has {_told(found)} times the lift that it has in the twin without both "
+        f"modules, pair by pair; above {EFFECT:g} was asked for. Lift: {lifts[0]:.2f} against "
+        f"{lifts[1]:.2f}",
+    )
+
+
+def surer(pairs: list[np.ndarray], seed: int) -> Verdict:
+    """Whether the name is predicted better."""
+    found = [resampled(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
+    return Verdict(
+        claim="With both modules the model is right about the name where without them it is wrong: "
+        "the name gets a larger probability.",
+        word=agreed(found, SURER),
+        number=float(np.mean([one.value for one in found])),
+        said=f"its logarithm is larger by {_told(found)} nats, pair by pair; above {SURER:g} was "
+        f"asked for. With modules {_right(pairs)} without them",
+        source="pangu23, section 5.2, Figure 6",
+    )
+
+
+def isotropic(pairs: list[np.ndarray], seed: int) -> Verdict:
+    """Whether features point in more directions."""
+    found = [resampled(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
+    cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
+    return Verdict(
+        claim="The features of PanGu-pi are more isotropic.",
+        word=agreed(found, ISOTROPY),
+        number=float(np.mean([one.value for one in found])),
+        said=f"the mean cosine between tokens is smaller by {_told(found)}, pair by pair; above "
+        f"{ISOTROPY:g} was asked for. Cosine: {cosines[0]:.3f} against {cosines[1]:.3f}",
+        source="pangu23, section 5.2, Figure 5",
+    )
+
+
+def back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """Whether models that were trained longer look back at all."""
+    found = {
+        name: resampled(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+    }
+    words = {twin.judged(one, EFFECT) for one in found.values()}
+    word: Word = "fails" if "fails" in words else "not decided" if len(words) > 1 else words.pop()
+    told = ", ".join(f"{one} in {name}" for name, one in found.items())
+    return Verdict(
+        claim="A trained model looks back at a name that is due again.",
+        word=word,
+        number=min(one.value for one in found.values()),
+        said=f"the lift of its earlier comings is {told}; above {EFFECT:g} was asked for in each",
+        source="Own, on pangu23, section 5.2",
+    )
+
+
+def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
+    found = []
+    for name, part in parts.items():
+        for column, quantity in enumerate(QUANTITIES):
+            one = resampled(part["quantities"][:, column], _mean, seed)
+            found.append(
+                {
+                    "model": name,
+                    "quantity": quantity,
+                    "mean": one.value,
+                    "low": one.low,
+                    "high": one.high,
+                    "texts": len(part["quantities"]),
+                }
+            )
+    return found
+
+
+def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
+    """The lift in every model, over texts."""
+    found = {
+        name: resampled(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+    }
+    return gaps(
+        "lift",
+        "How much the earlier comings of a name are looked at (mean of texts, 95 % interval)",
+        [
+            Gap(name=name, middle=one.value, low=one.low, high=one.high)
+            for name, one in found.items()
+        ],
+        x="saliency of a token of the name, over that of any token",
+    )
+
+
+def pictured(parts: Mapping[str, Arrays]) -> Picture:
+    """One text, token by token, in all models."""
+    lines = []
+    for kind, (name, part) in enumerate(parts.items()):
+        shares = part["shares"][0]
+        shares = shares[np.isfinite(shares)]
+        if not name.endswith(tuple("23456789")):
+            places = list(range(len(shares)))
+            lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
+    return curves(
+        "case",
+        "The first text, token by token, in every model and the first pair of twins",
+        lines,
+        x="token",
+        y="share of the saliency, mean over layers",
+        log="",
+    )
+
+
+STUDY = Study(
+    name="saliency-repeat",
+    title="What the end of a repeated name hangs on",
+    source="pangu23, section 5.2, Figure 6",
+    claim="Asked for a name that came before, PanGu-pi looks at it more than a model without its "
+    "two modules does.",
+    cost="5 minutes",
+    draws=48,
+    unit="texts",
+    run=run,
+    fast={"draws": 8, **twin.FAST, "seeds": 2},
+    options={**twin.SIZES, "seeds": 3},
+    domains={**twin.DOMAINS, "seeds": Domain(kind=int, least=1, most=9)},
+)
+STUDIES = (STUDY,)
