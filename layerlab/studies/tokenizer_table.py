@@ -124,9 +124,8 @@ def run(work: Work) -> Outcome:
         remarks=(
             f"General vocabularies are byte-pair encodings of Python's documentation; the domain "
             f"is Python's code: {', '.join(LEARNED)} are learned from, and {len(READ)} other files "
-            "counted, up to "
-            f"{work.options['characters']:,} characters of each. Sizes stand to each other as PanGu, YunShan and Baichuan2 do. Intervals are "
-            "over those files.",
+            f"counted, up to {work.options['characters']:,} characters of each. Sizes stand to "
+            "each other as PanGu, YunShan and Baichuan2 do. Intervals are over those files.",
             *remarks,
         ),
     )
@@ -157,12 +156,13 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
         {"tokenizer": one.tokenizer, "entries": one.entries, "rate": one.rate, "of": "JEC-QA"}
         for one in found
     ]
-    printed = {row.tokenizer.lower(): row.rate for row in published.TABLE}
+    printed = {name.lower(): rate for name, rate in rates().items()}
     told = [
-        f"{one.tokenizer} takes {one.rate:.3f} tokens per character of JEC-QA, and "
-        f"{printed[one.tokenizer]:.3f} are printed: the unit of the table is that one."
+        f"{one.tokenizer} takes {one.rate:.3f} tokens per character of the JEC-QA in AGIEval, "
+        f"where {printed[one.tokenizer]:.3f} is printed: {one.rate / printed[one.tokenizer]:.3f} "
+        "of it. The unit that is not stated may be this one; the texts are not quite the same."
         for one in found
-        if one.tokenizer in printed and abs(one.rate / printed[one.tokenizer] - 1) < PAR
+        if one.tokenizer in printed
     ]
     return rows, told + [f"Not read: {', '.join(left)}."] * bool(left)
 

@@ -1,0 +1,122 @@
+"""A name that comes back: where it stands, what a model's gradient says, and the words for it."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies import saliency_repeat
+from layerlab.studies.excerpt import patient
+from layerlab.studies.saliency_repeat import (
+    COSINE,
+    LIFT,
+    NAMES,
+    RIGHT,
+    STORIES,
+    SURE,
+    agreed,
+    back,
+    case,
+    isotropic,
+    looked,
+    looks,
+    surer,
+    texts,
+)
+from layerlab.studies.statistic import Interval
+from layerlab.studies.work import Draw
+
+
+def draw(count):
+    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("story", "name"), list(product(STORIES, NAMES[:4])))
+def test_a_name_comes_three_times_and_its_end_is_asked_about(story, name):
+    subject = patient("llama")
+    asked, places, last = case(subject, story.format(name=name), name)
+    word = subject.tokenizer(f" {name}")["input_ids"]
+    assert len(word) > 1 and places == sorted(places) and len(places) == 2 * len(word)
+    ids = asked.tokens.tolist()
+    assert ids[last:] == word[:-1] and asked.target == (word[-1],)
+    assert [ids[place] for place in places] == 2 * word and max(places) < last
+    assert asked.position == len(ids) - 1
+
+
+def test_every_name_is_cut():
+    tokenizer = patient("llama").tokenizer
+    assert min(len(tokenizer(f" {name}")["input_ids"]) for name in NAMES) > 1
+
+
+def test_texts_are_all_different_and_known_by_their_seed():
+    every = texts(draw(len(STORIES) * len(NAMES)))
+    assert len(set(every)) == len(STORIES) * len(NAMES)
+    assert texts(draw(5)) == texts(draw(5)) == every[:5]
+    assert all(text.endswith(f" {name}") and text.count(name) == 3 for text, name in every)
+
+
+def test_shares_are_those_of_the_tokens_before_the_last_name():
+    subject = patient("pre-norm")
+    ((text, name),) = texts(draw(1))
+    quantities, shares = looked(subject, text, name)
+    _, places, last = case(subject, text, name)
+    kept = shares[: int(shares.isfinite().sum())]
+    assert len(kept) == last and kept.sum().item() == pytest.approx(1)
+    lift = kept[places].mean() / kept.mean()
+    assert quantities[LIFT].item() == pytest.approx(lift.item())
+    assert quantities[SURE] < 0 and quantities[RIGHT] in (0, 1) and -1 <= quantities[COSINE] <= 1
+
+
+def test_a_gradient_on_all_tokens_alike_has_a_lift_of_one(monkeypatch):
+    subject = patient("llama")
+    ((text, name),) = texts(draw(1))
+
+    layer = SimpleNamespace(scores={"l1": torch.full((128,), 3.0), "cosine": torch.zeros(128)})
+    found = SimpleNamespace(layers={0: layer, 1: layer}, logits=torch.zeros(512))
+    monkeypatch.setattr("layerlab.measures.saliency.saliency", lambda *given, **options: found)
+    quantities, _ = looked(subject, text, name)
+    assert quantities[LIFT].item() == pytest.approx(1)
+    assert quantities[SURE].item() == pytest.approx(-np.log(512))
+
+
+def planted(lift, sure, cosine):
+    """Two pairs of twins that read ten texts: what the first has more."""
+    pair = np.ones((10, 2, 4)) + np.random.default_rng(0).normal(0, 1e-3, (10, 2, 4))
+    pair[:, 0, LIFT] *= lift
+    pair[:, 0, SURE] += sure
+    pair[:, 0, COSINE] -= cosine
+    return [pair, pair.copy()]
+
+
+def test_words_follow_the_numbers():
+    judges = (looks, surer, isotropic)
+    assert [judge(planted(1.5, 0.5, 0.1), 0).word for judge in judges] == ["holds"] * 3
+    assert [judge(planted(1, 0, 0), 0).word for judge in judges] == ["fails"] * 3
+    high, low = planted(1.5, 0.5, 0.1)[0], planted(1, 0, 0)[0]
+    assert [judge([high, low], 0).word for judge in judges] == ["not decided"] * 3
+
+
+def test_all_pairs_have_to_agree():
+    above, below, across = Interval(2, 1.5, 3), Interval(0, -1, 0.5), Interval(1, 0, 2)
+    assert agreed([above, above], 1) == "holds" and agreed([below, below], 1) == "fails"
+    assert agreed([above, across], 1) == agreed([above, below], 1) == "not decided"
+
+
+def test_one_model_that_does_not_look_back_is_enough():
+    def part(lift):
+        values = np.full((10, 4), lift) + np.random.default_rng(0).normal(0, 1e-3, (10, 4))
+        return {"quantities": values}
+
+    assert back({"one": part(2.0), "other": part(3.0)}, 0).word == "holds"
+    found = back({"one": part(2.0), "other": part(0.5)}, 0)
+    assert found.word == "fails" and found.number == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_first_pair_of_twins_is_pictured():
+    part = {"shares": np.array([[0.25, 0.75, np.nan]])}
+    named = {"llama": part, "pangu-pi, twin 1": part, "pangu-pi, twin 2": part}
+    found = saliency_repeat.pictured(named)
+    assert [one["name"] for one in found.data] == ["llama", "pangu-pi, twin 1"]
+    assert found.data[0]["y"] == [0.25, 0.75]
