@@ -220,19 +220,20 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
 def test_a_damaged_kernel_is_built_anew_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    kept = kernel().path
+    assert kept is not None
+    whole = kept.read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    whole = kernel().path
-    assert whole is not None
     built = []
 
     def compile(target: Path) -> None:
         built.append(target)
-        target.write_bytes(whole.read_bytes())
+        target.write_bytes(whole)
 
     monkeypatch.setattr(home, "_compile", compile)
     first = home._obtained().path
     assert first is not None
-    for damaged in (whole.read_bytes()[:9000], b""):
+    for damaged in (whole[:9000], b""):
         # Under a new inode: the mapped one belongs to this process.
         first.unlink()
         first.write_bytes(damaged)

@@ -21,7 +21,7 @@ def settled(page: Any, target: str) -> float:
         """async ([id, low, high]) => {
             const heading = document.querySelector(`#${id} :is(h1, h2), #${id} > summary`);
             let last = null;
-            for (let same = 0, n = 0; same < 5 && n < 100; n++) {
+            for (let same = 0, n = 0; same < 5 && n < 600; n++) {
                 const top = heading.getBoundingClientRect().top;
                 same = top === last && low <= top && top <= high ? same + 1 : 0;
                 last = top;
