@@ -31,15 +31,13 @@ EFFECT = 1.05
 
 def run(work: Work) -> Outcome:
     """Train, read, judge and draw."""
-    cases = [{"arm": arm, **work.options} for arm in ARMS]
-    found = work.gather(twin.readings, cases, batch=1)
-    parts = dict(zip(ARMS, found, strict=True))
+    parts, remarks = twin.gathered(work, ARMS)
     return Outcome(
         verdicts=(ordered(parts), without_shortcut(parts), every_layer(parts), most(parts)),
         frames={"layers": table(list(twin.rows(parts)))},
         pictures=(twin.drawn(parts, DIMENSION),),
         remarks=(
-            twin.ABOUT,
+            *remarks,
             "The dimension is d(0.8) of 16 held-out passages together, the first token of each "
             "left out; means are over all layers behind a block. The source shows 29 layers of "
             "4096 and 1.6 trillion tokens; a 32nd of the width is 128 there and "
@@ -130,12 +128,12 @@ STUDY = Study(
     source="pangu23, section 5.2, Figure 4",
     claim="Trained, the effective dimension of PanGu-pi is the largest, that without one of its "
     "modules is smaller, and that of the plain Llama the smallest.",
-    cost="10 minutes",
+    cost="6 minutes",
     draws=3,
     unit="seeds of training",
     run=run,
-    fast=twin.FAST,
     options=twin.SIZES,
     domains=twin.DOMAINS,
+    inputs=twin.readings,
 )
 STUDIES = (STUDY,)

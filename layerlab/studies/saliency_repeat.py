@@ -147,7 +147,7 @@ def run(work: Work) -> Outcome:
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
             f"{len(NAMES)} names, {len(seeds)} pairs of twins read them all, and a word is said "
             "where every pair says it. Intervals are over texts.",
-            twin.ABOUT.removesuffix(" Intervals are Student's over the seeds, paired."),
+            twin.ABOUT,
         ),
     )
 

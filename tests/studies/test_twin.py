@@ -1,14 +1,17 @@
 """Twins for studies: what is equal between arms, and what their differences are said to be."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from layerlab.studies import twin
 from layerlab.studies.statistic import Interval
-from layerlab.studies.work import Draw
+from layerlab.studies.work import Work
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
+ARMS = (twin.PLAIN, "pangu-pi")
 
 
 def test_a_seed_gives_the_same_twin_and_another_seed_another():
@@ -29,12 +32,65 @@ def test_arms_start_alike_and_have_as_many_parameters():
     assert plain.nats == pytest.approx(both.nats, rel=0.01)
 
 
-def test_readings_have_a_row_for_every_seed():
-    draw = Draw(count=2, generator=torch.Generator().manual_seed(0))
-    found = twin.readings(draw, twin.PLAIN, **SIZES)
-    assert found["nats"].shape == (2,) and found["layers"].shape == (2, 2, 2)
-    assert found["nats"].unique().numel() == 2
-    assert ((found["layers"] > 0) & (found["layers"] <= 1)).all()
+def work(runs, **changes):
+    settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
+    return Work(study="tiny", runs=runs, **{**settings, **changes})
+
+
+def test_every_seed_of_every_arm_is_read_and_kept(tmp_path):
+    parts, remarks = twin.gathered(work(tmp_path), ARMS)
+    assert [*parts] == [*ARMS] and remarks == (twin.ABOUT, twin.PAIRED)
+    for part in parts.values():
+        assert part["nats"].shape == (2,) and part["layers"].shape == (2, 2, 2)
+        assert ((part["layers"] > 0) & (part["layers"] <= 1)).all()
+        assert len(set(part["nats"].tolist())) == 2
+    assert len([*(tmp_path / twin.RUNS).iterdir()]) == 4
+    assert len([*twin.rows(parts)]) == 2 * 2 * 2
+
+
+def test_what_lies_there_is_not_trained_again(tmp_path, monkeypatch):
+    first = work(tmp_path)
+    before, _ = twin.gathered(first, ARMS)
+    known = twin.readings(tmp_path)
+    monkeypatch.setattr(twin, "taught", None)
+    for fast in (False, True):
+        again = work(tmp_path, fast=fast)
+        after, remarks = twin.gathered(again, ARMS)
+        assert all((after[arm]["layers"] == before[arm]["layers"]).all() for arm in ARMS)
+        assert (first.kept, again.kept, again.done) == (0, 4, 4)
+        assert remarks[2:] == ("Of 4 models 4 had been trained before, and are read.",)
+    assert twin.readings(tmp_path) == known
+
+
+def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_path):
+    twin.gathered(work(tmp_path), ARMS)
+    for file in (tmp_path / twin.RUNS).iterdir():
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({**content, "nats": 7.0, "text": "of another Python"}))
+    judged, _ = twin.gathered(work(tmp_path, fast=True), ARMS)
+    assert (judged["pangu-pi"]["nats"] == 7).all()
+    trained, _ = twin.gathered(work(tmp_path), ARMS)
+    assert (trained["pangu-pi"]["nats"] != 7).all()
+
+
+def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
+    monkeypatch.setattr(twin, "FAST", {**SIZES, "updates": 1})
+    parts, remarks = twin.gathered(work(tmp_path, fast=True), ARMS)
+    assert parts["pangu-pi"]["nats"].shape == (2,) and [*tmp_path.iterdir()] == []
+    assert remarks[2:] == (
+        "No runs were at hand: layers 1, width 16, updates 1 stand in for them.",
+    )
+
+
+def test_another_recipe_another_seed_and_another_arm_are_other_files(tmp_path):
+    files = {
+        twin.place(tmp_path, arm, seed, **{**SIZES, "updates": updates})
+        for arm in ARMS
+        for seed in twin.seeds_of(work(tmp_path))
+        for updates in (1, 2)
+    }
+    assert len(files) == 8
+    assert twin.seeds_of(work(tmp_path, seed=1)) != twin.seeds_of(work(tmp_path))
 
 
 def test_intervals_are_students():
