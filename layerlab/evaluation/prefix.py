@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from layerlab.training.fault import is_out_of_memory
+
 # A shorter beginning is not worth a pass of its own.
 WORTH = 16
 # How far logits through the cache may be from those without, as a share of the largest: the
@@ -27,17 +29,19 @@ class Forward:
         passed: that went through the model.
 
     Args:
-        model: any causal language model; one whose cache is not of keys and values alone, or whose
-            logits through the cache differ, is run without.
+        model: any causal language model; one without a cache, as those with a recurrent state, one
+            whose cache is not of keys and values alone, or whose logits through the cache differ,
+            is run without.
         share: whether to try the cache at all.
     """
 
     def __init__(self, model: PreTrainedModel, *, share: bool = True) -> None:
         self.model = model
-        self.share = share
+        takes = inspect.signature(model.forward).parameters
+        self.share = share and "past_key_values" in takes
         self.tokens = 0
         self.passed = 0
-        self._narrows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._narrows = "logits_to_keep" in takes
         self._proven = False
 
     def __call__(self, ids: Tensor, need: int) -> Tensor:
@@ -74,23 +78,28 @@ class Forward:
 
     def _shared(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
         """Logits with the first `prefix` tokens run once; None where the model's cache forbids."""
-        cache: Any = DynamicCache(config=self.model.config)
-        options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
         try:
-            cache = self.model(
-                input_ids=ids[:1, :prefix], past_key_values=cache, use_cache=True, **options
-            ).past_key_values
-        except (TypeError, ValueError):
-            cache = None  # no such argument, or not for this model
+            cache = self._begun(ids[:1, :prefix])
+            if cache is not None:
+                cache.batch_repeat_interleave(len(ids))
+                keep = ids.shape[1] - first
+                return self._run(ids[:, prefix:], keep, past_key_values=cache, use_cache=True)
+        except Exception as error:  # of a cache of any family; the plain pass raises all others
+            if is_out_of_memory(error):
+                raise
+        self.share = False
+        return None
+
+    def _begun(self, ids: Tensor) -> DynamicCache | None:
+        """Keys and values of a beginning; None where the model keeps something else, or nothing."""
+        options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
+        empty = DynamicCache(config=self.model.config)
+        found = self.model(input_ids=ids, past_key_values=empty, use_cache=True, **options)
+        cache = getattr(found, "past_key_values", None)
         plain = type(cache) is DynamicCache and all(
             type(layer).__name__ == "DynamicLayer" for layer in cache.layers
         )
-        if not plain:
-            self.share = False
-            return None
-        cache.batch_repeat_interleave(len(ids))
-        keep = ids.shape[1] - first
-        return self._run(ids[:, prefix:], keep, past_key_values=cache, use_cache=True)
+        return cache if plain and cache.get_seq_length() == ids.shape[1] else None
 
     def _prove(self, found: Tensor, whole: Tensor) -> None:
         """Go on with the cache only if it gave the same logits once."""

@@ -4,10 +4,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    JambaConfig,
+    MambaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    RecurrentGemmaConfig,
+    RwkvConfig,
+)
 
 import layerlab
 from layerlab.evaluation.prefix import WORTH, Forward
+from layerlab.measures.checkpoint import quiet
 from tests.evaluation.candidate import candidate
 
 # float32, a few hundred terms: thousands of roundings of 6e-8 at the very most.
@@ -81,6 +90,67 @@ def test_a_cache_that_gives_other_logits_is_not_used(
     agree(forward, batch([40, 40], 30), [40, 40], 1)
     assert not forward.share
     agree(forward, batch([40, 40], 30), [40, 40], 1)
+
+
+STATES = [
+    MambaConfig(vocab_size=300, hidden_size=16, state_size=4, num_hidden_layers=2),
+    RwkvConfig(vocab_size=300, hidden_size=16, num_hidden_layers=2, context_length=64),
+    RecurrentGemmaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        lru_width=16,
+        attention_window_size=64,
+    ),
+    JambaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        use_mamba_kernels=False,
+    ),
+]
+
+
+@pytest.mark.parametrize("config", STATES, ids=lambda config: config.model_type)
+def test_a_model_with_a_recurrent_state_is_run_plainly(config: PreTrainedConfig) -> None:
+    with quiet():
+        torch.manual_seed(0)
+        forward = Forward(AutoModelForCausalLM.from_config(config).eval())
+        for _ in range(2):
+            agree(forward, batch([50, 48, 44], 30), [50, 48, 44], 2)
+    assert not forward.share and forward.passed == forward.tokens
+
+
+@pytest.mark.parametrize("fault", [AttributeError, NotImplementedError, IndexError, RuntimeError])
+def test_a_cache_that_cannot_be_repeated_is_not_used(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, fault: type[Exception]
+) -> None:
+    def refuse(*given: object) -> None:
+        raise fault("not for this cache")
+
+    monkeypatch.setattr("transformers.DynamicCache.batch_repeat_interleave", refuse)
+    forward = Forward(model)
+    agree(forward, batch([40, 40], 30), [40, 40], 1)
+    assert not forward.share
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_cache(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("transformers.DynamicCache.batch_repeat_interleave", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        Forward(model)(batch([40, 40], 30), 1)
 
 
 def test_a_short_beginning_is_not_worth_it(model: PreTrainedModel) -> None:
