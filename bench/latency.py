@@ -1,6 +1,7 @@
 """Time per token of PanGu-pi beside Llama under three accountings: `python bench/latency.py`.
 
-At a twin of the source's 7B shape, its 29 and 32 layers at a smaller width, with weights at random.
+At a twin of the source's 7B shape, with weights at random: its 29 and 32 layers at a smaller width,
+and vocabularies scaled with the width, so that the head keeps its share of the weights.
 One thread by default, whose processor time others do not lengthen. The source's own times stand in
 the tables, labelled as published. A prediction counts the weights that a token reads; the target is
 a median within 0.05 of it. At widths below about 1024 the calls of many small operations take

@@ -125,6 +125,7 @@ class Latency:
                 "about": pair.about,
                 "note": pair.note,
                 "predicted": pair.predicted,
+                "off_percent": pair.off,
                 "published": published(pair.shape),
             },
             "verdict": None if verdict is None else vars(verdict),
