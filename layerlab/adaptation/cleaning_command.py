@@ -54,7 +54,11 @@ def clean(
 def contamination(
     source: Annotated[str, typer.Argument(help="Training text: a file, a folder or hf:NAME.")],
     benchmark: Annotated[
-        list[Path], typer.Option(metavar="DIR", help="Questions: a folder or a file; repeatable.")
+        list[str],
+        typer.Option(
+            metavar="DIR",
+            help="Questions: a folder or a file, also by its place in the data folder; repeatable.",
+        ),
     ],
     field: Field = "text",
     most: Annotated[int, typer.Option(help="Questions that are listed.")] = 20,
@@ -65,6 +69,7 @@ def contamination(
 ) -> None:
     """Look for the questions of benchmarks in training text."""
     from layerlab.adaptation.contamination import contamination as search
+    from layerlab.adaptation.plan import located
     from layerlab.adaptation.question import questions
     from layerlab.disk import write_file
     from layerlab.terminal import printable
@@ -72,7 +77,8 @@ def contamination(
     from layerlab.training.source import opened
 
     text = opened(Source(text=source, field=field))
-    asked = (one for place in benchmark for one in questions(place))
+    places = [located(name) for name in benchmark]
+    asked = (one for place in places for one in questions(place))
     found = search(text.pieces(), asked)
     if out is not None:
         write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")

@@ -61,7 +61,7 @@ class Count:
     """What was found of one benchmark.
 
     Attributes:
-        questions: that were given.
+        questions: that were given; those of the same text are one.
         short: with too few units to tell.
         touched: that share a run with training text.
         held: of which at least 80 % is there.
@@ -118,7 +118,8 @@ class Index:
     """The runs of all questions, and which of them have been met.
 
     A run is 13 units: words of scripts with spaces, single characters of Chinese and Japanese. A
-    question of 8 to 12 units is one run of its own; a shorter one cannot be told.
+    question of 8 to 12 units is one run of its own; a shorter one cannot be told. The same text in one
+    benchmark is one question: LawBench's folder holds each with an example before it and without.
 
     Source: brown20, appendix C (13-grams of words in lower case without punctuation; 8 to 13 for
         short ones; runs that many share are ignored).
@@ -136,7 +137,8 @@ class Index:
                 "shared by chance"
             )
         self.size = size
-        self.questions = [(one.benchmark, one.id, units(one.text)) for one in questions]
+        distinct = {(one.benchmark, one.text): one for one in questions}
+        self.questions = [(one.benchmark, one.id, units(one.text)) for one in distinct.values()]
         if not self.questions:
             raise UserError(
                 "there is no question to look for; give benchmarks with at least one question"

@@ -73,5 +73,23 @@ def test_questions_are_looked_for_as_typed(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "found.json").read_text())
     assert kept == json.loads(typed("contamination", *words, "--json"))
     assert kept["benchmarks"]["1-2"]["held"] == 1
-    with pytest.raises(UserError, match="there is no benchmark"):
+    with pytest.raises(
+        UserError, match="there is no file or folder .*, nor is it in the data folder"
+    ):
         typed("contamination", tmp_path / "text.txt", "--benchmark", tmp_path / "none")
+
+
+def test_a_benchmark_is_found_by_its_place_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `clean.benchmarks` of a recipe takes it."""
+    asked = " ".join(f"word{number}" for number in range(20))
+    for folder in ("one_shot", "zero_shot"):
+        (tmp_path / "data" / "lawbench" / folder).mkdir(parents=True)
+        (tmp_path / "data" / "lawbench" / folder / "1-1.json").write_text(
+            json.dumps([{"question": asked}])
+        )
+    (tmp_path / "text.txt").write_text(f"Once: {asked}.")
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path / "data"))
+    said = typed("contamination", tmp_path / "text.txt", "--benchmark", "lawbench", "--json")
+    assert json.loads(said)["benchmarks"]["1-1"]["questions"] == 1

@@ -94,6 +94,20 @@ def test_the_wording_that_questions_share_does_not_count() -> None:
     assert len(contamination([frame], asked[:9]).matches) == 9
 
 
+def test_the_same_question_of_a_benchmark_counts_once_wherever_it_lies(tmp_path: Path) -> None:
+    """As LawBench's, which keeps each task with an example and without."""
+    asked = [" ".join(f"q{n}w{place}" for place in range(12)) for n in range(3)]
+    rows = [{"instruction": "Answer.", "question": one} for one in asked]
+    for folder, before in (("one_shot", "An example. "), ("zero_shot", "")):
+        told = [{**row, "instruction": before + row["instruction"]} for row in rows]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1-1.json").write_text(json.dumps([*told, told[0]]))
+    found = contamination([asked[0]], questions(tmp_path))
+    count = found.benchmarks["1-1"]
+    assert (count.questions, count.touched, count.held, len(found.matches)) == (3, 1, 1, 1)
+    assert count.covered == pytest.approx(1 / 3)
+
+
 def test_what_jec_qa_feeds_is_always_said() -> None:
     for name in ("lawbench/1-2", "3-6", "layerlab_lawbench", "LawBench"):
         found = contamination(["text"], [(name, "1", ENGLISH)])
