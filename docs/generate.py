@@ -221,6 +221,8 @@ def claims(found: Iterable[Study]) -> str:
         "`--fast` takes so few draws that a study is over in seconds and comes to the same "
         "verdict. Studies that compare trained models train what is missing in the folder of "
         "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
+        "Where none lie of their own small twins, `dimension-twins`, `scaled-identity-trained` and "
+        "`saliency-repeat` train smaller ones for seconds and say so. "
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
         "out here: [what holds](what-holds.md).",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "

@@ -19,7 +19,7 @@ from layerlab.studies.excerpt import patient
 from layerlab.studies.picture import Curve, Gap, curves, gaps
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.work import Arrays, Draw, Work
+from layerlab.studies.work import Arrays, Draw, Work, digest
 
 if TYPE_CHECKING:
     from layerlab.measures.prompt import Prompt
@@ -100,11 +100,6 @@ def ours(draw: Draw, name: str) -> dict[str, Tensor]:
     return _read(patient(name), draw)
 
 
-def trained(draw: Draw, arm: str, seed: int, **sizes: int) -> dict[str, Tensor]:
-    """One batch of texts: a twin."""
-    return _read(twin.taught(arm, seed, **sizes).subject, draw)
-
-
 def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
     found = [looked(subject, *one) for one in texts(draw)]
     return {
@@ -113,17 +108,39 @@ def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
     }
 
 
+def trained(work: Work, jobs: list[twin.Job]) -> tuple[list[Arrays], list[str]]:
+    """The same of twins, and what a reader has to know of them."""
+
+    def read(one: twin.Twin) -> dict[str, Any]:
+        draw = Draw(count=work.draws, generator=twin.generator_of(work, 0))
+        found = _read(one.subject, draw)
+        first = found["shares"][0]
+        return {
+            "quantities": found["quantities"].tolist(),
+            "shares": first[first.isfinite()].tolist(),
+        }
+
+    asked = digest([STORIES, NAMES, work.seed, work.draws])
+    found, notes = twin.kept(work, jobs, read, kind="saliency", asked=asked)
+    # Earlier texts are the same, however many there are.
+    return [
+        {
+            "quantities": np.array(found[job]["quantities"])[: work.draws],
+            "shares": np.array([found[job]["shares"]]),
+        }
+        for job in jobs
+    ], notes
+
+
 def run(work: Work) -> Outcome:
     """Train, ask, judge and draw."""
-    sizes = dict(work.options)
-    seeds = range(1, sizes.pop("seeds") + 1)
-    cases = [{"arm": arm, "seed": seed, **sizes} for arm in (FULL, PLAIN) for seed in seeds]
-    # One batch, so that every model reads the same texts, each of them once.
+    seeds = range(1, work.options["seeds"] + 1)
+    jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
+    # One batch, so that every model reads the same texts.
     models = work.gather(ours, [{"name": name} for name in MODELS], batch=work.draws)
-    twins = work.gather(trained, cases, batch=work.draws)
+    twins, notes = trained(work, jobs)
     parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
-    names = [f"{one['arm']}, twin {one['seed']}" for one in cases]
-    parts |= dict(zip(names, twins, strict=True))
+    parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
     pairs = [
         np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
         for at in range(len(seeds))
@@ -148,6 +165,7 @@ def run(work: Work) -> Outcome:
             f"{len(NAMES)} names, {len(seeds)} pairs of twins read them all, and a word is said "
             "where every pair says it. Intervals are over texts.",
             twin.ABOUT,
+            *notes,
         ),
     )
 
@@ -300,8 +318,9 @@ STUDY = Study(
     draws=48,
     unit="texts",
     run=run,
-    fast={"draws": 8, **twin.FAST, "seeds": 2},
+    fast={"draws": 16},
     options={**twin.SIZES, "seeds": 3},
     domains={**twin.DOMAINS, "seeds": Domain(kind=int, least=1, most=9)},
+    inputs=twin.readings,
 )
 STUDIES = (STUDY,)

@@ -4,7 +4,7 @@ They learn Python's documentation, which comes with Python, in the words of the 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,6 +71,10 @@ class Twin:
     held: Tensor
 
 
+Job = tuple[str, int]
+Read = Callable[[Twin], dict[str, Any]]
+
+
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
     """What one model is trained by; the plain one beside it says how many parameters it has."""
     from layerlab.training.recipe import recipe_of
@@ -122,32 +126,9 @@ def taught(arm: str, seed: int, **sizes: int) -> Twin:
 
 
 def gathered(work: Work, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
-    """What is read of every arm and seed, and what a reader has to know of it.
-
-    Readings that lie among the runs are taken from there. Others are trained for and left there;
-    the fast mode trains small models for them instead, and leaves nothing.
-    """
-    # Late: a list of studies needs nothing that trains.
-    from layerlab.training.section import Source
-    from layerlab.training.source import opened
-
-    seeds, sizes, text = seeds_of(work), dict(work.options), opened(Source(text=TEXT)).identity
-    jobs = [(arm, seed) for arm in arms for seed in seeds]
-    files = {job: place(work.runs, *job, **sizes) for job in jobs}
-    small = work.fast and not all(file.is_file() for file in files.values())
-    if small:
-        sizes |= FAST
-    if work.watcher is not None:
-        work.watcher.start(work.study, len(jobs))
-    found = {}
-    for number, job in enumerate(jobs):
-        kept = None if small else _kept(files[job], None if work.fast else text)
-        found[job] = kept or reading(*job, **sizes)
-        if kept is None and not small:
-            write_file(files[job], json.dumps({**found[job], "sizes": sizes, "text": text}))
-        work.done, work.kept = number + 1, work.kept + (kept is not None)
-        if work.watcher is not None:
-            work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
+    """Loss and layers of every arm, seed by seed, and what a reader has to know of them."""
+    seeds = seeds_of(work)
+    found, notes = kept(work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth")
     parts = {
         arm: {
             name: np.array([found[arm, seed][name] for seed in seeds])
@@ -155,40 +136,78 @@ def gathered(work: Work, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
         }
         for arm in arms
     }
+    return parts, (ABOUT, PAIRED, *notes)
+
+
+def kept(
+    work: Work, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
+) -> tuple[dict[Job, dict[str, Any]], list[str]]:
+    """What is read of every model, and what came otherwise than by training it now.
+
+    Readings that lie among the runs are taken from there. Others are trained for and left there;
+    the fast mode trains small models for them instead, and leaves nothing.
+
+    Args:
+        read: gives JSON values.
+        kind: of readings, as their files are called.
+        asked: what they depend on besides the model; the fast mode takes what lies there.
+    """
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.training.section import Source
+    from layerlab.training.source import opened
+
+    # The documentation is that of the Python that runs.
+    text = f"{opened(Source(text=TEXT)).identity} {asked}".strip()
+    sizes = {name: work.options[name] for name in SIZES}
+    files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
+    small = work.fast and not all(file.is_file() for file in files.values())
+    if work.watcher is not None:
+        work.watcher.start(work.study, len(jobs))
+    found, before = {}, 0
+    for number, job in enumerate(jobs):
+        stored = None if small else _stored(files[job], None if work.fast else text)
+        found[job] = stored or read(taught(*job, **(FAST if small else sizes)))
+        if stored is None and not small:
+            write_file(files[job], json.dumps({**found[job], "sizes": sizes, "text": text}))
+        before += stored is not None
+        if work.watcher is not None:
+            work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
+    work.done, work.kept = work.done + len(jobs), work.kept + before
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())
     notes = [f"No runs were at hand: {told} stand in for them."] * small
-    if work.kept:
-        notes.append(f"Of {len(jobs)} models {work.kept} had been trained before, and are read.")
-    return parts, (ABOUT, PAIRED, *notes)
+    if before:
+        notes.append(f"Of {len(jobs)} models {before} had been trained before, and are read.")
+    return found, notes
+
+
+def generator_of(work: Work, number: int) -> torch.Generator:
+    """The random numbers of a batch, as `Work.gather` hands them out."""
+    return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
 
 
 def seeds_of(work: Work) -> list[int]:
     """A seed of training for every draw."""
-    generators = [
-        torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
+    return [
+        int(torch.randint(2**31, (), generator=generator_of(work, number)))
         for number in range(work.draws)
     ]
-    return [int(torch.randint(2**31, (), generator=one)) for one in generators]
 
 
-def place(runs: Path, arm: str, seed: int, **sizes: int) -> Path:
-    """Where the readings of a model lie; another recipe is another file."""
-    return runs / RUNS / f"{arm}-s{seed}-{recipe(arm, seed, **sizes).hash()[:8]}.json"
+def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
+    """Where readings of a model lie; another recipe is another file."""
+    key = recipe(arm, seed, **sizes).hash()[:8]
+    return runs / RUNS / f"{kind}-{arm}-s{seed}-{key}.json"
 
 
-def reading(arm: str, seed: int, **sizes: int) -> dict[str, Any]:
-    """Loss of a trained model, and by layer what of its features differs and their dimension."""
+def depth(twin: Twin) -> dict[str, Any]:
+    """Loss, and by layer what of the features differs and their dimension."""
     from layerlab.studies.collapse_depth import depths
 
-    found = taught(arm, seed, **sizes)
-    return {"nats": found.nats, "layers": depths(found.subject, found.held).tolist()}
+    return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
 
 
-def _kept(file: Path, text: str | None) -> dict[str, Any] | None:
-    """What an earlier training left, if it was one on this text; any will do where none is named.
-
-    The documentation is that of the Python that runs.
-    """
+def _stored(file: Path, text: str | None) -> dict[str, Any] | None:
+    """What an earlier training left, if it was on this text; any will do where none is named."""
     if not file.is_file():
         return None
     found: dict[str, Any] = json.loads(file.read_text("utf-8"))

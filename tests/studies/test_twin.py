@@ -8,7 +8,7 @@ import torch
 
 from layerlab.studies import twin
 from layerlab.studies.statistic import Interval
-from layerlab.studies.work import Work
+from layerlab.studies.work import Draw, Work
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
 ARMS = (twin.PLAIN, "pangu-pi")
@@ -82,9 +82,19 @@ def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
     )
 
 
+def test_generators_are_those_of_a_batch(tmp_path):
+    def part(draw):
+        return {"drawn": draw.normal(3)}
+
+    one = work(tmp_path, draws=4, seed=5)
+    (found,) = one.gather(part, batch=2)
+    drawn = [Draw(count=2, generator=twin.generator_of(one, n)).normal(3) for n in (0, 1)]
+    assert np.array_equal(found["drawn"], np.concatenate(drawn))
+
+
 def test_another_recipe_another_seed_and_another_arm_are_other_files(tmp_path):
     files = {
-        twin.place(tmp_path, arm, seed, **{**SIZES, "updates": updates})
+        twin.place(tmp_path, "depth", arm, seed, **{**SIZES, "updates": updates})
         for arm in ARMS
         for seed in twin.seeds_of(work(tmp_path))
         for updates in (1, 2)
