@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies import saliency_repeat
+from layerlab.studies import saliency_repeat, twin
 from layerlab.studies.excerpt import patient
 from layerlab.studies.saliency_repeat import (
     COSINE,
@@ -24,9 +24,10 @@ from layerlab.studies.saliency_repeat import (
     looks,
     surer,
     texts,
+    trained,
 )
 from layerlab.studies.statistic import Interval
-from layerlab.studies.work import Draw
+from layerlab.studies.work import Draw, Work
 
 
 def draw(count):
@@ -120,3 +121,36 @@ def test_the_first_pair_of_twins_is_pictured():
     found = saliency_repeat.pictured(named)
     assert [one["name"] for one in found.data] == ["llama", "pangu-pi, twin 1"]
     assert found.data[0]["y"] == [0.25, 0.75]
+
+
+def test_fewer_texts_are_the_first_of_what_twins_have_read(tmp_path, monkeypatch):
+    def taught(arm, seed, **sizes):
+        return twin.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+
+    def work(draws, fast=False):
+        return Work(
+            study="tiny",
+            runs=tmp_path,
+            draws=draws,
+            seed=0,
+            options=twin.SIZES,
+            threads=1,
+            code="",
+            fast=fast,
+        )
+
+    monkeypatch.setattr(twin, "taught", taught)
+    jobs = [("pangu-pi", 1)]
+    ((whole,), notes) = trained(work(3), jobs)
+    assert whole["quantities"].shape == (3, 4) and notes == []
+    direct = looked(patient("llama"), *texts(work_draw(work(3)))[2])[0]
+    assert np.allclose(whole["quantities"][2], direct)
+    monkeypatch.setattr(twin, "taught", None)
+    ((few,), notes) = trained(work(2, fast=True), jobs)
+    assert (few["quantities"] == whole["quantities"][:2]).all()
+    assert notes == ["Of 1 models 1 had been trained before, and are read."]
+
+
+def work_draw(work):
+    """The texts' numbers, as the built-in models get them."""
+    return Draw(count=work.draws, generator=twin.generator_of(work, 0))
