@@ -95,7 +95,7 @@ class Forward:
         options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
         empty = DynamicCache(config=self.model.config)
         found = self.model(input_ids=ids, past_key_values=empty, use_cache=True, **options)
-        cache = getattr(found, "past_key_values", None)
+        cache: Any = getattr(found, "past_key_values", None)
         plain = type(cache) is DynamicCache and all(
             type(layer).__name__ == "DynamicLayer" for layer in cache.layers
         )

@@ -43,6 +43,47 @@ def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str 
     assert chosen(output, "ABCD") == letter
 
 
+@pytest.mark.parametrize(
+    ("output", "letter"),
+    [
+        *(("答案：A或B", None), ("答案是A或者C", None), ("A还是B", None), ("选A或选B", None)),
+        *(("选项A和选项B", None), ("A/B", None), ("The answer is A or B.", None)),
+        ("The answer is A, B.", None),
+        *(("答案不是A", None), ("答案并不是A，而是B", "B"), ("不选A，选B", "B")),
+        *(("不应选A，应该选C", "C"), ("不能选A和B，选D", "D"), ("排除A、B和D，选C", "C")),
+        *(("排除A，B正确", "B"), ("并非A", None), ("A不对，B正确", "B"), ("A项错误，选D", "D")),
+        *(("选A，不选B", "A"), ("不得不选A", "A"), ("不正确的是A", "A"), ("不难看出，选A", "A")),
+        *(("The answer is not A.", None), ("Not A but B.", "B"), ("It isn't (A). It is B", "B")),
+        *(("A is wrong, so B", "B"), ("B rather than A", "B"), ("neither A nor B", None)),
+        *(("A and B are wrong. Answer: C", "C"), ("I don’t choose A", None)),
+        *(("A person would choose", None), ("A cat is an animal, so the answer is B.", "B")),
+        *(("It is A person", None), ("The answer is A person", None), ("A is correct", "A")),
+        *(("A because it fits", "A"), ("The answer is A since 2 > 1", "A"), ("A\nquestion", "A")),
+        *(("A. a person", "A"), ("A) person", "A"), ("A Person", "A"), ("B person", "B")),
+    ],
+)
+def test_several_denied_ones_and_articles_are_no_choice(output: str, letter: str | None) -> None:
+    assert chosen(output, "ABCD") == letter
+
+
+@given(st.sampled_from("ABCD"), st.sampled_from("ABCD"))
+def test_the_letter_that_is_denied_is_never_chosen(denied: str, meant: str) -> None:
+    for said in (
+        "不选{}",
+        "不应选{}",
+        "答案不是{}",
+        "不能选择选项{}",
+        "排除{}",
+        "Not {}",
+        "{}不对",
+    ):
+        text = said.format(denied)
+        assert chosen(text, "ABCD") is None
+        if meant != denied:
+            assert chosen(f"{text}，选{meant}", "ABCD") == meant
+            assert chosen(f"{text}，选{meant}", "ABCD", reasoned=True) == meant
+
+
 def test_of_several_statements_the_last_counts_after_reasoning() -> None:
     output = "先看答案是A的情形，不成立。所以答案是C。"
     assert chosen(output, "ABCD") == "A"
