@@ -118,8 +118,8 @@ class Index:
     """The runs of all questions, and which of them have been met.
 
     A run is 13 units: words of scripts with spaces, single characters of Chinese and Japanese. A
-    question of 8 to 12 units is one run of its own; a shorter one cannot be told. The same text in one
-    benchmark is one question: LawBench's folder holds each with an example before it and without.
+    question of 8 to 12 units is one run of its own; a shorter one cannot be told. The same text in
+    one benchmark is one question: LawBench holds each with an example before it and without.
 
     Source: brown20, appendix C (13-grams of words in lower case without punctuation; 8 to 13 for
         short ones; runs that many share are ignored).
