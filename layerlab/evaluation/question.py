@@ -67,8 +67,8 @@ def questions(
     Raises:
         UserError: the split is not there, not in the benchmark's format, or has no answers.
     """
-    read = _READERS[benchmark.name]
-    found = [read(row) for row in rows(benchmark, subject, split, folder)]
+    read, given = _READERS[benchmark.name], rows(benchmark, subject, split, folder)
+    found = [read(row) for row in given]
     if benchmark.first and split == benchmark.split:
         found = found[: benchmark.first]
     answered = [one for one in found if one.answered]
@@ -76,11 +76,7 @@ def questions(
         if not one.text.strip():
             raise UserError(f"{one.place} has an empty question; mend that line or leave it out")
     if not answered:
-        file = found[0].place.rpartition(", ")[0]
-        raise UserError(
-            f"{file} has no answers: {benchmark.title} publishes its split {split} without them; "
-            f"use the split {benchmark.split}"
-        )
+        raise UserError(_unanswered(benchmark, split, given))
     return answered
 
 
@@ -89,8 +85,9 @@ def oddities(
 ) -> list[str]:
     """What is odd in a file, a line each; its questions are scored as they were published.
 
-    Two options of the same text make a question ambiguous where one of them is right. A question
-    without an answer among answered ones is left out.
+    Two options of the same text make a question ambiguous where one of them is right; an option
+    without a text cannot be told from none. A question without an answer among answered ones is
+    left out.
     """
     read = _READERS[benchmark.name]
     found = [read(row) for row in rows(benchmark, subject, split, folder)]
@@ -99,8 +96,13 @@ def oddities(
         for one in found
         if (twin := _twin(one.options)) is not None
     ]
+    empty = [
+        f"{one.line}: the option {letter} is empty; it is scored so, as published"
+        for one in found
+        if (letter := _blank(one.options)) is not None
+    ]
     bare = [f"{one.line} has no answer; it is left out" for one in found if not one.answered]
-    return [*twins, *bare]
+    return [*twins, *empty, *bare]
 
 
 def letters_of(answer: str, count: int) -> tuple[int, ...]:
@@ -120,9 +122,35 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
     return tuple(sorted({LETTERS.index(one) for one in re.findall(f"[{LETTERS[:count]}]", plain)}))
 
 
+def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
+    """Why no row of a split has an answer: its authors keep them back, or the file is another."""
+    file = given[0].place.rpartition(", ")[0]
+    if split not in (benchmark.split, benchmark.shots_split):
+        return (
+            f"{file} has no answers: {benchmark.title} publishes its split {split} without them; "
+            f"use the split {benchmark.split}"
+        )
+    column = _ANSWERS.get(benchmark.name, "label")
+    if any(column in row.cells for row in given):
+        return f"{file} has no answers: every {column} is empty; copy the split {split} anew"
+    there = ", ".join(name for name in given[0].cells if name) or "nothing"
+    return f"{file} has no {column!r}; it has {there}: rename what holds the answers to {column!r}"
+
+
+def _texts(options: Sequence[str]) -> list[str]:
+    """What stands behind the letters of options."""
+    return [re.sub(rf"^\([{LETTERS}]\)", "", one).strip() for one in options]
+
+
 def _twin(options: Sequence[str]) -> str | None:
-    texts = [re.sub(rf"^\([{LETTERS}]\)", "", one).strip() for one in options]
-    return next((one for place, one in enumerate(texts) if one in texts[:place]), None)
+    texts = _texts(options)
+    return next((one for place, one in enumerate(texts) if one and one in texts[:place]), None)
+
+
+def _blank(options: Sequence[str]) -> str | None:
+    """The letter of the first option without a text."""
+    texts = _texts(options)
+    return next((letter for letter, one in zip(LETTERS, texts, strict=False) if not one), None)
 
 
 def _of_exam(row: Row) -> Question:
@@ -235,8 +263,11 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(map(repr, names))
 
 
+# Where answers stand; elsewhere in a label.
+_EXAMS = ("ceval", "cmmlu", "mmlu", "financeiq", "fineval")
+_ANSWERS: Mapping[str, str] = dict.fromkeys(_EXAMS, "answer")
 _READERS: Mapping[str, Callable[[Row], Question]] = {
-    **dict.fromkeys(("ceval", "cmmlu", "mmlu", "financeiq", "fineval"), _of_exam),
+    **dict.fromkeys(_EXAMS, _of_exam),
     **dict.fromkeys(("xsum", "lcsts"), _of_summary),
     "agieval": _of_agieval,
     "boolq": _of_boolq,

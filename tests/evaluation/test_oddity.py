@@ -40,6 +40,15 @@ def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) 
     )
 
 
+def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
+    piqa(("So", ""), ("So", "So"), (" ", "So"))
+    assert remarks([declared("piqa")]) == [
+        "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
+        "PIQA: valid.jsonl, line 1: the option B is empty; it is scored so, as published; "
+        "so is 1 more",
+    ]
+
+
 def test_an_evaluation_repeats_it_below_its_scores(piqa) -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     folder = piqa(("So", "Not so"), ("So", "So"))

@@ -69,6 +69,45 @@ def test_a_split_without_answers_names_the_one_that_has_them(tmp_path: Path, hea
     )
 
 
+def test_a_renamed_column_of_answers_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        exam(tmp_path, "0,问,甲,乙,丙,丁,A", head=EXAM.replace("answer", "Ans"))
+    assert str(error.value) == (
+        f"{tmp_path}/ceval/val/accountant_val.csv has no 'answer'; "
+        "it has id, question, a, b, c, d, ans: rename what holds the answers to 'answer'"
+    )
+
+
+def test_examples_without_answers_are_of_another_file_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"accountant_dev.csv has no 'answer'; it has id, question"):
+        exam(tmp_path, "0,问,甲,乙,丙,丁", split="dev", head=EXAM.removesuffix(",answer"))
+
+
+def test_a_renamed_label_is_named(tmp_path: Path) -> None:
+    lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "labels": True})
+    with pytest.raises(UserError, match=r"has no 'label'; it has question, passage, labels: ren"):
+        only("boolq", tmp_path)
+
+
+def test_a_scored_split_whose_answers_are_all_empty(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        exam(tmp_path, "0,问,甲,乙,丙,丁,", "1,问,甲,乙,丙,丁, ")
+    assert str(error.value) == (
+        f"{tmp_path}/ceval/val/accountant_val.csv has no answers: every answer is empty; "
+        "copy the split val anew"
+    )
+
+
+def test_an_empty_option_is_said_and_scored_as_published(tmp_path: Path) -> None:
+    rows = ["0,问,甲,,丙,丁,A", "1,问, ,乙,,丁,D", "2,问,甲,乙,丙,丁,B"]
+    assert [one.letters for one in exam(tmp_path, *rows)] == ["A", "D", "B"]
+    ceval = declared("ceval")
+    assert oddities(ceval, ceval.subjects[0], "val", tmp_path) == [
+        "accountant_val.csv, line 2: the option B is empty; it is scored so, as published",
+        "accountant_val.csv, line 3: the option A is empty; it is scored so, as published",
+    ]
+
+
 def test_what_is_odd_is_said_and_scored_as_published(tmp_path: Path) -> None:
     rows = ["0,问,甲,乙,甲,丁,A", "1,问,甲,乙,丙,丁,", "2,问,甲,乙,丙,丁,B"]
     found = exam(tmp_path, *rows)
