@@ -122,10 +122,10 @@ def trained(work: Work, jobs: list[twin.Job]) -> tuple[list[Arrays], list[str]]:
 
     asked = digest([STORIES, NAMES, work.seed, work.draws])
     found, notes = twin.kept(work, jobs, read, kind="saliency", asked=asked)
-    # Earlier texts are the same, however many there are.
+    # What lies there is judged whole, also where fewer texts are drawn now.
     return [
         {
-            "quantities": np.array(found[job]["quantities"])[: work.draws],
+            "quantities": np.array(found[job]["quantities"]),
             "shares": np.array([found[job]["shares"]]),
         }
         for job in jobs
@@ -162,8 +162,8 @@ def run(work: Work) -> Outcome:
             "name is left out. Tokens that are near weigh more than others in any model, and the "
             "name is not near.",
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
-            f"{len(NAMES)} names, {len(seeds)} pairs of twins read them all, and a word is said "
-            "where every pair says it. Intervals are over texts.",
+            f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a word "
+            "is said where every pair says it. Intervals are over texts.",
             twin.ABOUT,
             *notes,
         ),

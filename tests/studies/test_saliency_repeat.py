@@ -123,7 +123,7 @@ def test_the_first_pair_of_twins_is_pictured():
     assert found.data[0]["y"] == [0.25, 0.75]
 
 
-def test_fewer_texts_are_the_first_of_what_twins_have_read(tmp_path, monkeypatch):
+def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     def taught(arm, seed, **sizes):
         return twin.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
 
@@ -147,7 +147,7 @@ def test_fewer_texts_are_the_first_of_what_twins_have_read(tmp_path, monkeypatch
     assert np.allclose(whole["quantities"][2], direct)
     monkeypatch.setattr(twin, "taught", None)
     ((few,), notes) = trained(work(2, fast=True), jobs)
-    assert (few["quantities"] == whole["quantities"][:2]).all()
+    assert (few["quantities"] == whole["quantities"]).all()
     assert notes == ["Of 1 models 1 had been trained before, and are read."]
 
 
