@@ -162,8 +162,8 @@ def run(work: Work) -> Outcome:
             "name is left out. Tokens that are near weigh more than others in any model, and the "
             "name is not near.",
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
-            f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a word "
-            "is said where every pair says it. Intervals are over texts.",
+            f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
+            "word is said where every pair says it. Intervals are over texts.",
             twin.ABOUT,
             *notes,
         ),
@@ -314,7 +314,7 @@ STUDY = Study(
     source="pangu23, section 5.2, Figure 6",
     claim="Asked for a name that came before, PanGu-pi looks at it more than a model without its "
     "two modules does.",
-    cost="5 minutes",
+    cost="4 minutes",
     draws=48,
     unit="texts",
     run=run,
