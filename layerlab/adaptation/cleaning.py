@@ -10,6 +10,7 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.adaptation.duplicate import Exact, Near
+from layerlab.adaptation.quality import Quality
 from layerlab.adaptation.repetition import Limits
 from layerlab.disk import write_folder
 from layerlab.domain import shown
@@ -32,6 +33,7 @@ class Rules:
             letters become plain ones), "none" nothing.
         shortest: characters, white space apart.
         longest: characters; longer ones are not even read to their end.
+        quality: how much of it may be no text; None looks at nothing.
         repetition: how much it may repeat itself; None looks at nothing.
         exact: whether a second document of the same words goes.
         near: similarity from which a document counts as a copy; 0 looks for none.
@@ -41,6 +43,7 @@ class Rules:
     form: str = "NFC"
     shortest: int = 50
     longest: int = 10_000_000
+    quality: Quality | None = field(default_factory=Quality)
     repetition: Limits | None = field(default_factory=Limits)
     exact: bool = True
     near: int | float = 0.8
@@ -176,6 +179,8 @@ class Cleaner:
             return "too short", f"{length} characters < {max(1, rules.shortest)}"
         if _HALF.search(text):
             return "broken", "half of a surrogate pair"
+        if rules.quality is not None and (poor := rules.quality.passed(text)):
+            return poor
         if rules.repetition is not None and (passed := rules.repetition.passed(text)):
             return "repetition", passed
         if self._exact is not None:
@@ -201,8 +206,8 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
     """Clean a source into a folder: `text.jsonl` with what is left, `report.json` with the rest.
 
     The rules apply in this order, and the first that a document breaks is its reason: too long, too
-    short, broken characters, repetition, exact duplicate, near duplicate. Of copies the first is
-    kept.
+    short, broken characters, symbols, repetition, exact duplicate, near duplicate. Of copies the
+    first is kept.
 
     Raises:
         UserError: the source cannot be read, nothing is left of it, or the folder holds files.
@@ -260,6 +265,8 @@ def _documents(pieces: Iterable[Piece], longest: int) -> Iterator[tuple[str, boo
 def _plain(rules: Rules) -> dict[str, Any]:
     """Rules as JSON has them."""
     content = {**vars(rules)}
+    if rules.quality is not None:
+        content["quality"] = {**vars(rules.quality)}
     if rules.repetition is not None:
         limits = {
             name: dict(value) if name in ("top", "repeated") else value

@@ -26,13 +26,26 @@ def clean(
     form: Annotated[Form, typer.Option(help="Normalisation of Unicode.")] = Form.nfc,
     shortest: Annotated[int, typer.Option(help="Characters of the shortest document.")] = 50,
     longest: Annotated[int, typer.Option(help="Characters of the longest one.")] = 10_000_000,
-    repetition: Annotated[bool, typer.Option(help="Leave out what repeats itself.")] = True,
+    broken: Annotated[
+        float, typer.Option(help="Of characters: U+FFFD and control characters, at most.")
+    ] = 0.005,
+    symbols: Annotated[float, typer.Option(help="# and ellipses to a word, at most.")] = 0.1,
+    words: Annotated[float, typer.Option(help="Of words: with a letter, at least.")] = 0.8,
+    bullets: Annotated[float, typer.Option(help="Of lines: begin with a bullet, at most.")] = 0.9,
+    ellipses: Annotated[float, typer.Option(help="Of lines: end in an ellipsis, at most.")] = 0.3,
+    characters: Annotated[
+        float, typer.Option(help="Of characters: in runs of 10 that were there before, at most.")
+    ] = 0.5,
+    repetition: Annotated[
+        bool, typer.Option(help="Leave out what repeats lines, paragraphs or words.")
+    ] = True,
     near: Annotated[float, typer.Option(help="Similarity of copies; 0 looks for none.")] = 0.8,
     field: Field = "text",
     as_json: Json = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went and why."""
     from layerlab.adaptation import cleaning
+    from layerlab.adaptation.quality import Quality
     from layerlab.adaptation.repetition import Limits
     from layerlab.training.section import Source
 
@@ -40,6 +53,14 @@ def clean(
         form=form.value,
         shortest=shortest,
         longest=longest,
+        quality=Quality(
+            broken=broken,
+            symbols=symbols,
+            words=words,
+            bullets=bullets,
+            ellipses=ellipses,
+            characters=characters,
+        ),
         repetition=Limits() if repetition else None,
         near=near,
     )

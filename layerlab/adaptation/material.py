@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from itertools import chain, count, islice
 from pathlib import Path
 from sys import maxsize
@@ -13,6 +14,7 @@ from layerlab.adaptation.cleaning import TEXT, Rules, clean
 from layerlab.adaptation.contamination import contamination
 from layerlab.adaptation.conversation import Conversation, conversations
 from layerlab.adaptation.plan import located, sources
+from layerlab.adaptation.quality import Quality
 from layerlab.adaptation.question import questions
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.repetition import Limits
@@ -23,7 +25,9 @@ from layerlab.training.source import opened
 from layerlab.training.spool import Spool, spooled
 
 # What keeps every document as it is.
-NONE = Rules(form="none", shortest=0, longest=maxsize, repetition=None, exact=False, near=0)
+NONE = Rules(
+    form="none", shortest=0, longest=maxsize, quality=None, repetition=None, exact=False, near=0
+)
 # Questions of a benchmark that a report lists.
 LISTED = 50
 
@@ -58,7 +62,8 @@ def _rules(section: CleanSection | None) -> Rules:
     if section is None:
         return NONE
     plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
-    return Rules(**plain, repetition=Limits() if section.repetition else None)
+    quality = Quality(**{one.name: plain.pop(one.name) for one in fields(Quality)})
+    return Rules(**plain, quality=quality, repetition=Limits() if section.repetition else None)
 
 
 def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:

@@ -61,7 +61,13 @@ class CleanSection(Section):
         form: of Unicode: NFC, NFKC, or none.
         shortest: characters of a document.
         longest: characters of a document.
-        repetition: leave out what repeats itself.
+        broken: share of characters that may be U+FFFD or control characters.
+        symbols: `#` and ellipses that may come to one word.
+        words: share of words that must have a letter.
+        bullets: share of lines that may begin with a bullet.
+        ellipses: share of lines that may end in an ellipsis.
+        characters: share of characters that may stand in runs of 10 that were there before.
+        repetition: leave out what repeats lines, paragraphs or words, by Gopher's limits.
         exact: leave out a second document of the same words.
         near: similarity from which a document counts as a copy; 0 looks for none.
         general: clean general text too.
@@ -72,6 +78,12 @@ class CleanSection(Section):
     form: Literal["NFC", "NFKC", "none"] = "NFC"
     shortest: Whole = 50
     longest: Count = 10_000_000
+    broken: Share = 0.005
+    symbols: Share = 0.1
+    words: Share = 0.8
+    bullets: Share = 0.9
+    ellipses: Share = 0.3
+    characters: Share = 0.5
     repetition: bool = True
     exact: bool = True
     near: Share = 0.8

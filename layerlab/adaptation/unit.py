@@ -9,9 +9,9 @@ import numpy as np
 
 # Han and kana, which are written without spaces; not the marks that stand between kana.
 _KANA = "\u3040-\u309f\u30a1-\u30fa\u30fc-\u30ff"
-_DENSE = f"{_KANA}\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_UNIT = re.compile(rf"[{_DENSE}]|[^\W_{_DENSE}]+")
-_SINGLE = re.compile(rf"[{_DENSE}]")
+DENSE = f"{_KANA}\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNIT = re.compile(rf"[{DENSE}]|[^\W_{DENSE}]+")
+_SINGLE = re.compile(rf"[{DENSE}]")
 # Odd, so that no place of a window is lost modulo 2^64.
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 
@@ -41,7 +41,7 @@ def dense(parts: list[str]) -> bool:
 
 def joined(parts: list[str]) -> str:
     """Units as a reader writes them."""
-    return re.sub(rf"(?<=[{_DENSE}]) (?=[{_DENSE}])", "", " ".join(parts))
+    return re.sub(rf"(?<=[{DENSE}]) (?=[{DENSE}])", "", " ".join(parts))
 
 
 def keys(parts: list[str]) -> np.ndarray:

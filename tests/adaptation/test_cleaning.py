@@ -21,7 +21,7 @@ from layerlab.adaptation.unit import dense, joined, keys, units, windows
 from layerlab.training.section import Source
 from layerlab.training.source import Piece, data_folder
 
-FREE = Rules(shortest=1, repetition=None, near=0)
+FREE = Rules(shortest=1, quality=None, repetition=None, near=0)
 PLAIN = Rules(shortest=1, near=0)
 texts = st.text(st.sampled_from("ab cd民法典。,\n"), max_size=60)
 
@@ -131,12 +131,12 @@ def test_reasons_come_with_samples() -> None:
         same,
         prose(2),
         same.replace(" ", "\n"),
-        "x" * 90,
+        prose(3, 12),
         "\ud800" * 60,
         "spam " * 99,
     ]
     kept, cleaner = passed(Rules(longest=85 * 9, near=0), *documents)
-    assert kept == [same, prose(2), "x" * 90]
+    assert kept == [same, prose(2), prose(3, 12)]
     reasons = {name: one.samples[0]["why"] for name, one in cleaner.removed.items()}
     assert reasons["too short"] == "5 characters < 50"
     assert reasons["exact duplicate"] == "the same as 2"
