@@ -12,6 +12,7 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.adaptation.contamination import Question
+from layerlab.training.charset import advised
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
 ASKED = (
@@ -94,9 +95,7 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}: byte {error.start} is not UTF-8 text; convert that file first"
-        ) from None
+        raise UserError(f"{name}: byte {error.start} is not UTF-8 text; {advised(error)}") from None
     if name.endswith(LINES):
         yield from ({"text": line} for line in text.splitlines())
         return

@@ -16,6 +16,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.declaration import Benchmark, Form, Subject
 from layerlab.evaluation.shelf import File, fetched
+from layerlab.training.charset import advised
 
 # The columns of a file without a first line that names them.
 HEADLESS = ("question", "a", "b", "c", "d", "answer")
@@ -179,10 +180,7 @@ def decoded(file: File) -> str:
         text = file.content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = file.content[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{file.name}, line {line} is not UTF-8 text; "
-            "write it anew: iconv -f gb18030 -t utf-8 FILE"
-        ) from None
+        raise UserError(f"{file.name}, line {line} is not UTF-8 text; {advised(error)}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

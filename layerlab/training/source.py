@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.training import archive
+from layerlab.training.charset import advised
 from layerlab.training.hub import hub
 from layerlab.training.section import Source
 
@@ -239,7 +240,7 @@ def _decoded(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             place = done - kept + error.start
             raise UserError(
-                f"{path}: byte {place} is not UTF-8 text; type: iconv -f latin1 -t utf-8 {path}"
+                f"{path}: byte {place} is not UTF-8 text; {advised(error, str(path))}"
             ) from None
         text = newlines.decode(text, final=not block)
         if text:

@@ -201,7 +201,7 @@ def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a.json is not JSON: .*; mend that file"):
         list(questions(tmp_path))
     (tmp_path / "a.json").write_bytes(b'{"question": "\xe4"}')
-    with pytest.raises(UserError, match="byte 14 is not UTF-8 text; convert that file first"):
+    with pytest.raises(UserError, match="byte 14 is not UTF-8 text; it is probably Latin 1"):
         list(questions(tmp_path))
     (tmp_path / "a.json").rename(tmp_path / "a.zip")
     with pytest.raises(UserError, match=r"cannot read .*a.zip: .*; copy it anew"):

@@ -78,7 +78,7 @@ def test_shares_are_counted() -> None:
     words = " ".join(["word"] * 20)
     assert Quality(characters=1).passed(f"{words} # … word") is None
     found = Quality(characters=1).passed(f"{words} # … ... word")
-    assert found == ("symbols", "# and ellipses to words 0.13 > 0.10")
+    assert found == ("symbols", "# and ellipses to words 0.12 > 0.10")
 
 
 @given(st.text(max_size=200))

@@ -107,7 +107,7 @@ def test_labels_and_summaries_stand_in_a_second_file() -> None:
         (
             of_table,
             "问题,A".encode("gb18030"),
-            "x.csv, line 1 is not UTF-8 text; write it anew: iconv -f gb18030 -t utf-8 FILE",
+            "x.csv, line 1 is not UTF-8 text; it is probably GB 18030: type: iconv -f gb18030",
         ),
         (
             of_lines,

@@ -136,7 +136,10 @@ def test_rows_that_hold_no_text_are_named(tmp_path) -> None:
 def test_a_byte_that_is_not_utf8_is_counted(tmp_path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"x" * (READ - 1) + "€".encode() + b"\r\nab\xff")
-    refused(Source(text=str(file)), f"byte {READ + 6} is not UTF-8 text; type: iconv")
+    refused(
+        Source(text=str(file)),
+        f"byte {READ + 6} is not UTF-8 text; it is probably Latin 1: type: iconv",
+    )
 
 
 def test_damaged_files_are_named(tmp_path) -> None:
