@@ -106,6 +106,7 @@ STUDY = Study(
     draws=3,
     unit="seeds of training",
     run=run,
+    fast={"draws": 3},
     options=twin.SIZES,
     domains=twin.DOMAINS,
     inputs=twin.readings,
