@@ -125,8 +125,8 @@ def run(work: Work) -> Outcome:
         remarks=(
             f"General vocabularies are byte-pair encodings of Python's documentation; the domain "
             f"is Python's code: {', '.join(LEARNED)} are learned from, and {len(tokens)} other "
-            f"files counted, up to {work.options['characters']:,} characters of each. Sizes stand to "
-            "each other as PanGu, YunShan and Baichuan2 do. Intervals are over those files.",
+            f"files counted, up to {work.options['characters']:,} characters of each. Sizes stand "
+            "to each other as PanGu, YunShan and Baichuan2 do. Intervals are over those files.",
             *remarks,
         ),
     )
