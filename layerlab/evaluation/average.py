@@ -10,6 +10,7 @@ What was not run is never averaged over in silence: it is named, and the average
 official one. A benchmark of one subject is its own average under every rule.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -115,6 +116,8 @@ def weighted(
     missing = tuple(name for name in wanted if name not in parts)
     mean = combined([parts[name] for name in there], [float(weights[name]) for name in there])
     share = f"{len(there)} of {len(wanted)}" if missing else str(len(there))
+    if len(wanted) == 1:  # its own average
+        what = re.sub(r"s\b", "", what, count=1)
     lacking = f"; not run: {', '.join(missing)}" if missing else ""
     return Average(mean, f"mean of {share} {what}{lacking}", len(there), missing)
 

@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
+
+# Standard errors on either side of a 95 % interval.
+WIDE = 1.959964
+Ends = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -14,21 +18,36 @@ class Mean:
     Attributes:
         value: of `n` questions.
         error: standard error; None where a single question tells none.
+        size: questions that a share of right answers is as sure as; None of other scores.
     """
 
     value: float
     error: float | None
     n: int
+    size: float | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ends(self) -> Ends | None:
+        """The 95 % interval: Wilson's of a share, 1.96 standard errors on either side of others.
+
+        Scores that are all alike have no spread, and get Wilson's too: no scores from 0 to 1 with
+        that mean spread more than zeros and ones.
+        """
+        if self.size is not None or not self.error:
+            return wilson(self.value, self.n if self.size is None else self.size)
+        return self.value - WIDE * self.error, self.value + WIDE * self.error
 
     def told(self, percent: bool = True) -> str:
         """As a table shows it: in percent, with its standard error.
 
+        Questions that all score alike have no spread to tell an error from, so none is shown.
+
         Example:
-            >>> mean([1.0, 0.0, 1.0, 1.0]).told()
-            '75.00 +- 25.00'
+            >>> mean([1.0, 0.0, 1.0, 1.0]).told(), mean([0.0, 0.0]).told()
+            ('75.00 +- 25.00', '0.00')
         """
         factor = 100 if percent else 1
-        error = "" if self.error is None else f" +- {factor * self.error:.2f}"
+        error = "" if not self.error else f" +- {factor * self.error:.2f}"
         return f"{factor * self.value:.2f}{error}"
 
 
@@ -46,6 +65,49 @@ def mean(scores: Sequence[int | float]) -> Mean:
     return Mean(fmean(scores) if scores else math.nan, error, n)
 
 
+def measured(scores: Sequence[int | float]) -> Mean:
+    """The same, and whether it is a share of right answers, which has an interval of its own.
+
+    Example:
+        >>> [round(end, 2) for end in measured([0.0, 0.0]).ends]
+        [0.0, 0.66]
+    """
+    found = mean(scores)
+    return replace(found, size=float(found.n)) if found.n and set(scores) <= {0, 1} else found
+
+
+def wilson(share: float, n: float) -> Ends | None:
+    """The score interval of a share, which is honest at 0 and 1 too, where its error is 0.
+
+        (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)   with   z = 1.96
+
+    Never below 0 nor above 1.
+
+    Source: wilson27.
+    Unit: that of the share, from 0 to 1.
+
+    Args:
+        share: of n questions; outside of 0 to 1 there is no interval.
+
+    Example:
+        >>> [round(end, 3) for end in wilson(0.5, 10)]
+        [0.237, 0.763]
+    """
+    if n <= 0 or not 0 <= share <= 1:
+        return None
+    square = WIDE**2 / n
+    middle = share + square / 2
+    half = WIDE * math.sqrt(share * (1 - share) / n + square / (4 * n))
+    low, high = ((middle + side * half) / (1 + square) for side in (-1, 1))
+    return min(share, max(0.0, low)), max(share, min(1.0, high))
+
+
+def spanned(found: Mean) -> dict[str, float | None]:
+    """The 95 % interval of a mean and what it is made of, as results keep them."""
+    low, high = found.ends or (None, None)
+    return {"low": low, "high": high, "effective_n": found.size}
+
+
 def paired(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
     """Mean difference over the same questions; what makes a question hard for both cancels.
 
@@ -61,9 +123,14 @@ def paired(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
 
 
 def combined(parts: Sequence[Mean], weights: Sequence[int | float] | None = None) -> Mean:
-    """Weighted mean of independent means, its error propagated from theirs.
+    """Weighted mean of independent means, its error and its interval propagated from theirs.
 
         value = sum w m / sum w      error = sqrt(sum (w e)^2) / sum w
+        n' = (sum w)^2 / sum (w^2 / n), or value (1 - value) / sum (w^2 m (1 - m) / n) if less
+
+    The interval of a mean of shares is that of a share of n' questions; of one part, that part's.
+
+    Source: korn98 for the effective number n'.
 
     Args:
         parts: none of them over the questions of another.
@@ -83,7 +150,18 @@ def combined(parts: Sequence[Mean], weights: Sequence[int | float] | None = None
     if None not in errors:
         squares = [(w * (e or 0.0)) ** 2 for w, e in zip(shares, errors, strict=True)]
         error = math.sqrt(sum(squares)) / total
-    return Mean(value, error, sum(part.n for part in parts))
+    size = _size(parts, [w / total for w in shares], value)
+    return Mean(value, error, sum(part.n for part in parts), size)
+
+
+def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float | None:
+    """The number of questions that a mean of shares is as sure as; None where others are in it."""
+    counted = [(w, part.value, part.size) for w, part in zip(shares, parts, strict=True) if w]
+    if any(size is None for _, _, size in counted):
+        return None
+    alike = sum(w**2 / (size or 1) for w, _, size in counted)
+    spread = sum(w**2 * share * (1 - share) / (size or 1) for w, share, size in counted)
+    return min(1 / alike, value * (1 - value) / spread) if spread else 1 / alike
 
 
 def matched(

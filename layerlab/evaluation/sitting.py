@@ -17,7 +17,7 @@ from layerlab.evaluation.keeper import SAMPLES, Keeper, key, scorer
 from layerlab.evaluation.lawbench.corpus import corpus_mean
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.precision import Arithmetic
-from layerlab.evaluation.score import Mean, mean
+from layerlab.evaluation.score import Mean, measured, spanned
 from layerlab.evaluation.task import FOLDER as TASKS
 from layerlab.measures.subject import Subject
 from layerlab.training.fault import is_out_of_memory
@@ -163,7 +163,7 @@ def together(found: Answer) -> Mean:
     Source: fei23 for corrections, whose samples have counts of edits as their score.
     """
     counts = [one["score"] for one in found.samples if ALONE in one]
-    return corpus_mean(counts) if counts else mean(list(found.scores.values()))
+    return corpus_mean(counts) if counts else measured(list(found.scores.values()))
 
 
 def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
@@ -176,6 +176,7 @@ def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
         "category": leaf.subject.category,
         "score": whole.value,
         "error": whole.error,
+        **spanned(whole),
         "n": whole.n,
         "abstained": found.abstained,
         "chance": found.chance,

@@ -8,7 +8,7 @@ from layerlab.evaluation.average import GROUPS, Average, group_means, headed, of
 from layerlab.evaluation.benchmark import BENCHMARKS
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.lawbench.task import TASKS
-from layerlab.evaluation.score import Mean
+from layerlab.evaluation.score import Mean, spanned
 from layerlab.evaluation.shots import Shots
 
 Record = Mapping[str, Any]
@@ -61,7 +61,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
     """Means of the source's groups and of all general benchmarks, by model."""
     found: list[dict[str, Any]] = []
     for (arm,), rows in _grouped([one for one in benchmarks if whole(one)], "arm").items():
-        parts = {str(row["benchmark"]): Mean(row["score"], row["error"], row["n"]) for row in rows}
+        parts = {str(row["benchmark"]): _mean(row) for row in rows}
         means = group_means(parts)
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
         means |= headed(parts, special)
@@ -119,7 +119,11 @@ def _grouped(records: Iterable[Record], *names: str) -> dict[tuple[str, ...], li
 
 
 def _parts(records: Iterable[Record]) -> Parts:
-    return {str(one["subject"]): Mean(one["score"], one["error"], one["n"]) for one in records}
+    return {str(one["subject"]): _mean(one) for one in records}
+
+
+def _mean(row: Record) -> Mean:
+    return Mean(row["score"], row["error"], row["n"], row.get("effective_n"))
 
 
 def _value(average: Average) -> dict[str, Any]:
@@ -127,6 +131,7 @@ def _value(average: Average) -> dict[str, Any]:
     return {
         "score": None if math.isnan(mean.value) else mean.value,
         "error": mean.error,
+        **spanned(mean),
         "n": mean.n,
         "formula": average.formula,
         "missing": list(average.missing),

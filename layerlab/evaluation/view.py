@@ -31,6 +31,17 @@ def percent(value: float | None, error: float | None = None) -> str:
     return "-" if value is None else Mean(value, error, 0).told()
 
 
+def span(row: Row) -> str:
+    """The 95 % interval of a score, in percent.
+
+    Example:
+        >>> span({"low": 0.0, "high": 0.65762}), span({"score": 1.0})
+        ('[0.0, 65.8]', '-')
+    """
+    low, high = row.get("low"), row.get("high")
+    return "-" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
+
+
 def grid(
     rows: Iterable[Row],
     columns: Sequence[Column],
@@ -86,6 +97,7 @@ def _about(arm: Row) -> str:
 _BENCHMARKS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["title"])),
     ("score", lambda row: percent(row["score"], row["error"])),
+    ("95 % interval", span),
     ("chance", lambda row: percent(row.get("chance"))),
     ("n", lambda row: f"{row['n']:,}"),
     ("no answer", lambda row: percent(row.get("abstained"))),
@@ -95,6 +107,7 @@ _HOW: Column = ("how", lambda row: _how(row))
 _GROUPS: tuple[Column, ...] = (
     ("mean of", lambda row: str(row["group"])),
     ("score", lambda row: percent(row["score"], row["error"])),
+    ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
     ("how", lambda row: _shortened(str(row["formula"]))),
 )
@@ -103,11 +116,13 @@ _SECTIONS: tuple[Column, ...] = (
     ("by", lambda row: str(row["by"])),
     ("section", lambda row: str(row["section"])),
     ("score", lambda row: percent(row["score"], row["error"])),
+    ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
 )
 _SUBJECTS: tuple[Column, ...] = (
     ("subject", lambda row: f"{row['subject']} {row['english']}"),
     ("score", lambda row: percent(row["score"], row["error"])),
+    ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
     ("no answer", lambda row: percent(row["abstained"])),
 )

@@ -18,8 +18,6 @@ _HERE = Path(__file__).parent
 _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
 ROWS = 400
-# Standard errors on either side of a 95 % interval.
-WIDE = 1.96
 
 Json = dict[str, Any]
 Row = Mapping[str, Any]
@@ -60,12 +58,23 @@ def told(score: Any, error: Any) -> str | None:
     """A share of one in percent beside its standard error.
 
     Example:
-        >>> told(0.25, 0.0202), told(0.25, None), told(None, None)
-        ('25.00 ± 2.02', '25.00', None)
+        >>> told(0.25, 0.0202), told(0.25, None), told(0.0, 0.0), told(None, None)
+        ('25.00 ± 2.02', '25.00', '0.00', None)
     """
     if score is None:
         return None
-    return f"{100 * score:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
+    return f"{100 * score:.2f}" + ("" if not error else f" ± {100 * error:.2f}")
+
+
+def span(row: Row) -> str | None:
+    """The 95 % interval of a score in percent; None where there is none.
+
+    Example:
+        >>> span({"low": 0.0, "high": 0.65762})
+        '0.0 to 65.8'
+    """
+    low, high = row.get("low"), row.get("high")
+    return None if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _facts(content: Row) -> Iterable[tuple[str, Any]]:
@@ -84,15 +93,16 @@ def _forests(rows: Sequence[Row]) -> Iterable[Json]:
 
 
 def _line(row: Row) -> Json:
-    score, error, chance = row["score"], row["error"], row.get("chance")
-    low, high = (_place(score + side * WIDE * (error or 0.0)) for side in (-1, 1))
+    score, chance = row["score"], row.get("chance")
+    low, high = (None if row.get(end) is None else _place(row[end]) for end in ("low", "high"))
     return {
         "arm": row["arm"],
         "n": row["n"],
-        "score": told(score, error),
+        "score": told(score, row["error"]),
+        "span": span(row),
         "at": _place(score),
-        "low": None if error is None else low,
-        "width": round(high - low, 2),
+        "low": None if high is None else low,
+        "width": None if low is None or high is None else round(high - low, 2),
         "chance": None if chance is None else _place(chance),
     }
 
@@ -120,6 +130,7 @@ def _benchmarks(content: Row) -> Json:
         [
             f"{row['title']}: {row['arm']}",
             told(row["score"], row["error"]),
+            span(row),
             told(row.get("chance"), None),
             row["n"],
             told(row.get("abstained"), None),
@@ -127,16 +138,16 @@ def _benchmarks(content: Row) -> Json:
         ]
         for row in content["benchmarks"]
     ]
-    head = ("", "score", "chance", "questions", "no answer", "examples")
+    head = ("", "score", "95 % interval", "chance", "questions", "no answer", "examples")
     return table("benchmarks", "Benchmarks", head, rows, _formulas(content["benchmarks"], "title"))
 
 
 def _groups(content: Row) -> Json:
     rows = [
-        [f"{row['group']}: {row['arm']}", told(row["score"], row["error"]), row["n"]]
+        [f"{row['group']}: {row['arm']}", told(row["score"], row["error"]), span(row), row["n"]]
         for row in content["groups"]
     ]
-    head = ("", "score", "questions")
+    head = ("", "score", "95 % interval", "questions")
     hint = _formulas(content["groups"], "group")
     return table("groups", "Means of the source's groups", head, rows, hint)
 
@@ -144,7 +155,7 @@ def _groups(content: Row) -> Json:
 def _formulas(rows: Iterable[Row], name: str) -> str:
     """How each average is taken, once for all models."""
     found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
-    return " ".join(["In percent, with standard errors.", *found])
+    return " ".join(["In percent, with standard errors and 95 % intervals.", *found])
 
 
 def _parts(content: Row) -> Json:
@@ -152,11 +163,14 @@ def _parts(content: Row) -> Json:
         [
             f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}",
             told(row["score"], row["error"]),
+            span(row),
             row["n"],
         ]
         for row in content["sections"]
     ]
-    return table("sections", "Levels, kinds, categories", ("", "score", "questions"), rows)
+    return table(
+        "sections", "Levels, kinds, categories", ("", "score", "95 % interval", "questions"), rows
+    )
 
 
 def _subjects(content: Row) -> Json:
@@ -164,12 +178,15 @@ def _subjects(content: Row) -> Json:
         [
             f"{row['benchmark']}, {row['subject']} {row['english']}: {row['arm']}".strip(),
             told(row["score"], row["error"]),
+            span(row),
             row["n"],
             told(row["abstained"], None),
         ]
         for row in content["subjects"]
     ]
-    return table("subjects", "Subjects", ("", "score", "questions", "no answer"), rows)
+    return table(
+        "subjects", "Subjects", ("", "score", "95 % interval", "questions", "no answer"), rows
+    )
 
 
 def _published(rows: Sequence[Row]) -> Iterable[Json]:
@@ -194,7 +211,7 @@ def _differences(name: str, rows: Iterable[Row] | None) -> Json:
             f"{row['title']}: {row['arm']}",
             row["against"],
             signed(100 * row["difference"]),
-            None if row["error"] is None else 100 * row["error"],
+            100 * row["error"] if row["error"] else None,
             row["n"],
         ]
         for row in rows or ()

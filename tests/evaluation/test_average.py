@@ -35,7 +35,7 @@ def test_macro_is_the_plain_mean_and_its_error(means: list[Mean]) -> None:
     square = math.fsum((one.error or 0) ** 2 for one in means)
     assert found.mean.error == pytest.approx(math.sqrt(square) / k)
     assert found.mean.n == sum(one.n for one in means)
-    assert found.official and found.formula == f"mean of {k} parts"
+    assert found.official and found.formula == f"mean of {k} part{'s' * (k > 1)}"
 
 
 @SOME

@@ -13,7 +13,14 @@ from tests.report.window import PHONE, Open
 
 def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
     """Two models that were asked BoolQ, beside a published table and an earlier run."""
-    number = {"score": 0.25, "error": 0.05, "n": 40, "formula": "mean of 1 subjects"}
+    number = {
+        "score": 0.25,
+        "error": 0.05,
+        "low": 0.142,
+        "high": 0.402,
+        "n": 40,
+        "formula": "mean of 1 subject",
+    }
     named = [{"arm": arm, "benchmark": "boolq", **number} for arm in arms]
     facts = {"family": "llama", "parameters": 1000, "context": 64, "dtype": "float32"}
     return {
@@ -52,7 +59,7 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
 def test_every_part_is_on_the_page() -> None:
     page = render(scored())
     for said in (
-        *("25.00 ± 5.00", "BoolQ: after", "BoolQ: mean of 1 subjects.", "knowledge: before"),
+        *("25.00 ± 5.00", "BoolQ: after", "BoolQ: mean of 1 subject.", "knowledge: before"),
         *("level memory: after", "是非 yes or no", "9.5", "−12.5", "76.10", "Table 5 of pangu23"),
         *("LawBench: it is not here", "asked differently", "limit = 40", "lm-eval 0", "5 of 5"),
     ):
@@ -63,17 +70,26 @@ def test_every_part_is_on_the_page() -> None:
 def test_a_point_lies_at_its_score_between_the_ends_of_its_interval() -> None:
     page = render(scored())
     assert 'class="point" style="inset-inline-start:25.0%"' in page
-    assert 'class="interval" style="inset-inline-start:15.2%;inline-size:19.6' in page
+    assert 'class="interval" style="inset-inline-start:14.2%;inline-size:26.0' in page
     assert 'class="zero" style="inset-inline-start:50.0%"' in page
 
 
 def test_a_single_question_has_no_interval_and_what_is_below_zero_stays_on_the_scale() -> None:
     content = scored()
     for one in content["benchmarks"]:
-        one.update(score=-0.3, error=None, chance=None)
+        one.update(score=-0.3, error=None, low=None, high=None, chance=None)
     page = render(content)
     assert "<b>-30.00</b>" in page and 'class="point" style="inset-inline-start:0.0%"' in page
     assert 'class="interval"' not in page and 'class="zero"' not in page
+
+
+def test_a_share_of_none_has_an_interval_and_no_error() -> None:
+    content = scored()
+    for one in content["benchmarks"]:
+        one.update(score=0.0, error=0.0, low=0.0, high=0.6576, n=2)
+    page = render(content)
+    assert "<b>0.00</b>" in page and "0.0 to 65.8" in page and "0.00 ±" not in page
+    assert 'class="interval" style="inset-inline-start:0.0%;inline-size:65.76%"' in page
 
 
 def test_it_is_written_whole_beside_the_results(tmp_path: Path) -> None:
