@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Option
+from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.domain import shown
 from layerlab.variants.inventory import part
@@ -161,11 +162,13 @@ def _named(kind: Any) -> dict[str, Field[Any]]:
 
 
 def _unknown(spec: Spec, name: str) -> UserError:
-    known = sorted({one for slot in SLOTS for one in options_of(spec, slot)})
+    known = [one.name for one in fields(Shape)]
+    known += sorted({one for slot in SLOTS for one in options_of(spec, slot)})
     known += [one.name for kind in _PLACES.values() for one in fields(kind)]
     near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"no option is called {shown(name)} here; {hint}known: {', '.join(known)}")
+    said = ", ".join(dict.fromkeys(known))
+    return UserError(f"no option or size is called {shown(name)} here; {hint}known: {said}")
 
 
 def _checked(one: Field[Any], value: Any) -> Any:

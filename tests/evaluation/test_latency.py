@@ -154,6 +154,16 @@ def test_names_are_variants_with_sizes_or_models(tmp_path: Path, tiny: Tiny) -> 
         loaded(contestant(str(tmp_path)), Setting(context=60, new=5))
 
 
+def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:
+    with pytest.raises(UserError) as found:
+        contestant("pangu-pi:widht=64")
+    said = str(found.value)
+    assert "no option or size is called 'widht' here; did you mean 'width'? known: " in said
+    known = said.partition("known: ")[2].split(", ")
+    assert {"width", "layers", "heads", "vocab", "context", "inner"} <= set(known[:8])
+    assert known.index("activations") > 7
+
+
 @pytest.mark.parametrize("name", ["equal-total", "fewer-layers"])
 def test_what_does_not_fit_is_refused_before_it_is_built(
     name: str, monkeypatch: pytest.MonkeyPatch

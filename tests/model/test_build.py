@@ -55,7 +55,7 @@ def test_the_package_has_build_as_a_name() -> None:
         ({"inner": float("nan")}, "inner is nan; expected a whole number of features"),
         (
             {"activatoin": "silu"},
-            "no option is called 'activatoin' here; did you mean 'activation'",
+            "no option or size is called 'activatoin' here; did you mean 'activation'",
         ),
         ({"activation": "sulu"}, "option activation of ffn part 'swiglu' got 'sulu'; expected"),
         ({"ffn.bias": 1}, "option bias of ffn part 'swiglu' got 1; expected True or False"),
@@ -76,7 +76,7 @@ def test_what_cannot_be_built_is_answered_in_one_line(given, message) -> None:
 
 def test_a_part_with_an_option_of_two_slots_asks_which() -> None:
     spec = variant("llama").spec
-    with pytest.raises(UserError, match="no option is called 'ffn_bias' here"):
+    with pytest.raises(UserError, match="no option or size is called 'ffn_bias' here"):
         with_options(spec, {"ffn_bias": True})
 
 

@@ -67,7 +67,7 @@ def test_what_a_part_and_the_stack_both_have_is_told_apart_by_its_value_or_asked
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stack.depth": 3}, "no option is called 'stack.depth' here; "),
+        ({"stack.depth": 3}, "no option or size is called 'stack.depth' here; "),
         ({"stack": 3}, "stack is 3; expected a dict of its fields: type stack={'position'"),
         ({"residual": {"name": "history"}}, "residual got a dict with a name in it, and a dict"),
         ({"residual": {"self": 1}}, "residual part 'plain' has no option 'self'"),
@@ -79,7 +79,7 @@ def test_what_a_part_and_the_stack_both_have_is_told_apart_by_its_value_or_asked
         ),
         ({"norm.epsilon": -DIGITS}, "option epsilon of norm part 'rms' got -1000"),
         ({"norm.epsilon": DIGITS**20}, "got a number of thousands of digits; expected"),
-        ({"n" * 999: 1}, "no option is called 'nnn"),
+        ({"n" * 999: 1}, "no option or size is called 'nnn"),
         ({"head": "x" * 999}, "head is 'xxx"),
         ({"dropout": DIGITS}, "dropout is 1000"),
     ],

@@ -138,7 +138,7 @@ def test_a_byte_that_is_not_utf8_is_counted(tmp_path) -> None:
     file.write_bytes(b"x" * (READ - 1) + "€".encode() + b"\r\nab\xff")
     refused(
         Source(text=str(file)),
-        f"byte {READ + 6} is not UTF-8 text; it is probably Latin 1: type: iconv",
+        f"byte {READ + 6} is not UTF-8 text; it is probably Latin 1",
     )
 
 
