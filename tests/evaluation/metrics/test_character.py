@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.metrics import CHRF
 
 from layerlab.evaluation.metrics.character import character_f1
 
@@ -37,3 +38,15 @@ def test_is_the_literal_one_symmetric_and_bounded(ours: str, theirs: str) -> Non
 @given(TEXTS)
 def test_equal_texts_and_those_of_other_punctuation(text: str) -> None:
     assert character_f1(text, text) == character_f1(f"《{text}》。", text) == 1
+
+
+@SOME
+@given(TEXTS, TEXTS)
+def test_is_the_chrf_of_sacrebleu_where_there_are_characters(ours: str, theirs: str) -> None:
+    """Of letters and digits alone: order 1, no words, precision and recall weighed alike."""
+    kept = ["".join(filter(str.isalnum, text)) for text in (ours, theirs)]
+    chrf = CHRF(char_order=1, word_order=0, beta=1, lowercase=True)
+    if any(kept):
+        assert 100 * character_f1(ours, theirs) == pytest.approx(
+            chrf.sentence_score(kept[0], [kept[1]]).score, abs=1e-9
+        )

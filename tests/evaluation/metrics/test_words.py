@@ -4,6 +4,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
 from layerlab import UserError
 from layerlab.evaluation.metrics import words
@@ -40,6 +41,12 @@ def test_other_ways() -> None:
     assert CHARACTERS("合 同a") == ["合", "同", "a"]
     assert SPACED(" a  b\n") == ["a", "b"]
     assert LATIN("It's 2.5%") == ["it", "s", "2", "5"]
+
+
+@SOME
+@given(st.text(alphabet="中国合同a1。é", max_size=20))
+def test_characters_are_those_of_sacrebleu(text: str) -> None:
+    assert CHARACTERS(text) == TokenizerChar()(text).split()
 
 
 def test_the_library_says_nothing() -> None:
