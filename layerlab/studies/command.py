@@ -40,7 +40,7 @@ def study(
     ] = False,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Few draws; train nothing, judge the runs there are."),
+        typer.Option("--fast", help="Few draws; run no recipe, judge the runs there are."),
     ] = False,
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Training runs, each recipe in a folder of its own.")

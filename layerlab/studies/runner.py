@@ -108,7 +108,7 @@ def study(
         out: folder for page, tables and settings; nothing is written if left out.
         runs: folder of training runs; a study of trained models adds those that are missing.
         threads: batches computed at once; one per physical core if left out.
-        fast: take few draws, so that it is over in seconds; train nothing, and judge what is there.
+        fast: take few draws, so that it is over in seconds; run no recipe, and judge what is there.
         restart: forget what an earlier call has finished.
         progress: show a live bar on standard error.
         options: of that study.
