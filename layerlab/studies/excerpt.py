@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from layerlab.measures.subject import Subject
 
 OVERLAP = (
-    "Passages are cut at random places of one text of 7,526 tokens and may overlap, so the "
-    "intervals speak about this text, and are somewhat too narrow."
+    "Passages are cut at random places of one text (7,526 tokens of the built-in models) and may "
+    "overlap, so the intervals speak about this text, and are somewhat too narrow."
 )
 # A trace listens to one model, and batches are computed side by side.
 _ALONE = Lock()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
+from layerlab import UserError
 from layerlab.studies.excerpt import OVERLAP, excerpts
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import resampled, summary, table
@@ -17,8 +17,10 @@ from layerlab.studies.work import Arrays, Draw, Work
 
 # Tokens of a text, as the source has them: its padded batches are as long as the longest.
 LENGTHS = {"short": (1, 5), "long": (12, 18)}
-MODELS = ("pre-norm", "post-norm")
 PAD = 0
+# By placement of the norm, the option that names a model.
+NAMED = {"pre-norm": "pre", "post-norm": "post"}
+HUB = "layerlab study gpt-curves --option pre=gpt2 --option post=openai-gpt"
 # Of a norm between 1 and 4: what is nearer to nothing no figure would show.
 EFFECT = 0.01
 Parts = Mapping[tuple[str, str], Arrays]
@@ -51,15 +53,13 @@ def _norm(attention: Tensor) -> Tensor:
 
 @cache
 def eager(name: str) -> Any:
-    """A built-in model whose attention gives its matrices, as the script loads it."""
-    from transformers import AutoModelForCausalLM
+    """A model whose attention gives its matrices, as the script loads it."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.measures.subject import subject
 
-    from layerlab.measures.checkpoint import quiet
-
-    with quiet():
-        return AutoModelForCausalLM.from_pretrained(
-            builtin.path(name), attn_implementation="eager"
-        ).eval()
+    model = subject(name).model
+    model.set_attn_implementation("eager")
+    return model
 
 
 def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
@@ -76,9 +76,16 @@ def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
 
 def run(work: Work) -> Outcome:
     """Compute, judge and draw."""
-    cases = [(name, texts) for name in MODELS for texts in LENGTHS]
-    gathered = work.gather(norms, [{"name": n, "texts": t} for n, t in cases], batch=32)
+    cases = [(name, texts) for name in NAMED for texts in LENGTHS]
+    asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
+    gathered = work.gather(norms, asked, batch=32)
     parts = dict(zip(cases, gathered, strict=True))
+    depths = {name: parts[name, "short"]["own"].shape[1] for name in NAMED}
+    if len(set(depths.values())) > 1:
+        told = " and ".join(
+            f"{work.options[NAMED[name]]} has {n} layers" for name, n in depths.items()
+        )
+        raise UserError(f"study gpt-curves: {told}; expected two models of one depth: {HUB}")
     rows = [
         summary(
             found[quantity][:, layer],
@@ -98,15 +105,25 @@ def run(work: Work) -> Outcome:
         frames={"norms": table(rows)},
         pictures=tuple(drawn(parts, texts) for texts in LENGTHS),
         remarks=(
-            "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
-            "from the same numbers: nothing but the placement of the norm, and the final norm, "
-            "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; their "
-            "weights are on the Hub: type layerlab inspect openai-gpt gpt2 --measures spectrum.",
+            pair(work.options),
             "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
             "number is the mean over heads of the spectral norm of the attention matrix.",
             OVERLAP,
         ),
     )
+
+
+def pair(options: Mapping[str, Any]) -> str:
+    """Which models these are, and what differs between them."""
+    if all(options[NAMED[name]] == name for name in NAMED):
+        return (
+            "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
+            "from the same numbers: nothing but the placement of the norm, and the final norm, "
+            "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; with "
+            f"their weights, from the Hub: {HUB}."
+        )
+    named = ", ".join(f"{name} is {options[NAMED[name]]}" for name in NAMED)
+    return f"{named}: more may differ between them than the placement of the norm."
 
 
 def _mean(values: np.ndarray) -> float:
@@ -179,7 +196,7 @@ def _explained(table_of: np.ndarray) -> float:
 def length(parts: Parts, seed: int) -> Verdict:
     """How much of the growth with length uniform attention shows, which knows no text."""
     told, shares, ratios = [], [], []
-    for name in MODELS:
+    for name in NAMED:
         both = growth({texts: parts[name, texts] for texts in LENGTHS})
         share = resampled(both, _explained, seed)
         ratio = resampled(both, lambda one: float(one[:, 0].mean() / one[:, 1].mean()), seed)
@@ -220,7 +237,7 @@ def larger(parts: Parts, seed: int) -> Verdict:
 def drawn(parts: Parts, texts: str) -> Picture:
     """Norms by layer, own tokens and padded, of both models."""
     lines = []
-    for kind, name in enumerate(MODELS):
+    for kind, name in enumerate(NAMED):
         found = parts[name, texts]
         layers = list(range(1, found["own"].shape[1] + 1))
         for quantity, style in (("own", "solid"), ("padded", "dash")):
@@ -251,6 +268,7 @@ STUDY = Study(
     "second on.",
     cost="10 seconds",
     draws=512,
+    options={option: name for name, option in NAMED.items()},
     run=run,
     fast={"draws": 24},
     unit="passages of text",

@@ -1,14 +1,18 @@
 """Norms of texts and of padded batches: what a trace finds, planted gaps, the verdicts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from layerlab import UserError
 from layerlab.measures.spectrum import spectrum
 from layerlab.studies.excerpt import patient, tokens_of, watched
 from layerlab.studies.gpt_curves import LENGTHS, length, matrices, norms, padding, placement
 from layerlab.studies.runner import study
 from layerlab.studies.work import Draw
+from layerlab.training.words import trained_words
 
 
 def draw(count=6):
@@ -75,3 +79,40 @@ def test_the_fast_run_says_what_the_full_one_does():
     found = study("gpt-curves", fast=True, draws=8, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["fails", "fails", "holds", "fails"]
+
+
+@pytest.fixture
+def pair(tiny, tmp_path: Path):
+    """The settings that name two models of a user's own, with so many layers."""
+
+    def built(pre: int = 2, post: int = 2) -> dict[str, str]:
+        words = trained_words(["Any words of any text at all."], 300)
+        folders = {name: str(tmp_path / name) for name in ("pre", "post")}
+        for family, folder, layers in zip(
+            ("gpt2", "openai-gpt"), folders.values(), (pre, post), strict=True
+        ):
+            tiny(family, n_layer=layers, vocab_size=300).save_pretrained(folder)
+            words.save_pretrained(folder)
+        return folders
+
+    return built
+
+
+def test_a_user_names_another_pair(pair):
+    given = pair()
+    found = study("gpt-curves", **given, draws=4, progress=False, threads=1)
+    assert set(found.frame("norms")["layer"]) == {1, 2}
+    assert f"pre-norm is {given['pre']}, post-norm is {given['post']}" in " ".join(
+        found.to_dict()["remarks"]
+    )
+
+
+def test_a_pair_has_one_depth(pair):
+    given = pair(pre=1)
+    with pytest.raises(UserError) as told:
+        study("gpt-curves", **given, draws=4, progress=False, threads=1)
+    assert str(told.value) == (
+        f"study gpt-curves: {given['pre']} has 1 layers and {given['post']} has 2 "
+        "layers; expected two models of one depth: layerlab study gpt-curves "
+        "--option pre=gpt2 --option post=openai-gpt"
+    )
