@@ -23,7 +23,7 @@ from layerlab.evaluation.outcome import Result, load_result
 from layerlab.evaluation.precision import Arithmetic, arithmetics, perplexity
 from layerlab.evaluation.preparation import available, data_from, engine, tasks_of
 from layerlab.evaluation.suite import chosen
-from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
+from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows, unsound_remarks
 from layerlab.evaluation.token import words
 from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
@@ -193,7 +193,7 @@ def _summed(
 ) -> dict[str, Any]:
     benchmarks, sections = benchmark_rows(records), section_rows(records)
     asked = [declared(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)]
-    remarks = [*question.options.deviations(asked), *oddities(asked)]
+    remarks = [*unsound_remarks(benchmarks), *question.options.deviations(asked), *oddities(asked)]
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": __version__,

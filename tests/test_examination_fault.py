@@ -9,6 +9,7 @@ import torch
 import layerlab
 from layerlab import UserError
 from layerlab.evaluation.outcome import Result
+from layerlab.report.score import render
 from tests.evaluation.candidate import candidate
 from tests.evaluation.written import boolq
 
@@ -103,6 +104,41 @@ def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
     found = run(tmp_path, "boolq,piqa")
     (left,) = found.content["left_out"]
     assert left["reason"].endswith("is not a whole archive; copy it anew")
+
+
+@pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll", "gen"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_without_a_finite_logit_has_no_score(
+    shelf: Path, scoring: str, value: float
+) -> None:
+    model = candidate(4096).model
+    model.lm_head.weight.data[:] = value
+    found = run(shelf, "financeiq", model=model, scoring=scoring, limit=1)
+    (row,) = found.content["benchmarks"]
+    assert (row["unsound"], row["lost"], row["abstained"], row["score"]) == (10, True, 1.0, 0.0)
+    assert found.content["remarks"][0] == (
+        "LlamaForCausalLM: FinanceIQ: NaN or infinite logits at 10 of 10 questions; they count as "
+        "wrong, and the score says nothing of the model: look for NaN in its weights, or type "
+        "--dtype float32"
+    )
+    said = found.told(160, subjects=True)
+    assert "not finite" in said and "0.00  [" not in said
+    assert "<b>not finite</b>" in render(found.content)
+
+
+def test_a_model_of_finite_logits_has_no_such_remark(shelf: Path) -> None:
+    found = run(shelf, "financeiq,boolq", scoring="gen", limit=1)
+    assert not any("NaN" in one for one in found.content["remarks"])
+    assert not any(row["lost"] for row in found.content["benchmarks"])
+
+
+def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf: Path) -> None:
+    for scoring in ("choice_ll", "gen"):
+        found = run(shelf, "financeiq", model=candidate(8).model, scoring=scoring, limit=1)
+        (row,) = found.content["benchmarks"]
+        assert (row["shots"]["unfit"], row["abstained"]) == (10, 1.0)
+    found = run(shelf, "financeiq,boolq", limit=1)
+    assert [row["abstained"] for row in found.content["benchmarks"]] == [0.0, 0.0]
 
 
 def test_results_without_a_question_in_common(shelf: Path) -> None:

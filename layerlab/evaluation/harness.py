@@ -49,19 +49,22 @@ class Answer:
 
     Attributes:
         scores: of every question, by its place and hash.
-        abstained: share of questions without an answer; None where the task does not tell.
+        abstained: share of questions without an answer: too long for the context, without a finite
+            logit, or with nothing in what is written.
         metrics: every number that the engine gives for the task.
         chance: the score of guessing; None where there is nothing to choose from.
         limited: tokens that an answer may have where the context allows fewer than the task.
+        unsound: questions at which a logit was NaN or infinite.
         samples: every question with its prompt, answer and score.
     """
 
     scores: Mapping[str, float]
-    abstained: float | None
+    abstained: float
     metrics: Mapping[str, float]
     shots: Shots
     chance: float | None = None
     limited: int | None = None
+    unsound: int = 0
     samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
 
 
@@ -86,8 +89,10 @@ class Engine(HFLM):
         self.scoring = scoring
         self.forward = Forward(subject.model, share=share)
         self.unfit: set[int | None] = set()
+        self.unsound: set[int | None] = set()
         self.step: Callable[[int], None] = lambda rows: None
         self._asked = batch
+        self._broken = False
         self._need = 1
         self._encoded = functools.lru_cache(maxsize=8192)(super().tok_encode)
 
@@ -131,6 +136,9 @@ class Engine(HFLM):
             scored = self._means(asked)
         else:
             scored = super().loglikelihood(asked, disable_tqdm=True)
+        self.unsound = {
+            one.doc_id for one, (sum_, _) in zip(asked, scored, strict=True) if math.isnan(sum_)
+        }
         found = iter(scored)
         return [(-math.inf, False) if one.doc_id in self.unfit else next(found) for one in requests]
 
@@ -146,7 +154,11 @@ class Engine(HFLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Continuations, each up to a stop or the limit of its task."""
         asked = self._possible(requests)
-        found = iter(super().generate_until(asked, disable_tqdm=True) if asked else ())
+        self._broken = False
+        written = super().generate_until(asked, disable_tqdm=True) if asked else []
+        empty = {one.doc_id for one, text in zip(asked, written, strict=True) if not text}
+        self.unsound = empty if self._broken else set()
+        found = iter(written)
         return ["" if one.doc_id in self.unfit else next(found) for one in requests]
 
     def _possible(self, requests: Sequence[Any]) -> list[Any]:
@@ -168,7 +180,11 @@ class Engine(HFLM):
         return found
 
     def _model_generate(self, context: Any, *args: Any, **options: Any) -> Any:
-        found = super()._model_generate(context, *args, **options)
+        with _watched(self.model) as broken:
+            found = super()._model_generate(context, *args, **options)
+        for rows in broken:  # what follows logits that are no numbers is no answer
+            self._broken |= bool(rows.any())
+            found[rows, context.shape[1] :] = self.eot_token_id
         self.step(len(context))
         return found
 
@@ -237,9 +253,9 @@ def answer(
         )
     samples = sorted(found["samples"][task.task_name], key=lambda one: one["doc_id"])
     for one in samples:
-        if one["doc_id"] in engine.unfit:
-            one.update({_worth(one): 0.0}, **({"abstained": 1.0} if "abstained" in one else {}))
-    withheld = [float(one["abstained"]) for one in samples if "abstained" in one]
+        if one["doc_id"] in engine.unfit | engine.unsound:
+            one.update({_worth(one): 0.0}, abstained=1.0)
+    withheld = [float(one.get("abstained", 0.0)) for one in samples]
     guesses = [_guessed(one) for one in samples]
     chosen = task.get_config("output_type") == "multiple_choice"
     scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
@@ -247,13 +263,31 @@ def answer(
     metrics[_worth(samples[0])] = fmean(scores.values())
     return Answer(
         scores=scores,
-        abstained=fmean(withheld) if withheld else None,
+        abstained=fmean(withheld),
         metrics=metrics,
         chance=fmean(guesses) if chosen else None,
         shots=counted(asked, used, len(engine.unfit)),
         limited=limited,
+        unsound=len(engine.unsound),
         samples=[_brief(one) for one in samples],
     )
+
+
+@contextmanager
+def _watched(model: Any) -> Iterator[list[Any]]:
+    """Notes which rows of a batch had a next token's logit that is NaN or infinite upwards."""
+    broken: list[Any] = []
+
+    def note(module: Any, given: Any, found: Any) -> None:
+        last = found.logits[:, -1]
+        rows = (last.isnan() | last.isposinf()).any(dim=-1)
+        broken[:] = [rows if not broken else broken[0] | rows]
+
+    handle = model.register_forward_hook(note)
+    try:
+        yield broken
+    finally:
+        handle.remove()
 
 
 @contextmanager

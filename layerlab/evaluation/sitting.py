@@ -182,6 +182,8 @@ def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
         "chance": found.chance,
         "shots": asdict(found.shots),
         "limited": found.limited,
+        "unsound": found.unsound,
+        "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= whole.n,
         "metrics": dict(found.metrics),
         "seconds": round(seconds, 3),
         "scores": dict(found.scores),

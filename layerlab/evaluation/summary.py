@@ -44,6 +44,8 @@ def _of_benchmark(
         "abstained": _pooled(records, "abstained"),
         "shots": _shots(records),
         "limited": next((one["limited"] for one in records if one["limited"]), None),
+        "unsound": sum(one.get("unsound") or 0 for one in records),
+        "lost": _lost(records),
         "scoring": records[0]["scoring"],
         "cot": records[0]["cot"],
         "other": _others(records),
@@ -57,6 +59,17 @@ def _of_benchmark(
         yield {**about, **_value(found), "title": title, "without": list(without)}
 
 
+def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
+    """A line for every model and benchmark at which the model computed what is no number."""
+    return [
+        f"{row['arm']}: {row['title']}: NaN or infinite logits at {row['unsound']:,} of "
+        f"{row['n']:,} questions; they count as wrong, and the score says nothing of the model: "
+        "look for NaN in its weights, or type --dtype float32"
+        for row in benchmarks
+        if row.get("unsound") and whole(row)
+    ]
+
+
 def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
     """Means of the source's groups and of all general benchmarks, by model."""
     found: list[dict[str, Any]] = []
@@ -66,7 +79,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
         means |= headed(parts, special)
         found += [
-            {"arm": arm, "group": name, **_value(average)}
+            {"arm": arm, "group": name, **_value(average), "lost": _lost(rows)}
             for name, average in means.items()
             if average.parts
         ]
@@ -81,7 +94,8 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
         for kind, headings in _headings(benchmark).items():
             averages = _headed(benchmark, parts, headings)
             found += [
-                {"arm": arm, "benchmark": name, "by": kind, "section": section, **_value(one)}
+                {"arm": arm, "benchmark": name, "by": kind, "section": section}
+                | {**_value(one), "lost": _lost(rows)}
                 for section, one in averages.items()
                 if one.parts and len(averages) > 1
             ]
@@ -124,6 +138,11 @@ def _parts(records: Iterable[Record]) -> Parts:
 
 def _mean(row: Record) -> Mean:
     return Mean(row["score"], row["error"], row["n"], row.get("effective_n"))
+
+
+def _lost(rows: Iterable[Record]) -> bool:
+    """Whether no question was answered with logits that are numbers."""
+    return all(row.get("lost") for row in rows)
 
 
 def _value(average: Average) -> dict[str, Any]:

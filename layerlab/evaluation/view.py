@@ -31,6 +31,18 @@ def percent(value: float | None, error: float | None = None) -> str:
     return "-" if value is None else Mean(value, error, 0).told()
 
 
+def scored(row: Row) -> str:
+    """A score with its standard error; none where no question had logits that are numbers.
+
+    Example:
+        >>> scored({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
+        'not finite'
+    """
+    if row.get("lost"):
+        return "not finite"
+    return percent(row["score"], row["error"])
+
+
 def span(row: Row) -> str:
     """The 95 % interval of a score, in percent.
 
@@ -39,7 +51,11 @@ def span(row: Row) -> str:
         ('[0.0, 65.8]', '-')
     """
     low, high = row.get("low"), row.get("high")
-    return "-" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
+    return (
+        "-"
+        if low is None or high is None or row.get("lost")
+        else f"[{100 * low:.1f}, {100 * high:.1f}]"
+    )
 
 
 def grid(
@@ -96,7 +112,7 @@ def _about(arm: Row) -> str:
 
 _BENCHMARKS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["title"])),
-    ("score", lambda row: percent(row["score"], row["error"])),
+    ("score", scored),
     ("95 % interval", span),
     ("chance", lambda row: percent(row.get("chance"))),
     ("n", lambda row: f"{row['n']:,}"),
@@ -106,7 +122,7 @@ _BENCHMARKS: tuple[Column, ...] = (
 _HOW: Column = ("how", lambda row: _how(row))
 _GROUPS: tuple[Column, ...] = (
     ("mean of", lambda row: str(row["group"])),
-    ("score", lambda row: percent(row["score"], row["error"])),
+    ("score", scored),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
     ("how", lambda row: _shortened(str(row["formula"]))),
@@ -115,13 +131,13 @@ _SECTIONS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["benchmark"])),
     ("by", lambda row: str(row["by"])),
     ("section", lambda row: str(row["section"])),
-    ("score", lambda row: percent(row["score"], row["error"])),
+    ("score", scored),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
 )
 _SUBJECTS: tuple[Column, ...] = (
     ("subject", lambda row: f"{row['subject']} {row['english']}"),
-    ("score", lambda row: percent(row["score"], row["error"])),
+    ("score", scored),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
     ("no answer", lambda row: percent(row["abstained"])),
@@ -225,7 +241,7 @@ def _below(content: Row) -> Iterator[Text]:
     for row in content["left_out"]:
         yield plain(f"- left out: {row['title']}: {row['reason']}", "yellow")
     for remark in content["remarks"]:
-        yield plain(f"- {remark}", "dim")
+        yield plain(f"- {remark}", "yellow" if "NaN" in remark else "dim")
 
 
 def _difference(row: Row) -> str:

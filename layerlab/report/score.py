@@ -66,6 +66,13 @@ def told(score: Any, error: Any) -> str | None:
     return f"{100 * score:.2f}" + ("" if not error else f" ± {100 * error:.2f}")
 
 
+def scored(row: Row) -> str | None:
+    """A score beside its standard error; none where no question had logits that are numbers."""
+    if row.get("lost"):
+        return "not finite"
+    return told(row["score"], row["error"])
+
+
 def span(row: Row) -> str | None:
     """The 95 % interval of a score in percent; None where there is none.
 
@@ -74,7 +81,11 @@ def span(row: Row) -> str | None:
         '0.0 to 65.8'
     """
     low, high = row.get("low"), row.get("high")
-    return None if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+    return (
+        None
+        if low is None or high is None or row.get("lost")
+        else f"{100 * low:.1f} to {100 * high:.1f}"
+    )
 
 
 def _facts(content: Row) -> Iterable[tuple[str, Any]]:
@@ -94,13 +105,16 @@ def _forests(rows: Sequence[Row]) -> Iterable[Json]:
 
 def _line(row: Row) -> Json:
     score, chance = row["score"], row.get("chance")
-    low, high = (None if row.get(end) is None else _place(row[end]) for end in ("low", "high"))
+    low, high = (
+        None if row.get(end) is None or row.get("lost") else _place(row[end])
+        for end in ("low", "high")
+    )
     return {
         "arm": row["arm"],
         "n": row["n"],
-        "score": told(score, row["error"]),
+        "score": scored(row),
         "span": span(row),
-        "at": _place(score),
+        "at": None if row.get("lost") else _place(score),
         "low": None if high is None else low,
         "width": None if low is None or high is None else round(high - low, 2),
         "chance": None if chance is None else _place(chance),
@@ -129,7 +143,7 @@ def _benchmarks(content: Row) -> Json:
     rows = [
         [
             f"{row['title']}: {row['arm']}",
-            told(row["score"], row["error"]),
+            scored(row),
             span(row),
             told(row.get("chance"), None),
             row["n"],
@@ -144,7 +158,7 @@ def _benchmarks(content: Row) -> Json:
 
 def _groups(content: Row) -> Json:
     rows = [
-        [f"{row['group']}: {row['arm']}", told(row["score"], row["error"]), span(row), row["n"]]
+        [f"{row['group']}: {row['arm']}", scored(row), span(row), row["n"]]
         for row in content["groups"]
     ]
     head = ("", "score", "95 % interval", "questions")
@@ -162,7 +176,7 @@ def _parts(content: Row) -> Json:
     rows = [
         [
             f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}",
-            told(row["score"], row["error"]),
+            scored(row),
             span(row),
             row["n"],
         ]
@@ -177,7 +191,7 @@ def _subjects(content: Row) -> Json:
     rows = [
         [
             f"{row['benchmark']}, {row['subject']} {row['english']}: {row['arm']}".strip(),
-            told(row["score"], row["error"]),
+            scored(row),
             span(row),
             row["n"],
             told(row["abstained"], None),
