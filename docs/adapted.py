@@ -10,6 +10,8 @@ from layerlab.training.verdict import number
 
 Json = Mapping[str, Any]
 OUT = "docs/results"
+# Standard errors to either side, and the share of scores by chance that lie beyond.
+WIDE, ALPHA = 1.96, 0.05
 PICTURES = {"domain.svg": "Text of the domain", "general.svg": "General text"}
 
 
@@ -44,6 +46,8 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
         f"layerlab {content['layerlab']}."
     )
     yield _scores(content)
+    if asked := _asked(content):
+        yield asked
     if content["changes"]:
         yield "\n".join(f"- {_said(one)}" for one in content["changes"])
     for file, title in PICTURES.items():
@@ -68,6 +72,31 @@ def _scores(content: Json) -> str:
         unit = "%" if percent else row["unit"]
         rows.append((f"{row['title']} ({row['kind']})", unit, *cells, chance))
     return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+
+
+def _asked(content: Json) -> str:
+    """How many questions the scores are of, and what beside chance they decide."""
+    rows = [row for row in content["table"]["rows"] if row["unit"] == "score"]
+    counts = {row["title"]: [one["n"] for one in row["cells"] if one] for row in rows}
+    if not rows or not all(counts.values()):
+        return ""
+    limit = (content["recipe"].get("evaluate") or {}).get("limit")
+    said = [f"At most {limit} questions of each subject are asked." if limit else ""]
+    asked = ", ".join(f"{max(found)} of {name}" for name, found in counts.items())
+    said.append(f"The scores are of {asked} questions.")
+    beside = [row for row in rows if row["chance"] is not None]
+    cells = [(one, row["chance"]) for row in beside for one in row["cells"] if one and one["error"]]
+    if cells:
+        away = sum(abs(one["score"] - chance) > WIDE * one["error"] for one, chance in cells)
+        guess = ", ".join(f"{100 * row['chance']:g} on {row['title']}" for row in beside)
+        least = len(cells) * ALPHA
+        judged = "nothing is decided" if away <= 1 + least else "some may be more than chance"
+        said.append(
+            f"A guess scores {guess}; of {len(cells)} scores there {away} "
+            f"{'lies' if away == 1 else 'lie'} further from that than 1.96 standard errors, and "
+            f"{least:.1f} would by chance alone: {judged}."
+        )
+    return " ".join(filter(None, said))
 
 
 def _cell(cell: Json | None, percent: bool) -> str:

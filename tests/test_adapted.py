@@ -29,12 +29,26 @@ def test_a_result_is_told_with_its_scores_and_what_was_forgotten(tmp_path: Path)
         "4 of 4 stages are finished",
         "|  | unit | base | tune (replay) | chance |",
         "| LawBench (domain) | % | 25.0 ± 2.0 | - | - |",
+        "The scores are of 100 of LawBench, 75 of C-Eval questions.",
         "- replay, forgetting: +0.1000 bits per byte (95 % interval +0.0500 to +0.1500, over 2",
         "![General text: yunshan-mini](yunshan-mini/pictures/general.svg)",
         "- FinEval: it is not here",
         "layerlab adapt yunshan-mini --out docs/results",
     ):
         assert said in page, said
+
+
+def test_scores_are_held_against_chance(tmp_path: Path) -> None:
+    content = {**passed(), "name": RECIPE.name}
+    content["recipe"] = {"evaluate": {"limit": 5}}
+    row = content["table"]["rows"][1]
+    for score, said in ((0.4, "1 lies"), (0.3, "0 lie"), (0.0, "1 lies")):
+        row["cells"] = [{"score": score, "error": 0.07, "n": 50}]
+        save_curriculum(content, tmp_path / RECIPE.name)
+        page = adapted(tmp_path, [RECIPE])
+        assert "At most 5 questions of each subject are asked." in page
+        assert f"A guess scores 25 on C-Eval; of 1 scores there {said} further from that" in page
+        assert "0.1 would by chance alone: nothing is decided." in page
 
 
 def test_of_an_adaptation_its_result_and_its_pictures_are_kept(tmp_path: Path) -> None:

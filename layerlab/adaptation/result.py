@@ -67,7 +67,7 @@ class Adapted:
             width: of the terminal in characters.
         """
         parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
-        parts += map(Text, self._changes())
+        parts += map(Text, [*self._alone(), *self._changes()])
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
         parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
         if len(left) > LINES:
@@ -101,6 +101,17 @@ class Adapted:
             for row in content["rows"][:ROWS]
         ]
         return grids(["", " ", *content["columns"]], rows, ["", " "], width)
+
+    def _alone(self) -> list[str]:
+        """Which texts have no standard error, and why."""
+        found = [
+            printable(row["title"])
+            for row in self.content["table"]["rows"]
+            if row["unit"] != "score"
+            and any(one and one["error"] is None and one["n"] == 1 for one in row["cells"])
+        ]
+        said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
+        return [said] if found else []
 
     def _changes(self) -> list[str]:
         found = []

@@ -14,6 +14,7 @@ from layerlab.training.statistics import Level, against
 SCHEMA = 1
 AFTER = ("base", "vocabulary", "pretrain", "tune")
 LEVEL = Level()
+SCORED = ("score", "error", "low", "high", "n")
 
 Json = dict[str, Any]
 
@@ -150,8 +151,9 @@ class Tally:
                     "title": row["title"],
                     "kind": DOMAIN if row["benchmark"] in known else GENERAL,
                     "unit": "score",
-                    **{name: row.get(name) for name in ("score", "error", "n", "chance")},
+                    **{name: row.get(name) for name in (*SCORED, "chance")},
                     "abstained": row.get("abstained"),
+                    "too_long": (row.get("shots") or {}).get("unfit"),
                 }
 
     def _domain(self, stage: Stage) -> tuple[str, ...]:
@@ -207,7 +209,8 @@ def _table(scores: Sequence[Json], arms: int) -> Json:
     for one in scores:
         about = {name: one[name] for name in ("title", "kind", "unit", "chance")}
         row = rows.setdefault(one["title"], {**about, "cells": [None] * len(columns)})
-        kept = {name: one[name] for name in ("score", "error", "n")}
+        kept = {name: one[name] for name in (*SCORED, "too_long") if one.get(name) is not None}
+        kept = {**dict.fromkeys(("score", "error", "n")), **kept}
         row["cells"][columns.index(_column(one, arms))] = kept
     return {"columns": columns, "rows": list(rows.values())}
 

@@ -20,7 +20,7 @@ from layerlab.report.forest import signed
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
-_STYLES = ("page.css", "comparison.css")
+_STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
 ROWS = 200
 NAME = 60

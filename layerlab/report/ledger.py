@@ -15,7 +15,7 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
         pictures: that there are of the curves.
     """
     found = [
-        ("scores", "Before and after", [_scores(whole), _differences(whole)], []),
+        ("scores", "Before and after", [_scores(whole), *_differences(whole)], []),
         ("curves", "Curves and forgetting", [_changes(whole)], list(range(pictures))),
         ("vocabulary", "Vocabulary", [*_vocabularies(whole), *_embeddings(whole)], []),
         ("read", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
@@ -38,45 +38,92 @@ def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "")
 
 
 def _scores(whole: Mapping[str, Any]) -> Json:
+    """A row for each model, so that the page is wide enough; below what is to be known beside."""
     columns = whole["table"].get("columns") or []
-    rows = [
-        [
-            f"{row.get('title')} ({row.get('kind')})",
-            row.get("unit"),
-            *(_cell(one, row.get("unit")) for one in row.get("cells") or ()),
-            None if row.get("chance") is None else f"{100 * row['chance']:.1f}",
-        ]
-        for row in whole["table"].get("rows") or ()
+    tests = whole["table"].get("rows") or ()
+    head = ["", *(f"{one.get('title')} ({_unit(one)})" for one in tests)]
+    cells = [[*(one.get("cells") or ()), *[None] * len(columns)] for one in tests]
+    rows: list[list[Any]] = [
+        [name, *(_cell(own[at], one.get("unit")) for one, own in zip(tests, cells, strict=True))]
+        for at, name in enumerate(columns)
     ]
-    hint = (
-        "Of benchmarks the official average in percent, beside its standard error over questions; "
-        "of text bits per byte, lower is better, beside its standard error over documents."
+    beside = {
+        "a guess": [
+            None if one.get("chance") is None else f"{100 * one['chance']:.1f}" for one in tests
+        ],
+        "questions (documents)": [_span(own, "n") for own in cells],
+        "too long to be asked": [_span(own, "too_long") for own in cells],
+    }
+    if rows:
+        rows += [[name, *found] for name, found in beside.items() if any(found)]
+    return table("scores", "Scores", head, rows, _hint(tests) if rows else "")
+
+
+def _unit(one: Mapping[str, Any]) -> str:
+    return f"{one.get('kind')}, %" if one.get("unit") == "score" else str(one.get("unit"))
+
+
+def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
+    said = (
+        "Of benchmarks the official average in percent, with its 95 % interval in brackets, or "
+        "beside its standard error over questions; of text bits per byte, lower is better, beside "
+        "its standard error over documents."
     )
-    return table("scores", "Scores", ("", "unit", *columns, "chance"), rows, hint)
+    alone = [
+        str(one.get("title"))
+        for one in tests
+        if one.get("unit") != "score" and any(map(_single, one.get("cells") or ()))
+    ]
+    return f"{said} {lonely(alone)}" if alone else said
+
+
+def lonely(titles: Sequence[str]) -> str:
+    """Why some texts have no standard error."""
+    return f"One document of {' and '.join(titles)} is held out: one has no standard error."
+
+
+def _single(cell: Any) -> bool:
+    return isinstance(cell, Mapping) and cell.get("error") is None and cell.get("n") == 1
+
+
+def _span(cells: Iterable[Any], name: str) -> str | None:
+    """A count that all models share, or its least and largest."""
+    found = [one[name] for one in cells if isinstance(one, Mapping) and one.get(name) is not None]
+    if not found:
+        return None
+    ends = sorted({min(found), max(found)})
+    return " to ".join(f"{one:,}" for one in ends)
 
 
 def _cell(cell: Any, unit: Any) -> str | None:
     if not isinstance(cell, Mapping) or cell.get("score") is None:
         return None
-    scale, digits = (100, 1) if unit == "score" else (1, 4)
-    error = cell.get("error")
-    beside = "" if error is None else f" ± {scale * error:.{digits}f}"
-    return f"{scale * cell['score']:.{digits}f}{beside}"
+    scale, digits = (100, 1) if unit == "score" else (1, 3)
+    error, low, high = (cell.get(name) for name in ("error", "low", "high"))
+    score = f"{scale * cell['score']:.{digits}f}"
+    if low is not None and high is not None:
+        return f"{score} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+    return f"{score} ± {scale * error:.{digits}f}" if error else score
 
 
-def _differences(whole: Mapping[str, Any]) -> Json:
-    rows = [
-        [
-            f"{one.get('title')}: {place(one)}",
-            signed(_percent(one.get("difference"))),
-            _percent(one.get("error")),
-            one.get("n"),
-        ]
-        for one in whole["differences"]
-    ]
+def _differences(whole: Mapping[str, Any]) -> list[Json]:
+    """Those that differ, and folded those where every question was answered as by the base."""
+    rows: dict[bool, list[Any]] = {True: [], False: []}
+    for one in whole["differences"]:
+        same = one.get("difference") == 0 and not one.get("error")
+        rows[same].append(
+            [
+                f"{one.get('title')}: {place(one)}",
+                signed(_percent(one.get("difference"))),
+                _percent(one.get("error")),
+                one.get("n"),
+            ]
+        )
     hint = "In percentage points, question by question; of forgetting, above zero is lost."
     head = ("", "difference to the base", "standard error", "questions")
-    return table("differences", "Against the base", head, rows, hint)
+    moved = table("differences", "Against the base", head, rows[False], hint)
+    still = table("unchanged", "Against the base, without any change", head, rows[True])
+    return [moved, {**still, "folded": f"{len(rows[True])} without any change"}]
 
 
 def place(one: Mapping[str, Any]) -> str:

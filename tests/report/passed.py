@@ -34,6 +34,8 @@ def passed(arms: tuple[str, ...] = ARMS, seeds: tuple[int, ...] = (1, 2)) -> dic
     ]
     rows = {"rows": 9, "held": 1, "turns": 9, "tokens": 99, "answers": 50, "passes": 2.0}
     cells = [{"score": 0.25, "error": 0.02, "n": 100}, None]
+    spans = [{"score": 0.0, "error": 0.0, "low": 0.0, "high": 0.049, "n": 75, "too_long": 2}, None]
+    alone = [{"score": 2.5, "error": None, "n": 1}, {"score": 2.6, "error": None, "n": 1}]
     return {
         "name": "lessons",
         "about": "What was tried.",
@@ -117,7 +119,21 @@ def passed(arms: tuple[str, ...] = ARMS, seeds: tuple[int, ...] = (1, 2)) -> dic
                     "unit": "score",
                     "chance": None,
                     "cells": cells,
-                }
+                },
+                {
+                    "title": "C-Eval",
+                    "kind": "general",
+                    "unit": "score",
+                    "chance": 0.25,
+                    "cells": spans,
+                },
+                {
+                    "title": "general text",
+                    "kind": "general",
+                    "unit": "bits per byte",
+                    "chance": None,
+                    "cells": alone,
+                },
             ],
         },
         "scores": [{"title": "LawBench", "after": "base", "arms": list(arms), "score": 0.25}],
@@ -129,9 +145,20 @@ def passed(arms: tuple[str, ...] = ARMS, seeds: tuple[int, ...] = (1, 2)) -> dic
                 "difference": 0.01,
                 "error": 0.02,
                 "n": 100,
-            }
+            },
+            {
+                "title": "C-Eval",
+                "after": "tune",
+                "arms": list(arms),
+                "difference": 0.0,
+                "error": 0.0,
+                "n": 75,
+            },
         ],
-        "samples": [{"after": "base", "arms": list(arms), "prompt": "What?", "answer": "That."}],
+        "samples": [
+            {"after": "base", "arms": list(arms), "prompt": "What?", "answer": "That."},
+            {"after": "tune", "arms": list(arms), "prompt": "What?", "answer": " "},
+        ],
         "left_out": [{"what": "FinEval", "why": "it is not here"}],
         "remarks": ["tuning goes on from the first seed"],
     }

@@ -8,6 +8,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.report.curriculum import render, save_curriculum
+from layerlab.report.ledger import sections
 from tests.report.passed import passed
 from tests.report.sample import HOSTILE
 from tests.report.window import PHONE, Open
@@ -51,6 +52,40 @@ def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "tables" / "changes.csv")["value"].tolist() == [0.1, 0.1]
     drawn = (tmp_path / "pictures" / "general.svg").read_text("utf-8")
     assert drawn.startswith("<svg") and "no replay" in drawn
+
+
+def test_scores_have_a_row_for_each_model_and_what_is_to_be_known_below() -> None:
+    scores, moved, still = sections(passed(), 0)[0]["tables"]
+    assert scores["head"] == [
+        *("", "LawBench (domain, %)", "C-Eval (general, %)", "general text (bits per byte)"),
+    ]
+    assert scores["rows"] == [
+        ["base", "25.0 ± 2.0", "0.0 [0.0, 4.9]", "2.500"],
+        ["tune (replay)", None, None, "2.600"],
+        ["a guess", None, "25.0", None],
+        ["questions (documents)", "100", "75", "1"],
+        ["too long to be asked", None, "2", None],
+    ]
+    assert "One document of general text is held out: one has no standard error." in scores["hint"]
+    assert [row[0] for row in moved["rows"]] == ["LawBench: tune (replay, no replay)"]
+    assert [row[0] for row in still["rows"]] == ["C-Eval: tune (replay, no replay)"]
+    page = render(passed())
+    assert "<summary>1 without any change</summary>" in page and ">(empty)</span>" in page
+
+
+def test_a_table_wider_than_the_page_shows_that_it_goes_on(window: Open) -> None:
+    """Four scores of six models fit at 1200 pixels; more do not, and it shows."""
+    content = passed()
+    (row, *_) = content["table"]["rows"]
+    columns = [f"pretrain (arm {number})" for number in range(6)]
+    cell = {"score": 0.25, "error": 0.02, "low": 0.211, "high": 0.289, "n": 100}
+    for count, wider in ((4, False), (16, True)):
+        rows = [{**row, "title": f"Bench {n}", "cells": [cell] * 6} for n in range(count)]
+        content["table"] = {"columns": columns, "rows": rows}
+        page = window(render(content), viewport={"width": 1200, "height": 900})
+        box = page.locator("#table-scores-title + .scroll")
+        assert box.evaluate("node => node.scrollWidth > node.clientWidth") is wider
+        assert "gradient" in box.evaluate("node => getComputedStyle(node).backgroundImage")
 
 
 def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None:
