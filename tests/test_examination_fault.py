@@ -97,6 +97,16 @@ def test_a_model_without_a_tokenizer(shelf: Path) -> None:
         layerlab.evaluate(candidate(512).model, "boolq", data=shelf, progress=False)
 
 
+def test_the_list_is_named_only_where_something_is_not_here(shelf: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="layerlab evaluate --list to see what is here"):
+        run(shelf, "piqa")
+    (tmp_path / "piqa").mkdir()
+    (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, "piqa")
+    assert str(caught.value).endswith("is not a whole archive; copy it anew")
+
+
 def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
     boolq(tmp_path, True)
     (tmp_path / "piqa").mkdir()

@@ -64,7 +64,8 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
         if one["scoring"] != its["scoring"]:
             found[f"{title}: scored by {one['scoring']} here, by {its['scoring']} there"] = None
         if one["shots"]["asked"] != its["shots"]["asked"]:
-            asked = f"{one['shots']['asked']} examples here, {its['shots']['asked']} there"
+            shots = one["shots"]["asked"]
+            asked = f"{shots} example{'s' * (shots != 1)} here, {its['shots']['asked']} there"
             found[f"{title}: {asked}"] = None
         for name, words in (("cot", "explained examples"), ("chat", "the chat template")):
             if bool(one.get(name)) != bool(its.get(name)):

@@ -38,6 +38,17 @@ class Subject:
     file: str
 
 
+def called(name: str, english: str) -> str:
+    """The name of a subject and what it is in English, once where they say the same.
+
+    Example:
+        >>> called("college_physics", "College Physics"), called("2-1", "Document Proofreading")
+        ('College Physics', '2-1 Document Proofreading')
+    """
+    plain = ["".join(filter(str.isalnum, one.casefold())) for one in (name, english)]
+    return english if plain[0] == plain[1] else f"{name} {english}".strip()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A benchmark, and all that a run or a table of it has to know.

@@ -28,6 +28,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.prefix import Forward
 from layerlab.evaluation.shots import Shots, counted, fitted
+from layerlab.evaluation.soundness import watched
 from layerlab.evaluation.token import room, words
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject
@@ -180,7 +181,7 @@ class Engine(HFLM):
         return found
 
     def _model_generate(self, context: Any, *args: Any, **options: Any) -> Any:
-        with _watched(self.model) as broken:
+        with watched(self.model) as broken:
             found = super()._model_generate(context, *args, **options)
         for rows in broken:  # what follows logits that are no numbers is no answer
             self._broken |= bool(rows.any())
@@ -274,23 +275,6 @@ def answer(
 
 
 @contextmanager
-def _watched(model: Any) -> Iterator[list[Any]]:
-    """Notes which rows of a batch had a next token's logit that is NaN or infinite upwards."""
-    broken: list[Any] = []
-
-    def note(module: Any, given: Any, found: Any) -> None:
-        last = found.logits[:, -1]
-        rows = (last.isnan() | last.isposinf()).any(dim=-1)
-        broken[:] = [rows if not broken else broken[0] | rows]
-
-    handle = model.register_forward_hook(note)
-    try:
-        yield broken
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def hushed() -> Iterator[None]:
     """The engine without its bars, warnings and messages."""
     loggers = [logging.getLogger(name) for name in NOISY]
@@ -317,10 +301,11 @@ def _examples(task: Any, shots: int | None) -> int:
     sampler = getattr(task, "sampler", None)
     if sampler is None:
         return 0
-    if shots > len(sampler.df):
+    have = len(sampler.df)
+    if shots > have:
         raise UserError(
-            f"{task.task_name} has {len(sampler.df)} examples, and {shots} were asked for; "
-            f"type --shots {len(sampler.df)} or fewer"
+            f"{task.task_name} has {have} example{'s' * (have != 1)}, and {shots} were asked for; "
+            f"type --shots {have} or fewer"
         )
     return shots
 

@@ -16,7 +16,7 @@ LEAVES, SAMPLES = "leaves", "samples"
 SCORERS = (
     *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py"),
     *("extraction.py", "marking.py", "harness.py", "prefix.py", "shots.py", "sitting.py"),
-    *("precision.py", "score.py", "token.py"),
+    *("precision.py", "score.py", "soundness.py", "token.py"),
 )
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"

@@ -72,10 +72,9 @@ def _left(benchmark: Benchmark, error: UserError) -> dict[str, str]:
 def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
     others = [one["title"] for one in left_out[1:]]
     more = f"; nor can {', '.join(others)} be read" if others else ""
-    raise UserError(
-        f"nothing can be asked: {left_out[0]['reason']}{more}; type layerlab evaluate --list to "
-        "see what is here"
-    )
+    absent = any("is not here" in one["reason"] for one in left_out)
+    listed = "; type layerlab evaluate --list to see what is here" if absent else ""
+    raise UserError(f"nothing can be asked: {left_out[0]['reason']}{more}{listed}")
 
 
 def tasks_of(

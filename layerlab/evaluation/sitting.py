@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from layerlab import UserError, __version__
-from layerlab.evaluation.declaration import Benchmark
+from layerlab.evaluation.declaration import Benchmark, called
 from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
 from layerlab.evaluation.harness import ALONE, ENGINE, Answer, Engine, answer, described, load_tasks
@@ -173,6 +173,7 @@ def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
         "benchmark": leaf.benchmark.name,
         "subject": leaf.subject.name,
         "english": leaf.subject.english,
+        "called": called(leaf.subject.name, leaf.subject.english),
         "category": leaf.subject.category,
         "score": whole.value,
         "error": whole.error,

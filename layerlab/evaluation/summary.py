@@ -102,6 +102,17 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     return found
 
 
+def left_out_line(row: Record) -> str:
+    """Which benchmark was not asked, and why.
+
+    Example:
+        >>> left_out_line({"title": "CSL", "reason": "CSL is not here"})
+        'CSL is not here'
+    """
+    title, reason = str(row["title"]), str(row["reason"])
+    return reason if reason.startswith(f"{title} ") else f"{title}: {reason}"
+
+
 def whole(row: Record) -> bool:
     """Whether a row is of a benchmark with all its parts, not of one that leaves some out."""
     return not row.get("without")

@@ -7,7 +7,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab import terminal
+from layerlab.evaluation.declaration import called
 from layerlab.evaluation.score import Mean
+from layerlab.evaluation.summary import left_out_line
 from layerlab.terminal import plain
 
 Row = Mapping[str, Any]
@@ -136,7 +138,7 @@ _SECTIONS: tuple[Column, ...] = (
     ("n", lambda row: f"{row['n']:,}"),
 )
 _SUBJECTS: tuple[Column, ...] = (
-    ("subject", lambda row: f"{row['subject']} {row['english']}"),
+    ("subject", lambda row: called(str(row["subject"]), str(row["english"]))),
     ("score", scored),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
@@ -239,7 +241,7 @@ def _cell(name: str) -> Callable[[Row], str]:
 
 def _below(content: Row) -> Iterator[Text]:
     for row in content["left_out"]:
-        yield plain(f"- left out: {row['title']}: {row['reason']}", "yellow")
+        yield plain(f"- left out: {left_out_line(row)}", "yellow")
     for remark in content["remarks"]:
         yield plain(f"- {remark}", "yellow" if "NaN" in remark else "dim")
 

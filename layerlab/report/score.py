@@ -132,7 +132,7 @@ def _sections(content: Row) -> Iterable[Json]:
         ("published", "Published tables", list(_published(content.get("published", ())))),
         ("compared", "Against another run", [_differences("compared", content.get("compared"))]),
         ("precision", "What a precision costs", _precision(content.get("precision", ()))),
-        ("parts", "Parts of benchmarks", [_parts(content), _subjects(content)]),
+        ("parts", "Parts of benchmarks", [_parts(content), *_subjects(content)]),
     ]
     for name, title, tables in found:
         if kept := [one for one in tables if one["rows"]]:
@@ -187,20 +187,26 @@ def _parts(content: Row) -> Json:
     )
 
 
-def _subjects(content: Row) -> Json:
-    rows = [
-        [
-            f"{row['benchmark']}, {row['subject']} {row['english']}: {row['arm']}".strip(),
-            scored(row),
-            span(row),
-            row["n"],
-            told(row["abstained"], None),
+def _subjects(content: Row) -> Iterable[Json]:
+    """A table for every benchmark of several subjects, folded, because some have many."""
+    titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
+    head = ("", "score", "95 % interval", "questions", "no answer")
+    for number, (name, title) in enumerate(reversed(titles.items())):
+        rows = [row for row in content["subjects"] if row["benchmark"] == name]
+        count = len({row["subject"] for row in rows})
+        cells = [
+            [
+                f"{row['called']}: {row['arm']}",
+                scored(row),
+                span(row),
+                row["n"],
+                told(row["abstained"], None),
+            ]
+            for row in rows
         ]
-        for row in content["subjects"]
-    ]
-    return table(
-        "subjects", "Subjects", ("", "score", "95 % interval", "questions", "no answer"), rows
-    )
+        found = table(f"subjects-{number}", f"Subjects of {title}", head, cells)
+        words = "1 subject" if count == 1 else f"{count} subjects"
+        yield {**found, "folded": f"{title}: {words}"}
 
 
 def _published(rows: Sequence[Row]) -> Iterable[Json]:

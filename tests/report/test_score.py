@@ -36,7 +36,14 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
         "groups": [{**one, "group": "knowledge"} for one in named],
         "sections": [{**one, "by": "level", "section": "memory"} for one in named],
         "subjects": [
-            {**one, "subject": "是非", "english": "yes or no", "abstained": None} for one in named
+            {
+                **one,
+                "subject": "是非",
+                "english": "yes or no",
+                "called": "是非 yes or no",
+                "abstained": None,
+            }
+            for one in named
         ],
         "precision": [{"arm": arms[0], "perplexity": 9.5, "nats_per_token": 2.25, "tokens": 100}],
         "compared": [
@@ -98,6 +105,25 @@ def test_it_is_written_whole_beside_the_results(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError):
         save_scores(scored(), tmp_path / "file")
+
+
+def test_the_subjects_of_a_benchmark_are_folded() -> None:
+    content = scored()
+    row = {**content["subjects"][0], "arm": "one"}
+    content["subjects"] = [{**row, "called": f"subject {place}"} for place in range(52)]
+    for place, one in enumerate(content["subjects"]):
+        one["subject"] = str(place)
+    page = render(content)
+    assert page.count('<details class="folded">') == 1 and "<summary>BoolQ: 52 subjects" in page
+    assert page.index('<details class="folded">') < page.index("subject 51: one")
+    assert "1 subject<" in render(scored()) and "subjects</summary>" not in render(scored())
+
+
+def test_what_is_left_out_is_named_once() -> None:
+    content = scored()
+    content["left_out"].append({"benchmark": "csl", "title": "CSL", "reason": "CSL is not here"})
+    page = render(content)
+    assert "<li>CSL is not here</li>" in page and "<li>LawBench: it is not here</li>" in page
 
 
 def test_hostile_text_stays_text_and_a_phone_never_scrolls_sideways(window: Open) -> None:
