@@ -8,8 +8,9 @@ import typer
 
 from layerlab.adaptation.command import DEFAULT, adapt
 from layerlab.command import Json, Quiet, Setting, paused, settings
+from layerlab.vocabulary_command import vocabulary
 
-__all__ = ["adapt"]
+__all__ = ["adapt", "vocabulary"]
 
 OUT = Path("layerlab-adaptations")
 

@@ -57,6 +57,7 @@ READS_REPORT = {
     "experiment",
     "inspect_command",
     "studies",
+    "vocabulary_command",
 }
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 

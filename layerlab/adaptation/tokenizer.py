@@ -20,12 +20,15 @@ from layerlab.adaptation.vocabulary import extend
 from layerlab.disk import check_folder, write_folder
 from layerlab.domain import shown
 from layerlab.training.section import Source
-from layerlab.training.source import opened
+from layerlab.training.source import PLAIN, opened
 from layerlab.training.spool import Spool, spooled
 
 WHAT = "vocabulary"
 PROOF, KEPT = "proof.json", "kept.json"
 SCHEMA = 1
+# What a set is called of which every line is a text of its own.
+BY_LINE = ", by line"
+_LINE = re.compile(r"[^\n]*\n+|[^\n]+")
 _SIZE = re.compile(r"(\+?)(\d{1,9})")
 
 Say = Callable[[str], None]
@@ -85,6 +88,8 @@ class Changed:
 def change(asked: Asked, out: Path, say: Say) -> Changed:
     """Extend or prune a tokenizer, prove it, and write both to a folder.
 
+    A text of the proof is a document; of a file of plain text, which has no other boundary, a line.
+
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
@@ -104,10 +109,14 @@ def change(asked: Asked, out: Path, say: Say) -> Changed:
                 say(note)
             file = folder / str(number)
             spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
-            labels[name] = name if given.name == name else f"{given.name} in place of {name}"
+            label = name if given.name == name else f"{given.name} in place of {name}"
+            labels[name] = f"{label}{BY_LINE}" if _whole(name) else label
         texts = Texts(
             learned=chain.from_iterable(_texts(spools[name]) for name in asked.corpus),
-            proved={labels[name]: _texts(spool) for name, spool in spools.items()},
+            proved={
+                labels[name]: _lines(spool) if _whole(name) else _texts(spool)
+                for name, spool in spools.items()
+            },
             jec_qa=JEC_QA in asked.against,
             terms=terms,
         )
@@ -166,6 +175,21 @@ def parsed(size: str) -> tuple[bool, int]:
 
 def _texts(spool: Spool) -> Iterator[str]:
     return (piece.text for piece in spool.pieces())
+
+
+def _whole(name: str) -> bool:
+    """Whether it is one file of plain text, in which no document begins but the first."""
+    return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
+
+
+def _lines(spool: Spool) -> Iterator[str]:
+    """The lines of a text, each with its end and the empty ones behind it."""
+    rest = ""
+    for text in _texts(spool):
+        *whole, rest = _LINE.findall(rest + text) or [""]
+        yield from whole
+    if rest:
+        yield rest
 
 
 def _terms(path: Path | None) -> list[str]:

@@ -17,7 +17,7 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
     found = [
         ("scores", "Before and after", [_scores(whole), *_differences(whole)], []),
         ("curves", "Curves and forgetting", [_changes(whole)], list(range(pictures))),
-        ("vocabulary", "Vocabulary", [*_vocabularies(whole), *_embeddings(whole)], []),
+        ("vocabulary", "Vocabulary", [*vocabularies(whole), *_embeddings(whole)], []),
         ("read", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
     ]
     return [
@@ -154,7 +154,8 @@ def _changes(whole: Mapping[str, Any]) -> Json:
     return table("changes", "What was learned and forgotten", head, rows, hint)
 
 
-def _vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
+def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
+    """What each proof found of each set of texts."""
     for number, one in enumerate(whole["vocabulary"]):
         rows = [
             [

@@ -62,7 +62,14 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
     assert "extending it" in said.stderr
     found = json.loads((place / "out" / "proof.json").read_text("utf-8"))
     assert found["holds"] and found["terms"]["terms"] == 2
-    assert [one["new"]["texts"] for one in found["texts"]] == [1, len(GENERAL), 2]
+    names = [one["name"] for one in found["texts"]]
+    assert names == ["law.txt, by line", "general.jsonl", "jec-qa"]
+    # One file of text has no other boundary than its lines.
+    assert [one["new"]["texts"] for one in found["texts"]] == [len(LAW), len(GENERAL), 2]
+    page = (place / "out" / "proof.html").read_text("utf-8")
+    for told in ("The proof holds: 20 entries added", "law.txt, by line", "pangu23", "<!doctype"):
+        assert told in page, told
+    assert "<script" not in page
     rows = found["published"]["rows"]
     assert [row["tokenizer"] for row in rows if row["published"]] == [
         row.tokenizer for row in TABLE
@@ -80,7 +87,7 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
 def test_a_text_that_is_read_in_place_of_another_is_called_so(place) -> None:
     said = typed(place, *asked(place, "+4", "--against", "law-zh", "--json", "--quiet"))
     names = [one["name"] for one in json.loads(said.stdout)["texts"]]
-    assert names == ["law.txt", "python-docs in place of law-zh"]
+    assert names == ["law.txt, by line", "python-docs in place of law-zh"]
 
 
 def test_a_vocabulary_is_cut_down(place) -> None:

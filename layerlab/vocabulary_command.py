@@ -1,0 +1,66 @@
+"""`layerlab adapt vocabulary`, where adaptation and its page meet; heavy imports only inside."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.adaptation.command import adapt
+
+
+@adapt.command()
+def vocabulary(
+    tokenizer: Annotated[
+        str, typer.Option(metavar="T", help="A folder, tokenizer.json, .model, or Hub name.")
+    ],
+    corpus: Annotated[
+        list[str],
+        typer.Option(metavar="FILE", help="Text of the domain, or a folder; may be repeated."),
+    ],
+    size: Annotated[str, typer.Option(metavar="+N|V", help="Add N entries, or cut down to V.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for tokenizer and proof.")],
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Other text to prove it on; or jec-qa; may be repeated."),
+    ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Expressions of the domain, one a line.")
+    ] = None,
+    field: Annotated[str, typer.Option(help="Of a row that holds the text.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
+) -> None:
+    """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
+    from rich.console import Console
+
+    from layerlab.adaptation.drawing import drawn
+    from layerlab.adaptation.tokenizer import PROOF, Asked, change
+    from layerlab.report.proof import save_proof
+
+    asked = Asked(
+        tokenizer=tokenizer,
+        size=size,
+        corpus=tuple(corpus),
+        against=tuple(against or ()),
+        terms=terms,
+        field=field,
+    )
+    changed = change(asked, out, (lambda text: None) if quiet else _say)
+    text = (out / PROOF).read_text("utf-8")
+    page = save_proof(json.loads(text), out)
+    if as_json:
+        sys.stdout.write(text)
+    else:
+        console = Console(markup=False, highlight=False)
+        console.print(drawn(changed.proof, console.width))
+        typer.echo(f"The tokenizer and its proof: {out}")
+        typer.echo(f"The page: {page}")
+    if not changed.proof.holds:
+        raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    plain = "".join(one if one.isprintable() else " " for one in text)
+    typer.echo(plain, err=True)
