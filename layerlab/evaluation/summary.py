@@ -1,7 +1,7 @@
 """From results of tasks to those of benchmarks, of the source's groups, and of parts of each."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.evaluation.average import GROUPS, Average, group_means, headed, official, weighted
@@ -79,7 +79,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
         means |= headed(parts, special)
         found += [
-            {"arm": arm, "group": name, **_value(average), "lost": _lost(rows)}
+            {"arm": arm, "group": name, **_value(average), "lost": _lost(_inside(rows, name))}
             for name, average in means.items()
             if average.parts
         ]
@@ -93,9 +93,10 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
         benchmark, parts = BENCHMARKS[name], _parts(rows)
         for kind, headings in _headings(benchmark).items():
             averages = _headed(benchmark, parts, headings)
+            its = _by(headings)
             found += [
                 {"arm": arm, "benchmark": name, "by": kind, "section": section}
-                | {**_value(one), "lost": _lost(rows)}
+                | {**_value(one), "lost": _lost([row for row in rows if its(row) == section])}
                 for section, one in averages.items()
                 if one.parts and len(averages) > 1
             ]
@@ -151,9 +152,21 @@ def _mean(row: Record) -> Mean:
     return Mean(row["score"], row["error"], row["n"], row.get("effective_n"))
 
 
+def _inside(rows: Iterable[Record], group: str) -> list[Record]:
+    groups = GROUPS if group == "general" else (group,)
+    return [row for row in rows if row["group"] in groups]
+
+
+def _by(headings: Mapping[str, str]) -> Callable[[Record], str | None]:
+    return lambda row: headings.get(str(row["subject"]))
+
+
 def _lost(rows: Iterable[Record]) -> bool:
-    """Whether no question was answered with logits that are numbers."""
-    return all(row.get("lost") for row in rows)
+    """Whether no question that could be asked was answered with logits that are numbers."""
+    rows = list(rows)
+    unsound = sum(row.get("unsound") or 0 for row in rows)
+    unfit = sum(row["shots"]["unfit"] for row in rows)
+    return unsound > 0 and unsound + unfit >= sum(row["n"] for row in rows)
 
 
 def _value(average: Average) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from layerlab.evaluation.beside import AVERAGE, OURS, published_rows
 from layerlab.evaluation.published import LABEL, tables
 from layerlab.evaluation.score import mean
 from layerlab.evaluation.shots import Shots
-from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
+from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows, unsound_remarks
 
 
 def record(benchmark: str, subject: str, scores: list[float], **changes: Any) -> dict[str, Any]:
@@ -66,6 +66,26 @@ def test_fewer_subjects_are_named_as_missing(law: Any) -> None:
     row, _ = benchmark_rows(law[:3])
     assert row["formula"].startswith("mean of 3 of 20 tasks; not run: 2-2")
     assert len(row["missing"]) == 17
+
+
+def test_a_benchmark_is_lost_where_all_that_could_be_asked_is() -> None:
+    long = vars(Shots(unfit=1))
+    rows = [
+        record("financeiq", "actuary_fin_math", [0.0], shots=long),
+        record("financeiq", "economic_analyst", [0.0] * 3, unsound=3),
+    ]
+    (row,) = benchmark_rows(rows)
+    assert row["lost"] and row["unsound"] == 3 and all(one["lost"] for one in group_rows([row]))
+    (said,) = unsound_remarks([row])
+    assert said.startswith("a: FinanceIQ: NaN or infinite logits at 3 of 4 questions; they count")
+    other = record("boolq", declared("boolq").subjects[0].name, [0.0], shots=long)
+    beside = benchmark_rows([*rows, other])
+    lost = {one["group"]: one["lost"] for one in group_rows(beside)}
+    assert lost == {"knowledge": False, "general": False, "finance": True}
+    (sound,) = benchmark_rows([rows[0]])
+    assert not sound["lost"] and unsound_remarks([sound]) == []
+    (part,) = benchmark_rows([rows[1], record("financeiq", "actuary_fin_math", [1.0])])
+    assert not part["lost"] and len(unsound_remarks([part])) == 1
 
 
 def test_examples_and_abstentions_are_pooled_over_questions() -> None:
