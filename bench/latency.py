@@ -49,7 +49,7 @@ def accounted(name: str, asked: argparse.Namespace, chosen: Setting) -> None:
     rivals = pair(name, shape=asked.shape, width=asked.width)
     found = timed([rivals.pangu, rivals.llama], chosen, pair=rivals)
     print(f"\n{rivals.about}", flush=True)
-    Console(markup=False, highlight=False, width=160).print(timetable(found))
+    Console(markup=False, highlight=False, width=160).print(timetable(found, 160))
     if found.decode is not None:
         off = found.decode.median - rivals.predicted
         met = "met" if abs(off) <= WITHIN else "MISSED"

@@ -110,17 +110,22 @@ def _fast(words: Any, name: str) -> Any:
 
 
 def _table(done: Any, width: int) -> Any:
-    """A row for the base and for each way; the last one stays."""
+    """A row for the base and for each way, which are named below; the last one stays."""
+    from rich.console import Group
+    from rich.text import Text
+
     from layerlab.terminal import grids, plain
 
     names = list(done.before)
-    rows: list[Any] = [["before", "", *(_bits(done.before[name]) for name in names)]]
-    for way in done.ways:
+    rows: list[Any] = [["before", *(_bits(done.before[name]) for name in names)]]
+    legend = []
+    for number, way in enumerate(done.ways, 1):
         cells = (_bits(way.bits[name], done.before[name]) for name in names)
-        rows.append([way.input, way.head, *cells])
+        rows.append([str(number), *cells])
+        legend.append(Text(f"{number}: input {way.input}, head {way.head}"))
     rows[-1] = [plain(cell, "bold") for cell in rows[-1]]
-    headings = ("input", "head", *(f"bits per byte, {name}" for name in names))
-    return grids(headings, rows, headings[:2], width)
+    headings = ("start", *(f"bits per byte, {name}" for name in names))
+    return Group(grids(headings, rows, headings[:1], width), *legend)
 
 
 def _bits(one: Any, before: Any = None) -> str:

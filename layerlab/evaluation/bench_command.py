@@ -42,7 +42,7 @@ def latency(
         typer.Option(help="With --accounting: of a smaller twin.  [default: the shape's]"),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of a CPU.  [default: one per physical core]")
+        int | None, typer.Option(help="Of a CPU.  [default: OMP_NUM_THREADS, or one per core]")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
     dtype: Annotated[
@@ -121,4 +121,5 @@ def _shown(found: Any, as_json: bool, out: Path | None) -> None:
 
     from layerlab.evaluation.timetable import timetable
 
-    Console(markup=False, highlight=False).print(timetable(found))
+    console = Console(markup=False, highlight=False)
+    console.print(timetable(found, console.width))

@@ -1,5 +1,6 @@
 """How models are timed: where, in which precision, how many tokens, how often."""
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,7 +66,7 @@ def setting(
     Args:
         device: a GPU where there is one, if left out.
         dtype: bfloat16 on a GPU and float32 on a CPU, if left out.
-        threads: one per physical core, if left out.
+        threads: as OMP_NUM_THREADS says, else one per physical core, if left out.
         sizes: the other fields of `Setting`.
 
     Raises:
@@ -77,7 +78,7 @@ def setting(
         raise UserError(
             f"dtype is {shown(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
         )
-    count = threads if threads is not None else psutil.cpu_count(logical=False) or 1
+    count = threads if threads is not None else wished() or psutil.cpu_count(logical=False) or 1
     for name, size in {**sizes, "threads": count}.items():
         if name in LEAST and size < LEAST[name]:
             raise UserError(
@@ -85,6 +86,12 @@ def setting(
                 f"type --{name} {max(LEAST[name], getattr(Setting, name))}"
             )
     return Setting(device=place, kind=kind, threads=count, **sizes)
+
+
+def wished() -> int | None:
+    """Threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) else None
 
 
 def _place(device: str | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import typer
@@ -18,7 +19,7 @@ from layerlab.evaluation.bench_command import bench
 from layerlab.evaluation.contestant import Contestant, contestant, loaded
 from layerlab.evaluation.footprint import cache_bytes, cache_numbers, growth, weight_bytes
 from layerlab.evaluation.latency import passed, timed
-from layerlab.evaluation.setting import Setting, setting
+from layerlab.evaluation.setting import Setting, setting, wished
 from layerlab.evaluation.timetable import timetable
 from layerlab.model.account import account
 
@@ -115,10 +116,33 @@ def test_real_times_make_a_table_and_json() -> None:
         "shape": "1b",
     }
     console = Console(width=400, record=True, file=io.StringIO())
-    console.print(timetable(found))
+    console.print(timetable(found, 400))
     text = console.export_text()
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    narrow.print(timetable(found, 80))
+    lines = narrow.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    begins = [
+        line.split()[0] for line in lines[: lines.index(next(filter(_is_legend, lines)))] if line
+    ]
+    assert begins == ["model", "1", "2", "pangu", "llama"] * (len(begins) // 5)
     for said in ("published", "weights at random", "predicted by the weights", "15.4", "processor"):
         assert said in text
+
+
+def _is_legend(line: str) -> bool:
+    return line.startswith("ms per token")
+
+
+@pytest.mark.parametrize(("given", "count"), [("1", 1), ("3,1", 3), ("", None), ("many", None)])
+def test_threads_are_those_that_the_environment_asks_for(
+    given: str, count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert wished() == count
+    found = setting(device="cpu")
+    assert found.threads == (count or psutil.cpu_count(logical=False) or 1)
+    assert setting(device="cpu", threads=2).threads == 2
 
 
 def test_weights_move_and_stay_what_they_are() -> None:
