@@ -123,7 +123,8 @@ def _setup(content: Json) -> Iterator[tuple[str, str]]:
     yield from ((name, f"{value}") for name, value in settings.items())
     yield "processor time", f"{content['time']['processor seconds']:,.0f} s"
     machine = content["machine"]
-    yield "machine", f"{machine['threads']} threads; {machine['system']}"
+    threads = machine["threads"]
+    yield "machine", f"{threads} {'thread' if threads == 1 else 'threads'}; {machine['system']}"
     yield "versions", ", ".join(f"{name} {value}" for name, value in content["versions"].items())
     yield "layerlab", f"{content['layerlab']}, {content['created'][:10]}"
 
