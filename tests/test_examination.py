@@ -188,7 +188,7 @@ def test_differences_to_an_earlier_run(shelf: Path, whole: Result, tmp_path: Pat
     assert frame.difference["BoolQ"] == pytest.approx(gained)
     assert frame.difference["forgetting"] == -frame.difference["general mean"]
     assert frame.difference["domain mean"] == frame.difference["FinanceIQ"]
-    assert "asked differently: FinanceIQ: 1 examples here, 5 there" in other.content["remarks"]
+    assert "asked differently: FinanceIQ: 1 example here, 5 there" in other.content["remarks"]
 
 
 def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:

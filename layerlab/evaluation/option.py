@@ -102,7 +102,8 @@ class Options:
             found.append(f"{', '.join(plain)}: no explanations are there to show")
         bare = [one.title for one in benchmarks if (self.shots or 0) > self._most(one)]
         if bare:
-            found.append(f"{', '.join(bare)}: fewer than {self.shots} examples are there")
+            few = "no example is" if self.shots == 1 else f"fewer than {self.shots} examples are"
+            found.append(f"{', '.join(bare)}: {few} there")
         return found
 
     def examples(self, benchmark: Benchmark) -> int | None:

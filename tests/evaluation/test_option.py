@@ -37,6 +37,7 @@ def test_a_wish_that_cannot_be_met_is_told() -> None:
         "BoolQ, LawBench: fewer than 5 examples are there",
     ]
     assert Options().deviations(asked) == []
+    assert Options(shots=1).deviations(asked) == ["BoolQ: no example is there"]
 
 
 def test_examples_inside_a_benchmarks_own_files() -> None:

@@ -94,7 +94,9 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
         manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
         (task,) = manager.load([name])["tasks"].values()
         model = Parrot(output)
-        model.__dict__.update(max_length=4096, unfit=set(), fits=lambda kind, arguments: True)
+        model.__dict__.update(
+            max_length=4096, unfit=set(), unsound=set(), fits=lambda kind, arguments: True
+        )
     ours = answer(model, task)  # type: ignore[arg-type]
     _, plain = run(output, name)
     theirs = plain["results"][name]
