@@ -65,7 +65,7 @@ PROMISED = {
             "| - actuary_fin_math ",
             "| - 2-1 Document Proofreading ",
         ),
-        *("ms per token", "fewer-layers, fewer layers, one vocabulary", "1: gpt2", "2 my/model"),
+        *("ms per token", "fewer-layers, fewer layers, one vocabulary", "1: gpt2", "2: my/model"),
     ),
     "monitor.md": ("update layer head measure value", "readings at [0, 2]", "stream_norm"),
     "precision.md": (
