@@ -29,6 +29,7 @@ def render(content: Mapping[str, Any]) -> str:
         .get_template("proof.html")
         .render(
             content=content,
+            base=Path(content["asked"]["tokenizer"]).name,
             facts=list(_facts(content)),
             tables=list(_tables(content)),
             tokens=list(_tokens(content)),
