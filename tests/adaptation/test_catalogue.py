@@ -73,9 +73,7 @@ def test_questions_are_looked_for_as_typed(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "found.json").read_text())
     assert kept == json.loads(typed("contamination", *words, "--json"))
     assert kept["benchmarks"]["1-2"]["held"] == 1
-    with pytest.raises(
-        UserError, match="nor is it in the data folder"
-    ):
+    with pytest.raises(UserError, match="nor is it in the data folder"):
         typed("contamination", tmp_path / "text.txt", "--benchmark", tmp_path / "none")
 
 
