@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
+from layerlab.domain import Domain
 from layerlab.studies.excerpt import OVERLAP, excerpts
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import resampled, summary, table
@@ -269,6 +270,7 @@ STUDY = Study(
     cost="10 seconds",
     draws=512,
     options={option: name for name, option in NAMED.items()},
+    domains=dict.fromkeys(NAMED.values(), Domain(kind=str)),
     run=run,
     fast={"draws": 24},
     unit="passages of text",
