@@ -2,12 +2,14 @@
 
 import gc
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from tests.place import place
+
+os.environ.setdefault("TMPDIR", place())
 os.environ.update(
     HF_HUB_OFFLINE="1",
     TRANSFORMERS_OFFLINE="1",
@@ -26,7 +28,6 @@ os.environ.update(
 )
 
 import hypothesis
-import psutil
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -35,15 +36,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 # is compiled is kept beside the sources (`make clean` removes it), whatever the shell prefers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-# What tests write goes with them and needs no disk: they waited for one a twelfth of their time.
-MEMORY = Path("/dev/shm")
-if (
-    os.access(MEMORY, os.W_OK)
-    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
-    and min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > 4 * 2**30
-):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Timings never decide a test: a busy machine takes its time.
 hypothesis.settings.register_profile("house", deadline=None)

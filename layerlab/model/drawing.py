@@ -34,18 +34,22 @@ def stream(seed: int, name: str) -> torch.Generator:
 
 
 @torch.no_grad()
-def draw(module: nn.Module, prefix: str, config: Any) -> None:
+def draw(module: nn.Module, prefix: str, config: Any, *, depth_scaled: bool) -> None:
     """Give the parameters that a module itself holds their first values.
 
     What was loaded from a checkpoint stays: transformers' initialisation functions leave it alone.
     What layers share is drawn where it is lent from, under its first name.
+
+    Args:
+        prefix: canonical name of the module.
+        config: of the model: its seed, range and depth.
+        depth_scaled: whether what joins the stream starts smaller by sqrt(2 layers).
 
     Source: Own.
     """
     if getattr(module, "lent", False):
         return
     depth = 2 * config.num_hidden_layers
-    scaled = config.parsed().stack.initialisation == "depth-scaled"
     std = config.initializer_range
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.is_meta or getattr(parameter, "_is_hf_initialized", False):
@@ -54,7 +58,7 @@ def draw(module: nn.Module, prefix: str, config: Any) -> None:
         numbers = Draw(
             generator=stream(config.seed, f"{prefix}.{name}".lstrip(".")),
             std=std,
-            residual_std=std / depth**0.5 if scaled else std,
+            residual_std=std / depth**0.5 if depth_scaled else std,
         )
         with _everywhere_alike():
             values = start(parameter.shape, numbers)

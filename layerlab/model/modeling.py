@@ -85,18 +85,35 @@ class LabPreTrainedModel(PreTrainedModel):
         "attentions": OutputRecorder(Attention, index=1),
     }
 
+    # While all modules are drawn: to list them again for each would grow with their square.
+    _names: dict[nn.Module, str] | None = None
+
+    def initialize_weights(self) -> None:
+        """Draw what was not loaded."""
+        models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
+        for one in models:
+            one._names = one._named()
+        try:
+            super().initialize_weights()
+        finally:
+            for one in models:
+                one._names = None
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
-        draw(module, self._name(module), self.config)
+        base: Any = self.base_model
+        scaled = base.spec.stack.initialisation == "depth-scaled"
+        draw(module, self._name(module), self.config, depth_scaled=scaled)
+
+    def _named(self) -> dict[nn.Module, str]:
+        """Canonical names: those in the causal model, also where only its base is built."""
+        prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
+        return {held: f"{prefix}{name}" for name, held in self.named_modules()}
 
     def _name(self, module: nn.Module) -> str:
-        """Canonical name: that in the causal model, also where only its base is built.
-
-        A layer that `resize_token_embeddings` has yet to put in has the name of the one there.
-        """
-        prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
-        names = {held: f"{prefix}{name}" for name, held in self.named_modules()}
+        """A layer that `resize_token_embeddings` has yet to put in has that of the one there."""
+        names = self._names or self._named()
         if module in names:
             return names[module]
         head = isinstance(module, nn.Linear)

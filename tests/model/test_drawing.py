@@ -183,11 +183,12 @@ def test_what_is_drawn_does_not_depend_on_the_precision(name: str, dtype: torch.
 def test_what_is_drawn_does_not_depend_on_the_device_around(name: str) -> None:
     """The meta device stands for an accelerator: no generator of the CPU's draws on either."""
     model, again = fresh(name), build(name, **SIZES, seed=1)
+    scaled = again.model.spec.stack.initialisation == "depth-scaled"
     with torch.device("meta"):
         for place, module in again.model.named_modules(prefix="model"):
             for one in module.parameters(recurse=False):
                 one._is_hf_initialized = False
-            draw(module, place, model.config)
+            draw(module, place, model.config, depth_scaled=scaled)
     for key, one in again.model.named_parameters(prefix="model"):
         assert torch.equal(one, parameters(model)[key]), key
 
@@ -205,7 +206,7 @@ def test_a_start_of_ones_own_draws_alike_in_every_precision_and_place() -> None:
         try:
             with torch.device(device):
                 own = Own()
-                draw(own, "own", config)
+                draw(own, "own", config, depth_scaled=False)
             assert torch.get_default_dtype() == dtype
         finally:
             torch.set_default_dtype(torch.float32)
@@ -218,14 +219,14 @@ def test_a_norm_of_torch_starts_as_the_norm_alone(kind: type[nn.Module]) -> None
     module = kind(3)
     for one in module.parameters():
         nn.init.constant_(one, 7.0)
-    draw(module, "norm", fresh("llama").config)
+    draw(module, "norm", fresh("llama").config, depth_scaled=False)
     assert torch.equal(module.weight, torch.ones(3))
     assert kind is nn.RMSNorm or torch.equal(module.bias, torch.zeros(3))
 
 
 def test_a_convolution_of_torch_starts_as_a_matrix_does() -> None:
     module, config = nn.Conv1d(3, 3, 2), fresh("llama").config
-    draw(module, "mix", config)
+    draw(module, "mix", config, depth_scaled=False)
     numbers = Draw(
         generator=stream(0, "mix.weight"), std=config.initializer_range, residual_std=0.0
     )
@@ -236,7 +237,7 @@ def test_a_convolution_of_torch_starts_as_a_matrix_does() -> None:
 def test_a_parameter_without_a_start_is_named_with_what_to_type() -> None:
     module = nn.PReLU()
     with pytest.raises(UserError, match=r"nothing says with which values mix\.weight") as told:
-        draw(module, "mix", fresh("llama").config)
+        draw(module, "mix", fresh("llama").config, depth_scaled=False)
     wanted = "of PReLU; expected a start beside it: type starts(self, weight=normal)"
     assert str(told.value).endswith(wanted)
     assert "\n" not in str(told.value)
