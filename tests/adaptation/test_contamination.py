@@ -35,7 +35,7 @@ def literal(text: list[str], question: list[str], size: int) -> float:
 
 
 @settings(max_examples=100)
-@given(alphabet, st.lists(alphabet, min_size=1, max_size=5), st.integers(8, 13))
+@given(alphabet, st.lists(alphabet, min_size=1, max_size=5, unique_by=tuple), st.integers(8, 13))
 def test_it_finds_what_a_search_finds(text, asked, size) -> None:
     given_text = " ".join(text)
     given_asked = [("b", str(number), " ".join(one)) for number, one in enumerate(asked)]
