@@ -7,9 +7,6 @@ import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from tests.place import place
-
-os.environ.setdefault("TMPDIR", place())
 os.environ.update(
     HF_HUB_OFFLINE="1",
     TRANSFORMERS_OFFLINE="1",
