@@ -25,7 +25,9 @@ from layerlab.report.language import COLUMN, DOMAIN, FOLDER
 
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 REPORT = PACKAGE / "report"
-PAGES = ("head.html", "page.html")
+# Every template, the page of `layerlab inspect` first.
+FIRST = ("head.html", "page.html")
+PAGES = (*FIRST, *sorted({file.name for file in REPORT.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 LABELLED = re.compile(r"\blabel\(\s*(\"(?:[^\"\\]|\\.)*\")")
 # What rows are named by and no file declares.
@@ -50,7 +52,7 @@ Message = tuple[str | None, str | tuple[str, str], str]
 
 
 def labels() -> Iterator[Message]:
-    """The fixed texts: of the template, the scripts, and the declarations of measures."""
+    """The fixed texts: of the templates, the scripts, and the declarations of measures."""
     for name in PAGES:
         with (REPORT / name).open("rb") as file:
             for _, _, message, _ in babel_extract(

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -102,19 +102,30 @@ def spoken(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
     if lang == ENGLISH:
         return {}
     known = language(lang)
-    used = {json.loads(message) for message in _SPOKEN.findall(script)}
     columns, said = dict[str, str](), set[str]()
     for measure in view["measures"]:
         columns |= {name: known.column(name) for name in measure["columns"]}
         sources = {str(bound["source"]) for bound in measure["bounds"]}
         bands = {measure["band"]["label"]} if measure["band"] else set()
         said |= {measure["title"], *measure["kinds"], *bands, *sources}
-    words = {message: known.label(message) for message in used}
-    words |= {text: known.sentence(text) for text in said}
-    return {
-        "words": {key: word for key, word in words.items() if word != key},
-        "columns": {key: word for key, word in columns.items() if word != key},
-    }
+    changed = {key: word for key, word in columns.items() if word != key}
+    return {**words(script, said, lang), "columns": changed}
+
+
+def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
+    """What `say.js` reads: the words of a script, and texts of its data, in a language.
+
+    Args:
+        script: all the scripts of a page, as one text.
+        said: texts of the data that the scripts hand to `translated`.
+    """
+    if lang == ENGLISH:
+        return {}
+    known = language(lang)
+    used = {json.loads(message) for message in _SPOKEN.findall(script)}
+    found = {message: known.label(message) for message in used}
+    found |= {text: known.sentence(text) for text in said}
+    return {"words": {key: word for key, word in found.items() if word != key}}
 
 
 def _name(name: Any) -> str:
