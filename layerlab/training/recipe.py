@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from layerlab import UserError
+from layerlab.domain import shown
 from layerlab.training import setting
 from layerlab.training.section import (
     Arm,
@@ -114,10 +116,53 @@ class Recipe(Section):
 def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
     """A recipe from plain values.
 
+    Args:
+        content: the settings; beside them `extends` may name a recipe that has all the others.
+        place: what errors call it: the file, beside which another may lie.
+
     Raises:
-        UserError: a key that no section has, or a value that a setting does not take.
+        UserError: a key that no section has, or a value that a setting does not take; a recipe that
+            extends itself.
+
+    Example:
+        >>> recipe_of({"extends": "smoke", "train": {"updates": 3}}).train.updates
+        3
     """
-    return checked(Recipe, content, place)
+    return checked(Recipe, _whole(content, place, ()), place)
+
+
+def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """All settings: those of the recipe that it extends, and its own in their stead."""
+    own = dict(content)
+    if "extends" not in own:
+        return own
+    given = own.pop("extends")
+    if not isinstance(given, str):
+        raise UserError(
+            f"{place}: extends is {shown(given)}; expected a TOML file or the name of a recipe: "
+            'write extends = "smoke"'
+        )
+    beside = Path(place).parent / given
+    found, name = load_table(beside if Path(given).suffix else given, HOME)
+    way = (*seen, Path(place).resolve())
+    if Path(name).resolve() in way:
+        raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")
+    base = _whole(found, name, way)
+    del base["name"]
+    train, mine = base.get("train"), own.get("train")
+    if isinstance(train, dict) and isinstance(mine, dict) and not mine.keys().isdisjoint(LENGTHS):
+        base["train"] = {key: value for key, value in train.items() if key not in LENGTHS}
+    return _merged(base, own)
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables setting by setting; lists and values whole."""
+    both = {
+        key: _merged(base[key], value)
+        for key, value in own.items()
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+    }
+    return {**base, **own, **both}
 
 
 def load_recipe(given: str | PathLike[str]) -> Recipe:

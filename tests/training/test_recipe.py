@@ -71,6 +71,49 @@ def test_a_file_that_is_no_toml_is_told_so(tmp_path):
     assert load_recipe(file).name == "mine"
 
 
+def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
+    twin = load_recipe("eight-residuals-twin")
+    file = tmp_path / "long.toml"
+    file.write_text('extends = "eight-residuals-twin"\n[train]\nupdates = 600\n')
+    found = load_recipe(file)
+    assert found == twin.changed({"name": "long", "train.updates": 600})
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "mine.toml").write_text(
+        'extends = "../long.toml"\n[train]\ntokens = 4096\n[model.options]\nqk_norm = true\n'
+        '[compare]\narms = ["llama", "gpt2"]\nclaims = []\n'
+    )
+    mine = load_recipe(tmp_path / "more" / "mine.toml")
+    assert (mine.train.tokens, mine.train.updates, mine.train.batch) == (4096, None, 16)
+    assert mine.model.options == {"head": "untied", "qk_norm": True}
+    assert mine.compare.arms == ("llama", "gpt2") and mine.compare.baseline == "llama"
+    alone = recipe_of({"extends": "smoke", "train": {"rate": 0.5}})
+    assert (alone.name, alone.train.rate) == ("recipe", 0.5)
+    assert alone.train.updates == load_recipe("smoke").train.updates
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("extends = 3", r"mine\.toml: extends is 3; expected a TOML file or the name of a recipe"),
+        ('extends = "smke"', "no recipe 'smke'; did you mean smoke"),
+        ('extends = "none.toml"', "cannot read the recipe '.*none.toml': No such file"),
+        ('extends = "mine.toml"', "extends 'mine.toml', which extends it in turn; leave one out"),
+        ('extends = "other.toml"', r"other\.toml: extends 'mine.toml', which extends it in turn"),
+        ('extends = "deep/../mine.toml"', r"which extends it in turn"),
+        ('extends = "wrong.toml"\n[train]\nupdates = 2', r"mine\.toml: a recipe has no 'batch'"),
+        ('extends = "smoke"\ntrain = 3', r"mine\.toml: train is 3"),
+    ],
+)
+def test_what_cannot_be_extended_is_named(tmp_path, line, said):
+    (tmp_path / "mine.toml").write_text(f"{line}\n")
+    (tmp_path / "other.toml").write_text('extends = "mine.toml"\n')
+    (tmp_path / "wrong.toml").write_text("batch = 3\n")
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(UserError, match=said) as raised:
+        load_recipe(tmp_path / "mine.toml")
+    assert "\n" not in str(raised.value)
+
+
 def test_how_a_run_is_carried_out_does_not_decide_it():
     plain = recipe_of(LENGTH)
     other = recipe_of({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
