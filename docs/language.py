@@ -20,8 +20,9 @@ from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
 from layerlab.measures.measure import Measure
-from layerlab.registry import measures
+from layerlab.registry import measures, studies
 from layerlab.report.language import COLUMN, DOMAIN, FOLDER
+from layerlab.training.recipe import load_recipe, packaged
 
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 REPORT = PACKAGE / "report"
@@ -29,11 +30,51 @@ REPORT = PACKAGE / "report"
 FIRST = ("head.html", "page.html")
 PAGES = (*FIRST, *sorted({file.name for file in REPORT.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
-LABELLED = re.compile(r"\blabel\(\s*(\"(?:[^\"\\]|\\.)*\")")
+LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 # What rows are named by and no file declares.
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
     *("residual stream", "weights (stored)", "behind the blocks", "before the blocks"),
+)
+# Where in a source something stands.
+PLACES = (
+    *("section {number}", "sections {number}", "Figure {number}", "Table {number}", "Own"),
+    *("Tables {number}", "Tables {number} and {last}", "Lemma {number}", "Lemmas {number}"),
+    *("Theorem {number}", "Theorems {number}", "Theorems {number} and {last}", "Remark {number}"),
+    *("Equation {number}", "equation {number}", "conclusion {number}", "conclusion", "abstract"),
+    *("introduction", "future work", "advice {number}", "script", "corrected", "after {key}"),
+    *("beside {key}", "of {key}", "of {key}'s two batches", "on {key}", "on the numbers of {key}"),
+    *("on machine learning", "first batch", "second batch", "second figure", "third figure"),
+    *("fourth figure", "the design is own", "before training is own", "the rate: Own"),
+    *("the running bound is Own", "the factor of ten is Own"),
+    "neighbour form of the series activation",
+)
+# What studies name curves and settings by, in a word.
+WORDS = (
+    *("attention", "feed-forward", "norms", "logits", "scores", "weights", "queries", "keys"),
+    *("centring", "perceptron", "nearest", "stochastic", "observed", "drawn", "variances"),
+    *("trained", "random", "neither", "larger", "extended", "causal", "padded", "forward"),
+    *("backward", "test", "validation", "draws", "terms", "token", "tokens", "semi-axis"),
+    *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
+    *(
+        "{value} nats per token",
+        "{value} bits per byte",
+        "{value} loss spikes a run",
+        "looks",
+        "look",
+    ),
+    *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
+    *("kept from an earlier run", "wall seconds", "processor seconds", "system", "threads"),
+)
+# Between the entries of a list, and a number with its interval.
+MARKS = (".", "; ", ": ", ", ", ", and ", " and ", "{value} ({low} to {high})", "{first} to {last}")
+# Files of sentences that stand on the pages of training, evaluation and adaptation.
+TOLD = (
+    *("report/ledger", "report/score", "report/curriculum", "report/proof", "report/equality"),
+    *("training/verdict", "training/compare", "training/rule", "training/divergence"),
+    *("training/fault", "training/loop", "evaluation/option", "evaluation/against"),
+    *("evaluation/average", "evaluation/summary", "evaluation/shots", "adaptation/tally"),
+    *("adaptation/stage", "adaptation/pretraining"),
 )
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
@@ -41,6 +82,13 @@ TEMPLATE = re.compile(r"[^\W\d_]{2,}\s|\s[^\W\d_]{2,}")
 WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
 UNSHOWN = {"compile", "rows", "_readings", "groupby", "einsum", "Attended"}
+# Files of studies that say nothing of a result.
+SILENT = {
+    *("code.py", "command.py", "picture.py", "record.py", "runner.py", "study.py", "suite.py"),
+    "work.py",
+}
+# A key of docs/sources.md.
+CITED = re.compile(r"([a-z]+\d\d|Own)\b")
 # Lines of a header that would change every time, or name nobody.
 CHANGING = re.compile(
     rb'^"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Language-Team|'
@@ -64,8 +112,15 @@ def labels() -> Iterator[Message]:
             yield None, json.loads(found), file.name
     for file in sorted(REPORT.glob("*.py")):
         for found in LABELLED.findall(file.read_text("utf-8")):
-            yield None, json.loads(found), file.name
-    yield from ((None, kind, "rows") for kind in KINDS)
+            yield None, ast.literal_eval(f"({found})"), file.name
+    for place, texts in (
+        ("rows", KINDS),
+        ("sources", PLACES),
+        ("studies", WORDS),
+        ("lists", MARKS),
+    ):
+        yield from ((None, text, place) for text in texts)
+    yield from _claimed()
     for measure in measures().values():
         yield from _declared(measure)
 
@@ -73,10 +128,17 @@ def labels() -> Iterator[Message]:
 def sentences() -> Iterator[Message]:
     """What is said about readings: templates with placeholders, as the code writes them."""
     files = [*sorted((REPORT / "rules").glob("*.py")), REPORT / "notes.py", REPORT / "listing.py"]
+    files += [PACKAGE / f"{name}.py" for name in TOLD]
     for file in [*files, *sorted((PACKAGE / "measures").glob("*.py"))]:
         rule = REPORT in file.parents
         for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
             yield None, phrase, file.relative_to(PACKAGE).as_posix()
+    claims = [PACKAGE / "training" / name for name in ("claim.py", "remark.py")]
+    for file in [*claims, *sorted((PACKAGE / "studies").glob("*.py"))]:
+        if file.name not in SILENT:
+            for phrase in Phrases.of(file.read_text("utf-8"), words=True):
+                if " " in phrase and not CITED.match(phrase):
+                    yield None, phrase, file.relative_to(PACKAGE).as_posix()
 
 
 class Phrases(ast.NodeVisitor):
@@ -119,6 +181,14 @@ class Phrases(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> None:
         pass
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
 
     def visit_arg(self, node: ast.arg) -> None:
         pass
@@ -192,6 +262,18 @@ def _declared(measure: Measure) -> Iterator[Message]:
         yield None, "Own", place
     for name in (*measure.per, *measure.columns):
         yield COLUMN, name, place
+
+
+def _claimed() -> Iterator[Message]:
+    """What studies and recipes are about, and what their sources claim."""
+    for study in studies().values():
+        for text in (study.title, study.claim, study.unit):
+            yield None, text, f"studies/{study.name}"
+    for name in packaged():
+        recipe = load_recipe(name)
+        claims = () if recipe.compare is None else recipe.compare.claims
+        for text in (recipe.about, recipe.inferred, *(claim.says for claim in claims)):
+            yield None, text, f"recipes/{name}"
 
 
 def template() -> Catalog:

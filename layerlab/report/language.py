@@ -26,7 +26,9 @@ _SEAM = re.compile(r"(?=, | \(| [A-Z])")
 _FEW = 5
 # Anything, with its brackets closed.
 _ANY = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"
-_WORD = r"(?:[^\s(,]|,(?=\S))*(?: %)?"
+_WORD = r"(?:[^\s(,]|,(?=\S))*(?: %)?(?: \(\S+ to \S+\))?"
+# What stands between the entries of a list, and that it is not inside brackets.
+_BETWEEN = re.compile(r"(; |: |, and |, | and )(?![^()]*\))")
 
 
 class Language:
@@ -71,22 +73,41 @@ class Language:
         for given in forms:
             if (known := self.label(given)) != given:
                 return known
-        for template, message in self._templates:
+        for template in self._templates:
             for given in forms:
-                if found := template.fullmatch(given):
-                    return filled(message, {k: self._part(v) for k, v in found.groupdict().items()})
+                if (found := template.parts(given)) is not None:
+                    said = {name: self._part(part) for name, part in found.items()}
+                    return filled(template.said, said)
         return None
 
     def _part(self, text: str) -> str:
         """What stands at a placeholder, or at several without a word between them."""
         if (known := self._known(text)) is not None:
             return known
+        if (known := self._list(text, whole=True)) is not None:
+            return known
         starts = [found.start() for found in _SEAM.finditer(text)]
         for start in starts:
             for end in [*(one for one in starts if one > start), len(text)]:
                 if (known := self._known(text[start:end])) is not None:
                     return text[:start] + known + self._part(text[end:])
-        return text
+        return text if (known := self._list(text, whole=False)) is None else known
+
+    def _list(self, text: str, *, whole: bool) -> str | None:
+        """A list of texts: each by itself.
+
+        Args:
+            whole: leave the list as it is unless each of them is known, or is one word.
+        """
+        entries = _BETWEEN.split(text)
+        found = [self._known(entry) for entry in entries[::2]]
+        if len(found) < 2 or not any(found):
+            return None
+        if whole and any(k is None and " " in e for k, e in zip(found, entries[::2], strict=True)):
+            return None
+        told = [e if k is None else k for k, e in zip(found, entries[::2], strict=True)]
+        entries[::2], entries[1::2] = told, [self.label(mark) for mark in entries[1::2]]
+        return "".join(entries)
 
     def names(self, text: str) -> str:
         """What rows have in common, with commas: each part by itself."""
@@ -101,7 +122,7 @@ class Language:
         return self.sentence(note)
 
     @cached_property
-    def _templates(self) -> list[tuple[re.Pattern[str], str]]:
+    def _templates(self) -> list["Template"]:
         """The messages that have placeholders, those that say most by themselves first."""
         stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
         messages = [
@@ -110,7 +131,30 @@ class Language:
             if isinstance(key, str) and said and "\x04" not in key and _PLACEHOLDER.search(key)
         ]
         messages.sort(key=lambda one: (-_own(one[0]), one[0]))
-        return [(pattern(key), said) for key, said in messages]
+        return [Template(key, said) for key, said in messages]
+
+
+class Template:
+    """A message with placeholders, and what it is in the other language."""
+
+    def __init__(self, message: str, said: str):
+        """Its pattern is made when a text has all the words that stand between placeholders."""
+        self.message, self.said = message, said
+        self.words = [word for word in _PLACEHOLDER.split(message)[::2] if word]
+
+    def parts(self, text: str) -> dict[str, str] | None:
+        """What fills its placeholders in a text, or None if the text is another."""
+        place = 0
+        for word in self.words:
+            if (start := text.find(word, place)) < 0:
+                return None
+            place = start + len(word)
+        found = self._pattern.fullmatch(text)
+        return None if found is None else found.groupdict()
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return pattern(self.message)
 
 
 def pattern(message: str) -> re.Pattern[str]:
