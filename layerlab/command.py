@@ -25,6 +25,9 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' r
 Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Lang = Annotated[
+    str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+]
 
 
 class Block(StrEnum):
@@ -44,6 +47,7 @@ def train(
     metrics: Annotated[
         Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
     ] = None,
+    lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,7 +57,8 @@ def train(
         return
     from layerlab import experiment
 
-    task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
+    changes = settings(setting or ())
+    task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
         _planned(experiment.estimated(task), as_json)
         return
@@ -80,6 +85,7 @@ def compare(
     judge: Annotated[
         bool, typer.Option("--judge", help="Run nothing; judge what is finished.")
     ] = False,
+    lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -89,7 +95,8 @@ def compare(
         return
     from layerlab import experiment
 
-    task = experiment.prepared(recipe, out, settings(setting or ()), progress=not quiet)
+    changes = settings(setting or ())
+    task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
         _planned(experiment.estimated(task), as_json)
         return

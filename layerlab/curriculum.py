@@ -32,6 +32,7 @@ from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject, subject
 from layerlab.report.curriculum import save_curriculum
+from layerlab.report.language import ENGLISH, language
 from layerlab.training.machine import threaded
 from layerlab.training.runner import alone
 from layerlab.training.watch import Silent as Quiet
@@ -48,11 +49,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Curriculum:
-    """A recipe with its stages and their folders."""
+    """A recipe with its stages, their folders, and the language of the page."""
 
     recipe: Recipe
     stages: tuple[Stage, ...]
     out: Path
+    lang: str = ENGLISH
 
     @property
     def shelf(self) -> Shelf:
@@ -66,6 +68,7 @@ def adapt(
     out: str | PathLike[str] = OUT,
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
 ) -> Adapted:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
 
@@ -76,22 +79,27 @@ def adapt(
         out: folder under which the recipe has one of its own.
         progress: show all stages on standard error.
         settings: changes of the recipe by path, as `{"pretrain.tokens": 4096}`.
+        lang: language of the page.
 
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
     """
-    return carried_out(prepared(recipe, Path(out), settings), progress=progress)
+    return carried_out(prepared(recipe, Path(out), settings, lang), progress=progress)
 
 
-def prepared(recipe: Given, out: Path, settings: Mapping[str, Any] | None = None) -> Curriculum:
+def prepared(
+    recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
+) -> Curriculum:
     """A recipe with its stages planned.
 
     Raises:
-        UserError: a setting is wrong, or what a stage needs is not there.
+        UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
+            language.
     """
+    language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
     read = read.changed(settings) if settings else read
-    return Curriculum(read, planned(read), out / read.name)
+    return Curriculum(read, planned(read), out / read.name, lang)
 
 
 def expected(curriculum: Curriculum) -> Forecast:
@@ -119,7 +127,7 @@ def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
             _carry(Place(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)), watch)
         content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
         content |= _compared(curriculum, content)
-        page = save_curriculum(content, curriculum.out)
+        page = save_curriculum(content, curriculum.out, curriculum.lang)
     return Adapted(content, page, _models(curriculum))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.adaptation.command import DEFAULT, adapt
-from layerlab.command import Json, Quiet, Setting, paused, settings
+from layerlab.command import Json, Lang, Quiet, Setting, paused, settings
 from layerlab.vocabulary_command import vocabulary
 
 __all__ = ["adapt", "vocabulary"]
@@ -26,6 +26,7 @@ def carry_out(
     planned: Annotated[
         bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")
     ] = False,
+    lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,7 +36,7 @@ def carry_out(
         return
     from layerlab import curriculum
 
-    found = curriculum.prepared(recipe, out, settings(setting or ()))
+    found = curriculum.prepared(recipe, out, settings(setting or ()), lang)
     if planned:
         expected = curriculum.expected(found)
         _printed(expected.to_json()) if as_json else _drawn(expected.table())

@@ -29,6 +29,7 @@ from layerlab.lock import locked
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.subject import Subject, check_named, subject
 from layerlab.measures.thread import threads
+from layerlab.report.language import ENGLISH, language
 from layerlab.report.score import save_scores
 
 Given = str | PathLike[str]
@@ -47,6 +48,7 @@ class Question:
         out: folder of results; None where nothing is written.
         compare: whether the source's tables are set beside.
         against: results of an earlier run.
+        lang: of the page.
     """
 
     models: Sequence[Any]
@@ -60,6 +62,7 @@ class Question:
     out: Path | None = None
     compare: bool = False
     against: Result | None = None
+    lang: str = ENGLISH
 
 
 def evaluate(
@@ -76,6 +79,7 @@ def evaluate(
     device: str | None = None,
     dtype: str | None = None,
     progress: bool = True,
+    lang: str = ENGLISH,
     **options: Any,
 ) -> Result:
     """Put one or several models to benchmarks, and average as their authors do.
@@ -94,6 +98,7 @@ def evaluate(
         device: where models are loaded.
         dtype: of the loaded weights; as stored if left out.
         progress: show a live bar on standard error.
+        lang: language of the page.
         options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
             as `Options` has them.
 
@@ -113,6 +118,7 @@ def evaluate(
         out=None if out is None else Path(out),
         compare=compare,
         against=earlier,
+        lang=lang,
     )
     return examined(question, progress=progress)
 
@@ -124,6 +130,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         UserError: as `evaluate`.
         Paused: it was interrupted; what is finished is kept.
     """
+    language(question.lang)  # an unknown one is refused before the work is done
     benchmarks = chosen(question.suite)
     if question.data is not None and not question.data.is_dir():
         raise UserError(
@@ -142,7 +149,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         if question.out is None:
             return result
         saved = result.save(question.out)
-        save_scores(saved.content, question.out)
+        save_scores(saved.content, question.out, question.lang)
         return saved
 
 

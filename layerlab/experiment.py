@@ -15,6 +15,7 @@ from layerlab import UserError, registry
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
 from layerlab.report.comparison import save_comparison, save_run
+from layerlab.report.language import ENGLISH, language
 from layerlab.training.batch import Held
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
@@ -83,12 +84,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Task:
-    """A recipe made ready: its text as tokens, its runs, their folders."""
+    """A recipe made ready: its text as tokens, its runs, their folders, the page's language."""
 
     recipe: Recipe
     corpus: Corpus
     runs: tuple[Run, ...]
     out: Path
+    lang: str = ENGLISH
 
     def folder(self, run: Run) -> Path:
         """Of a run."""
@@ -101,6 +103,7 @@ def train(
     out: str | PathLike[str] = OUT,
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
 ) -> Trained:
     """Train one model as a recipe says; what an earlier call has finished is kept.
 
@@ -109,6 +112,7 @@ def train(
         out: folder under which the recipe has one of its own.
         progress: show a live display on standard error.
         settings: changes of the recipe by path, as `{"train.updates": 100}`.
+        lang: language of the page.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or the loss is not finite.
@@ -121,7 +125,8 @@ def train(
         >>> run.result["updates"], run.model().config.hidden_size
         (2, 16)
     """
-    return trained(prepared(recipe, Path(out), settings, progress=progress), progress=progress)
+    task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
+    return trained(task, progress=progress)
 
 
 def trained(task: Task, *, progress: bool = True) -> Trained:
@@ -140,7 +145,7 @@ def trained(task: Task, *, progress: bool = True) -> Trained:
         result = alone(run, task.folder(run), watch)
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
-    return Trained(task.folder(run), result, save_run(task.folder(run)))
+    return Trained(task.folder(run), result, save_run(task.folder(run), task.lang))
 
 
 def compare(
@@ -149,6 +154,7 @@ def compare(
     out: str | PathLike[str] = OUT,
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
 ) -> Comparison:
     """Train every arm of a recipe with every seed, and judge each against its baseline.
 
@@ -160,12 +166,14 @@ def compare(
         out: folder under which the recipe has one of its own, with all runs and the report.
         progress: show a live display on standard error.
         settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
+        lang: language of the page.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
-    return contested(prepared(recipe, Path(out), settings, progress=progress), progress=progress)
+    task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
+    return contested(task, progress=progress)
 
 
 def contested(task: Task, *, progress: bool = True) -> Comparison:
@@ -217,7 +225,7 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
         )
     found = compared(task.recipe, folders).content
     comparison = Comparison({**found, "failed": told, "remarks": [*found["remarks"], *told]})
-    save_comparison(comparison.content, task.out)
+    save_comparison(comparison.content, task.out, task.lang)
     return comparison
 
 
@@ -237,12 +245,14 @@ def prepared(
     settings: Mapping[str, Any] | None = None,
     *,
     progress: bool = True,
+    lang: str = ENGLISH,
 ) -> Task:
     """A recipe with its text read and its runs planned.
 
     Raises:
-        UserError: a setting is wrong, or the text cannot be read.
+        UserError: a setting is wrong, the text cannot be read, or there is no page in the language.
     """
+    language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe).changed(settings or {})
     for path in read.model.load:
         registry.load(path)
@@ -252,7 +262,7 @@ def prepared(
     runs = plan(read, extent(corpus, block))
     if read.compare is not None and read.compare.match == "time":
         runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
-    return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name)
+    return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name, lang=lang)
 
 
 def _recipe(given: Given) -> Recipe:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from layerlab.adaptation.command import adapt
+from layerlab.command import Lang
 
 
 @adapt.command()
@@ -29,6 +30,7 @@ def vocabulary(
         Path | None, typer.Option(metavar="FILE", help="Expressions of the domain, one a line.")
     ] = None,
     field: Annotated[str, typer.Option(help="Of a row that holds the text.")] = "text",
+    lang: Lang = "en",
     as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
 ) -> None:
@@ -37,8 +39,10 @@ def vocabulary(
 
     from layerlab.adaptation.drawing import drawn
     from layerlab.adaptation.tokenizer import PROOF, Asked, change
+    from layerlab.report.language import language
     from layerlab.report.proof import save_proof
 
+    language(lang)  # an unknown one is refused before the work is done
     asked = Asked(
         tokenizer=tokenizer,
         size=size,
@@ -49,7 +53,7 @@ def vocabulary(
     )
     changed = change(asked, out, (lambda text: None) if quiet else _say)
     text = (out / PROOF).read_text("utf-8")
-    page = save_proof(json.loads(text), out)
+    page = save_proof(json.loads(text), out, lang)
     if as_json:
         sys.stdout.write(text)
     else:

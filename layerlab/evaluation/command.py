@@ -80,6 +80,9 @@ def evaluate(
     dtype: Annotated[
         str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
     ] = None,
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    ] = "en",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
 ) -> None:
@@ -104,6 +107,7 @@ def evaluate(
         device=device,
         dtype=dtype,
         progress=not quiet,
+        lang=lang,
         scoring=None if scoring is None else scoring.value,
         shots=shots,
         cot=cot,

@@ -29,22 +29,22 @@ function drawCurves(section, arms) {
   section.part("absent").hidden = figure.traces.length > 0;
   plot.hidden = !figure.traces.length;
   if (!figure.traces.length) clear(plot);
-  else figureInto(plot, figure, `${QUANTITIES[state.y]} against ${AXES[state.x]}: ${groups.filter((g) => g.judged && g.rows.length).map((g) => `${data.models[g.arm].name} ends at ${format(g.rows.at(-1).mean)}`).join("; ")}.`);
+  else figureInto(plot, figure, say("{quantity} against {axis}: {ends}.", { quantity: QUANTITIES[state.y], axis: AXES[state.x], ends: groups.filter((g) => g.judged && g.rows.length).map((g) => say("{arm} ends at {value}", { arm: data.models[g.arm].name, value: format(g.rows.at(-1).mean) })).join("; ") }));
   section.part("key").replaceChildren(...keyOf(groups.map((g) => g.arm)));
   section.part("hint").textContent = curveHint(groups, state);
 }
 
 function keyOf(arms) {
   if (data.models.length < 2) return [];
-  return [...new Set(arms)].map((arm) => element("span", {}, swatch(arm), data.models[arm].name, isBase(arm) ? " (baseline)" : ""));
+  return [...new Set(arms)].map((arm) => element("span", {}, swatch(arm), data.models[arm].name, isBase(arm) ? say(" (baseline)") : ""));
 }
 
 function curveHint(groups, state) {
   const said = [];
-  if (data.curves[kindOf(state.y)].thinned) said.push("Curves are thinned: a point is the mean of several.");
-  if (!state.whole) said.push("The first fall is cut off.");
-  if (groups.some((g) => g.odd.some((m) => m.lost))) said.push("A thin line that ends in a cross is a run that diverged; it is in no mean.");
-  if (groups.some((g) => g.odd.some((m) => !m.lost))) said.push("A thin line is a run that is not finished.");
+  if (data.curves[kindOf(state.y)].thinned) said.push(say("Curves are thinned: a point is the mean of several."));
+  if (!state.whole) said.push(say("The first fall is cut off."));
+  if (groups.some((g) => g.odd.some((m) => m.lost))) said.push(say("A thin line that ends in a cross is a run that diverged; it is in no mean."));
+  if (groups.some((g) => g.odd.some((m) => !m.lost))) said.push(say("A thin line is a run that is not finished."));
   return said.join(" ");
 }
 
@@ -53,37 +53,41 @@ function panels(box, entries, { arm, label, figure, said = () => "" }) {
   const nodes = entries.map(() => element("div", { class: "panel" }));
   box.replaceChildren(...entries.map((entry, i) => element("figure", {},
     element("figcaption", {}, ...(data.models.length > 1 ? [swatch(arm(entry)), ` ${data.models[arm(entry)].name}`] : []), said(entry)), nodes[i])));
-  entries.forEach((entry, i) => figureInto(nodes[i], figure(entry), `${label} of ${data.models[arm(entry)].name}`));
+  entries.forEach((entry, i) => figureInto(nodes[i], figure(entry), label(data.models[arm(entry)].name)));
 }
 
 function drawPaired(section, arms) {
   const shown = data.paired.filter((s) => arms.includes(s.arm));
   const range = shown.length ? pairedRange(shown, ticked(section, "whole")) : {};
   panels(section.part("panels"), shown, {
-    arm: (s) => s.arm, label: "Paired difference", figure: (s) => pairedFigure(s, range), said: (s) => `: ${format(present(s.difference).at(-1))} at the end`,
+    arm: (s) => s.arm, label: (name) => say("Paired difference of {arm}", { arm: name }), figure: (s) => pairedFigure(s, range), said: (s) => say(": {value} at the end", { value: format(present(s.difference).at(-1)) }),
   });
 }
 
 function drawRates(section, arms) {
-  figureInto(section.part("plot"), rateFigure(arms), "Held-out loss against the learning rate. The values are in the table of runs.");
+  figureInto(section.part("plot"), rateFigure(arms), say("Held-out loss against the learning rate. The values are in the table of runs."));
   section.part("key").replaceChildren(...keyOf(arms));
   section.part("edges").replaceChildren(...edgeRates(arms).map(({ arm, end, rate }) => element("li", { class: "loose" },
-    `${data.models[arm].name} is best at the ${end} rate tried, ${format(rate)}: its best rate may lie beyond, and it may be judged too harshly.`)));
+    edgeSaid(end, { arm: data.models[arm].name, rate: format(rate) }))));
 }
+
+const edgeSaid = (end, given) => (end === "smallest"
+  ? say("{arm} is best at the smallest rate tried, {rate}: its best rate may lie beyond, and it may be judged too harshly.", given)
+  : say("{arm} is best at the largest rate tried, {rate}: its best rate may lie beyond, and it may be judged too harshly.", given));
 
 function drawMonitor(section, arms) {
   const state = monitorState(section);
   const entries = data.monitor.arms.filter((e) => arms.includes(e.arm)).map((e) => readLayers(e, state)).filter((e) => e.layers.length);
   const span = lapseSpan(entries, state);
   panels(section.part("maps"), entries, {
-    arm: (e) => e.arm, label: `${state.title} of every layer over the updates`, figure: (e) => lapseFigure(e, state, span),
+    arm: (e) => e.arm, label: (name) => say("{quantity} of every layer over the updates of {arm}", { quantity: state.title, arm: name }), figure: (e) => lapseFigure(e, state, span),
   });
   drawMoment(section, arms);
 }
 
 const monitorState = (section) => ({
   measure: chosen(section, "measure"), part: chosen(section, "part", "mean"), log: ticked(section, "log"),
-  title: data.monitor.measures[Number(chosen(section, "measure"))],
+  title: columnName(data.monitor.measures[Number(chosen(section, "measure"))]),
 });
 
 const moments = [...new Set(data.monitor.arms.flatMap((e) => e.updates))].sort((a, b) => a - b);
@@ -92,9 +96,9 @@ function drawMoment(section, arms) {
   const state = monitorState(section);
   const entries = data.monitor.arms.filter((e) => arms.includes(e.arm)).map((e) => readLayers(e, state)).filter((e) => e.layers.length);
   const moment = moments[Number(section.control("moment").value)];
-  section.part("moment").textContent = `update ${format(moment)}`;
+  section.part("moment").textContent = say("update {update}", { update: format(moment) });
   section.part("profile").hidden = !entries.length;
-  if (entries.length) figureInto(section.part("profile"), profileFigure(entries, state, moment, lapseSpan(entries, state)), `${state.title} of every layer at update ${moment}`);
+  if (entries.length) figureInto(section.part("profile"), profileFigure(entries, state, moment, lapseSpan(entries, state)), say("{quantity} of every layer at update {update}", { quantity: state.title, update: moment }));
 }
 
 const PACE = 350;
@@ -105,7 +109,7 @@ function play(section) {
   const stop = () => {
     clearInterval(timer);
     timer = null;
-    button.textContent = "Play";
+    button.textContent = say("Play");
   };
   const step = () => {
     if (Number(slider.value) >= moments.length - 1) return stop();
@@ -115,7 +119,7 @@ function play(section) {
   button.addEventListener("click", () => {
     if (timer) return stop();
     if (Number(slider.value) >= moments.length - 1) slider.value = -1;
-    button.textContent = "Stop";
+    button.textContent = say("Stop");
     timer = setInterval(step, PACE);
     step();
   });

@@ -14,7 +14,19 @@ import pandas as pd
 from markupsafe import Markup
 
 from layerlab import UserError, disk
-from layerlab.report import curve, dossier, equality, forest, lapse, page, picture, setting, text
+from layerlab.report import (
+    clause,
+    curve,
+    dossier,
+    equality,
+    forest,
+    lapse,
+    page,
+    picture,
+    setting,
+    text,
+)
+from layerlab.report.language import ENGLISH, language
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
@@ -26,7 +38,7 @@ _STYLES = ("page.css", "comparison.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "comparison.json", "tables", "pictures"
 ROWS = 200
 NAME = 60
-UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
+UNITS = {"nats": clause.label("nats per token"), "bits_per_byte": clause.label("bits per byte")}
 # How a remark on a declared difference begins.
 _DIFFER = "declared to differ"
 # The parts that are long: only their numbers are drawn, and each is checked as it is read.
@@ -53,28 +65,35 @@ _HEADS = {
 Json = dict[str, Any]
 
 
-def render(content: Mapping[str, Any]) -> str:
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     """The whole page of a comparison.
 
     Raises:
-        UserError: a part of the content is of another kind than a comparison's.
+        UserError: a part of the content is of another kind than a comparison's, or there is no page
+            in this language.
     """
-    return _rendered(_checked(content), single=False)
+    return _rendered(_checked(content), lang, single=False)
 
 
-def render_run(content: Mapping[str, Any]) -> str:
+def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     """The whole page of one run: a comparison's content with one arm and without rows.
 
     Raises:
-        UserError: a part of the content is of another kind than a comparison's.
+        UserError: a part of the content is of another kind than a comparison's, or there is no page
+            in this language.
     """
-    return _rendered(_checked(content), single=True)
+    return _rendered(_checked(content), lang, single=True)
 
 
-def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
+def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html, comparison.json, tables/ and pictures/ into the folder that holds `runs/`.
 
     Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Args:
+        content: what comparison.json holds.
+        folder: of the comparison.
+        lang: of the page; whatever else is written is English.
 
     Returns:
         The page.
@@ -83,7 +102,7 @@ def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
         UserError: the content cannot be read, or the folder cannot be written.
     """
     whole = _checked(dossier.gathered(content, folder))
-    written = _rendered(whole, single=False)
+    written = _rendered(whole, lang, single=False)
     _write_tables(whole, folder, _HEADS)
     for name, drawing in picture.pictures(whole).items():
         if drawing:
@@ -96,8 +115,12 @@ def save_comparison(content: Mapping[str, Any], folder: Path) -> Path:
     return disk.write_file(folder / PAGE, written)
 
 
-def save_run(folder: Path) -> Path:
+def save_run(folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html and tables/ into the folder of a run, read from its files.
+
+    Args:
+        folder: of the run.
+        lang: of the page.
 
     Returns:
         The page.
@@ -107,7 +130,7 @@ def save_run(folder: Path) -> Path:
     """
     whole = _checked(dossier.single(folder))
     _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
-    return disk.write_file(folder / PAGE, _rendered(whole, single=True))
+    return disk.write_file(folder / PAGE, _rendered(whole, lang, single=True))
 
 
 def view(content: Mapping[str, Any]) -> Json:
@@ -135,13 +158,14 @@ def view(content: Mapping[str, Any]) -> Json:
     }
 
 
-def _rendered(whole: Mapping[str, Any], *, single: bool) -> str:
+def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown = view(whole)
+    told = clause.teller(lang)
     scripts = [_script(), page.plotly()]
     section = _of(whole["recipe"], "compare")
     declared = [str(one) for one in section.get("differ") or ()]
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("comparison.html")
         .render(
             content=whole,
@@ -159,12 +183,22 @@ def _rendered(whole: Mapping[str, Any], *, single: bool) -> str:
             most=ROWS,
             signed=forest.signed,
             quantity=quantity,
+            worded=told.word,
+            remarked=told.remark,
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
-            data=Markup(page.embedded(shown)),
+            data=Markup(page.embedded({**shown, **_words(scripts[0], shown, lang)})),
             scripts=[Markup(script) for script in scripts],
         )
     )
+
+
+def _words(script: str, shown: Json, lang: str) -> Json:
+    """What the scripts say in another language, and what the monitor's quantities are called."""
+    if lang == ENGLISH:
+        return {}
+    columns = {name: language(lang).column(name) for name in shown["monitor"]["measures"]}
+    return {**page.words(script, [shown["unit"]], lang), "columns": columns}
 
 
 def quantity(value: Any, unit: str = "") -> str:

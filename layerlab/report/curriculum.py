@@ -14,9 +14,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from layerlab import UserError, disk
-from layerlab.report import ledger, page, picture, setting, text
+from layerlab.report import clause, ledger, page, picture, setting, text
+from layerlab.report.clause import Label, Remark, Teller, label
 from layerlab.report.curve import short
 from layerlab.report.forest import signed
+from layerlab.report.language import ENGLISH
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
@@ -41,17 +43,18 @@ _KEPT = ("scores", "changes", "differences", "stages", "samples", "left_out")
 Json = dict[str, Any]
 
 
-def render(content: Mapping[str, Any]) -> str:
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     """The whole page of an adaptation.
 
     Raises:
-        UserError: a part of the content is of another kind than an adaptation's.
+        UserError: a part of the content is of another kind than an adaptation's, or there is no
+            page in this language.
     """
-    whole = _checked(content)
+    whole, told = _checked(content), clause.teller(lang)
     scripts = [(_HERE / "study.js").read_text(encoding="utf-8"), page.plotly()]
-    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind))]
+    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, told))]
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("curriculum.html")
         .render(
             content=whole,
@@ -64,6 +67,8 @@ def render(content: Mapping[str, Any]) -> str:
             pictures=pictures,
             recipe=setting.toml(whole["recipe"]),
             most=ROWS,
+            worded=told.word,
+            remarked=told.remark,
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
             data=Markup(page.embedded(pictures)),
@@ -72,10 +77,15 @@ def render(content: Mapping[str, Any]) -> str:
     )
 
 
-def save_curriculum(content: Mapping[str, Any], folder: Path) -> Path:
+def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
 
     Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Args:
+        content: what result.json holds.
+        folder: of the adaptation.
+        lang: of the page; whatever else is written is English.
 
     Returns:
         The page.
@@ -84,7 +94,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path) -> Path:
         UserError: the content cannot be read, or the folder cannot be written.
     """
     whole = _checked(content)
-    written = render(whole)
+    written = render(whole, lang)
     for name in _KEPT:
         table = pd.DataFrame(whole[name]).to_csv(index=False)
         disk.write_file(folder / TABLES / f"{name}.csv", table)
@@ -117,38 +127,40 @@ def _checked(content: Mapping[str, Any]) -> Json:
 
 def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
     for one in whole["base"][:1]:
-        yield "Parameters of the base", one.get("parameters")
+        yield label("Parameters of the base"), one.get("parameters")
     for one in whole["vocabulary"][:1]:
-        yield "Vocabulary before", one.get("entries_base")
-        yield "Vocabulary after", one.get("entries")
-    yield "Arms", len(whole["arms"])
+        yield label("Vocabulary before"), one.get("entries_base")
+        yield label("Vocabulary after"), one.get("entries")
+    yield label("Arms"), len(whole["arms"])
     seconds = [one.get("seconds") or 0 for one in whole["stages"]]
-    yield "Minutes of all stages", round(sum(seconds) / 60, 1)
+    yield label("Minutes of all stages"), round(sum(seconds) / 60, 1)
 
 
 def _said(whole: Json) -> Iterable[str]:
     """What was learned and forgotten, in sentences."""
     for one in whole["changes"]:
-        general = one.get("kind") == "general"
-        what = "general text, which is what it forgot" if general else "text of the domain"
         rival = one.get("against")
-        what += "" if rival == "before" else f", against {rival}"
-        interval = ""
+        more = "" if rival == "before" else f", against {rival}"
         if one.get("low") is not None:
-            ends = f"{signed(one['low'])} to {signed(one['high'])}"
-            interval = f" (95 % interval {ends}, over {one.get('n')} {one.get('over')})"
-        yield f"{one.get('arm')}: {signed(one.get('value'))} bits per byte on {what}{interval}"
+            low, high = signed(one["low"]), signed(one["high"])
+            over = f"{one.get('n')} {one.get('over')}"
+            more += f" (95 % interval {low} to {high}, over {over})"
+        arm, size = one.get("arm"), signed(one.get("value"))
+        if one.get("kind") == "general":
+            yield f"{arm}: {size} bits per byte on general text, which is what it forgot{more}"
+        else:
+            yield f"{arm}: {size} bits per byte on text of the domain{more}"
 
 
 def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for one in whole["samples"]:
-        answer = (ledger.place(one), str(one.get("answer")))
+        answer = (Remark(ledger.place(one)), str(one.get("answer")))
         found.setdefault(str(one.get("prompt")), []).append(answer)
     return found
 
 
-def _picture(runs: Sequence[Mapping[str, Any]], kind: str) -> Json | None:
+def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json | None:
     """Bits per byte along the tokens, a line for each run, a colour for each arm."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
     traces = []
@@ -158,7 +170,8 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str) -> Json | None:
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        name = escape(text.prose(f"{arm}, seed {run.get('seed')}", NAME), quote=False)
+        named = told.word(Label(f"{arm}, seed {run.get('seed')}"))
+        name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {
                 "type": "scatter",
@@ -171,7 +184,9 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str) -> Json | None:
         )
     if not traces:
         return None
-    title = "Text of the domain" if kind == "domain" else "General text"
+    title = label("General text, held out")
+    if kind == "domain":
+        title = label("Text of the domain, held out")
     axis = {"gridcolor": "rgba(128,128,128,.25)", "zeroline": False}
     layout = {
         "height": 340,
@@ -179,12 +194,12 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str) -> Json | None:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"size": 13},
-        "xaxis": {**axis, "title": {"text": "tokens of continued pretraining"}},
-        "yaxis": {**axis, "title": {"text": "bits per byte"}, "automargin": True},
+        "xaxis": {**axis, "title": {"text": told.word(label("tokens of continued pretraining"))}},
+        "yaxis": {**axis, "title": {"text": told.word(label("bits per byte"))}, "automargin": True},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
         "showlegend": True,
     }
-    return {"name": kind, "title": f"{title}, held out", "data": traces, "layout": layout}
+    return {"name": kind, "title": title, "data": traces, "layout": layout}
 
 
 def _raced(whole: Json, kind: str) -> Json:

@@ -1,8 +1,8 @@
 /* Figures of a comparison: curves with seeds as bands, paired differences, learning rates. */
 
 const EVALUATED = ["nats", "bits_per_byte", "accuracy"];
-const AXES = { update: "updates", tokens: "training tokens", flops: "training FLOPs", seconds: "training time" };
-const QUANTITIES = { nats: "nats per token, held out", bits_per_byte: "bits per byte, held out", accuracy: "accuracy, held out", loss: "training loss, nats per token" };
+const AXES = { update: say("updates"), tokens: say("training tokens"), flops: say("training FLOPs"), seconds: say("training time") };
+const QUANTITIES = { nats: say("nats per token, held out"), bits_per_byte: say("bits per byte, held out"), accuracy: say("accuracy, held out"), loss: say("training loss, nats per token") };
 const CURVE_DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,2px,2px"];
 /* Before this share of the longest run curves fall so steeply that nothing else could be read. */
 const EARLY = 0.35;
@@ -63,8 +63,8 @@ function merged(members, x, y) {
 function unitOf(x, values) {
   const top = Math.max(0, ...values);
   if (x !== "seconds") return { size: 1, title: AXES[x] };
-  const [size, unit] = top > 10800 ? [3600, "hours"] : top > 300 ? [60, "minutes"] : [1, "seconds"];
-  return { size, title: `${AXES.seconds}, ${unit}` };
+  if (top > 10800) return { size: 3600, title: say("training time, hours") };
+  return top > 300 ? { size: 60, title: say("training time, minutes") } : { size: 1, title: say("training time, seconds") };
 }
 
 function curveFigure(arms, state) {
@@ -111,31 +111,31 @@ function singles({ arm, even, odd }, { x, y, unit, each }) {
     const places = columnOf(member.curve, x).map((v) => (v === null ? null : v / unit.size));
     const values = member.curve[y];
     const last = values.findLastIndex((v) => v !== null);
-    const fate = member.lost ? ", diverged" : member.finished ? "" : ", not finished";
+    const fate = member.lost ? say(", diverged") : member.finished ? "" : say(", not finished");
     return {
       x: places, y: values, type: "scatter", mode: "lines+markers",
       line: { width: 1, color: modelColour(arm), dash: dashed(arm) }, opacity: 0.75,
       ...(member.lost ? { marker: { ...lostMark(), opacity: values.map((_, i) => Number(i === last)) } } : { mode: "lines" }),
-      hovertext: values.map((v, i) => `<b>${nameOf(arm)}</b>, seed ${format(member.seed)}${fate}<br>update ${format(member.curve.update[i])}<br>${plain(QUANTITIES[y])} ${format(v)}`),
+      hovertext: values.map((v, i) => say("<b>{arm}</b>, seed {seed}{fate}<br>update {update}<br>{quantity} {value}", { arm: nameOf(arm), seed: format(member.seed), fate, update: format(member.curve.update[i]), quantity: plain(QUANTITIES[y]), value: format(v) })),
       hovertemplate: "%{hovertext}<extra></extra>",
     };
   });
 }
 
 function middle({ arm, rate, judged, even, rows }, { y, unit, rates }) {
-  const each = even.length > 1 ? (r) => `<br>${even.length} seeds from ${format(r.low)} to ${format(r.high)}` : () => "";
-  const which = rates ? `, rate ${format(rate)}` : "";
+  const each = even.length > 1 ? (r) => `<br>${say("{count} seeds from {low} to {high}", { count: even.length, low: format(r.low), high: format(r.high) })}` : () => "";
+  const which = rates ? say(", rate {rate}", { rate: format(rate) }) : "";
   return {
     x: rows.map((r) => r.x / unit.size), y: rows.map((r) => r.mean), type: "scatter", mode: "lines+markers",
     line: { color: modelColour(arm), width: !judged ? 1 : isBase(arm) ? 3.2 : 2, dash: dashed(arm) }, opacity: judged ? 1 : 0.5,
     marker: { symbol: modelSymbol(arm), size: judged ? 7 : 4, color: modelColour(arm), maxdisplayed: 9 },
-    hovertext: rows.map((r) => `<b>${nameOf(arm)}</b>${which}, update ${format(r.update)}<br>${plain(QUANTITIES[y])} ${format(r.mean)}${each(r)}`),
+    hovertext: rows.map((r) => say("<b>{arm}</b>{which}, update {update}<br>{quantity} {value}", { arm: nameOf(arm), which, update: format(r.update), quantity: plain(QUANTITIES[y]), value: format(r.mean) }) + each(r)),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
 }
 
 /* One panel an arm, all on one scale. */
-const PLACED = { tokens: "tokens", rank: "evaluation" };
+const PLACED = { tokens: say("tokens"), rank: say("evaluation") };
 
 function pairedFigure(series, range) {
   const places = series.place;
@@ -147,11 +147,11 @@ function pairedFigure(series, range) {
     {
       ...style, y: series.difference, mode: "lines+markers", line: { color: tone, width: 2 },
       marker: { symbol: modelSymbol(series.arm), size: 7, color: tone, maxdisplayed: 9 },
-      hovertext: series.difference.map((v, i) => `<b>${nameOf(series.arm)}</b>, ${PLACED[series.by]} ${format(places[i])}<br>difference ${format(v)}, ${plain(data.unit)}<br>from ${format(series.low[i])} to ${format(series.high[i])}`),
+      hovertext: series.difference.map((v, i) => say("<b>{arm}</b>, {by} {place}<br>difference {value}, {unit}<br>from {low} to {high}", { arm: nameOf(series.arm), by: PLACED[series.by], place: format(places[i]), value: format(v), unit: plain(translated(data.unit)), low: format(series.low[i]), high: format(series.high[i]) })),
       hovertemplate: "%{hovertext}<extra></extra>",
     },
   ];
-  const figure = layout(200, { title: AXES[series.by] ?? "evaluation", exponentformat: "SI", rangemode: "tozero", nticks: 5 }, { ...range, nticks: 5, zeroline: true });
+  const figure = layout(200, { title: AXES[series.by] ?? PLACED.rank, exponentformat: "SI", rangemode: "tozero", nticks: 5 }, { ...range, nticks: 5, zeroline: true });
   figure.yaxis.zerolinecolor = colour("muted");
   figure.yaxis.zerolinewidth = 1.5;
   figure.margin = { l: 46, r: 10, t: 8, b: 40 };
@@ -181,7 +181,7 @@ function rateFigure(arms) {
   const traces = arms.flatMap((arm) => rateTraces(arm, known.filter((r) => r.arm === arm), off, high));
   const values = [...new Set(known.map((r) => r.rate))].sort((a, b) => a - b);
   const ticks = values.length <= 8 ? { tickvals: values, ticktext: values.map(format) } : {};
-  const figure = layout(360, { title: "learning rate", type: "log", ...ticks }, { title: QUANTITIES[data.metric] ?? plain(data.unit), range: [low - 0.08 * (high - low), high + 0.06 * (high - low)] });
+  const figure = layout(360, { title: say("learning rate"), type: "log", ...ticks }, { title: QUANTITIES[data.metric] ?? plain(translated(data.unit)), range: [low - 0.08 * (high - low), high + 0.06 * (high - low)] });
   return { traces, layout: figure };
 }
 
@@ -193,7 +193,7 @@ function rateTraces(arm, runs, off, high) {
   });
   const best = rates.map((rate) => runs.some((r) => r.rate === rate && r.judged));
   const tone = modelColour(arm);
-  const dot = (r) => ({ x: r.rate, y: off(r) ? high : r.value, text: `<b>${nameOf(arm)}</b>, seed ${format(r.seed)}, rate ${format(r.rate)}<br>${r.lost ? "diverged" : `${format(r.value)}${off(r) ? ", beyond the scale" : ""}`}` });
+  const dot = (r) => ({ x: r.rate, y: off(r) ? high : r.value, text: `${say("<b>{arm}</b>, seed {seed}, rate {rate}", { arm: nameOf(arm), seed: format(r.seed), rate: format(r.rate) })}<br>${r.lost ? say("diverged") : off(r) ? say("{value}, beyond the scale", { value: format(r.value) }) : format(r.value)}` });
   const dots = runs.filter((r) => !r.lost && r.value !== null);
   const lost = runs.filter((r) => r.lost);
   const hover = { hovertemplate: "%{hovertext}<extra></extra>" };

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from layerlab.report.clause import Label
+
 # Names of a run, which tell it from others; its sittings are compared before there is a page.
 NAMES = frozenset({"schema", "run", "arm", "sittings"})
 MOST = 12
@@ -75,4 +77,4 @@ def _shared(values: Mapping[str, Sequence[str]]) -> list[Json]:
         for value, arms in list(values.items())[:MOST]
     ]
     more = len(values) - MOST
-    return [*found, *([{"value": f"and {more} more", "arms": []}] if more > 0 else [])]
+    return [*found, *([{"value": Label(f"and {more} more"), "arms": []}] if more > 0 else [])]

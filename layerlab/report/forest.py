@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerlab.report.clause import label
 from layerlab.report.curve import short
 
 # An arm beyond this many times the middle one is drawn at the edge, with an arrow.
@@ -12,6 +13,13 @@ TICKS = 5
 ROOM = 1.06
 # How a verdict is marked, by what it begins with.
 TONES = ("baseline", "better", "worse")
+# The other verdicts, and what stands in a sentence beside them.
+WORDS = (
+    *(label("better"), label("worse"), label("identical"), label("not distinguishable")),
+    *(label("too few seeds"), label("nats"), label("{value} nats"), label("{value} bits per byte")),
+    *(label("{value} nats per token"), label(", p = {value}"), label("not decided at this budget")),
+    *(label("loss"), label("gradient")),
+)
 
 Json = dict[str, Any]
 

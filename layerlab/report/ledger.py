@@ -3,7 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerlab.report.clause import Label, Remark, label
 from layerlab.report.forest import signed
+
+# Kinds of texts and tests, behind their names; stages; and why documents are left out.
+NAMED = (
+    *(label("domain"), label("general"), label("{name} (domain)"), label("{name} (general)")),
+    *(label("{name} (domain, held out)"), label("{name} (general, held out)")),
+    *(label("{title} (domain, %)"), label("{title} (general, %)")),
+    *(label("{title} (bits per byte)"), label("domain text"), label("general text")),
+    *(label("{count} documents"), label("{count} seeds"), label("base"), label("pretrain")),
+    *(label("domain mean: {arm}"), label("general mean: {arm}"), label("forgetting: {arm}")),
+    *(label("tune"), label("embedding"), label("vocabulary"), label("clean"), label("evaluate")),
+    label("contamination"),
+)
+REASONS = (
+    *(label("{count} too long"), label("{count} too short"), label("{count} broken")),
+    *(label("{count} exact duplicate"), label("{count} near duplicate")),
+    *(label("{count} symbols"), label("{count} repetition")),
+)
 
 Json = dict[str, Any]
 
@@ -15,10 +33,15 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
         pictures: that there are of the curves.
     """
     found = [
-        ("scores", "Before and after", [_scores(whole), *_differences(whole)], []),
-        ("curves", "Curves and forgetting", [_changes(whole)], list(range(pictures))),
-        ("vocabulary", "Vocabulary", [*vocabularies(whole), *_embeddings(whole)], []),
-        ("read", "Data", [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)], []),
+        ("scores", label("Before and after"), [_scores(whole), *_differences(whole)], []),
+        ("curves", label("Curves and forgetting"), [_changes(whole)], list(range(pictures))),
+        ("vocabulary", label("The vocabulary"), [*vocabularies(whole), *_embeddings(whole)], []),
+        (
+            "read",
+            label("Data"),
+            [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)],
+            [],
+        ),
     ]
     return [
         {"id": name, "title": title, "tables": kept, "pictures": drawn}
@@ -41,22 +64,25 @@ def _scores(whole: Mapping[str, Any]) -> Json:
     """A row for each model, so that the page is wide enough; below what is to be known beside."""
     columns = whole["table"].get("columns") or []
     tests = whole["table"].get("rows") or ()
-    head = ["", *(f"{one.get('title')} ({_unit(one)})" for one in tests)]
+    head = ["", *(Label(f"{one.get('title')} ({_unit(one)})") for one in tests)]
     cells = [[*(one.get("cells") or ()), *[None] * len(columns)] for one in tests]
     rows: list[list[Any]] = [
-        [name, *(_cell(own[at], one.get("unit")) for one, own in zip(tests, cells, strict=True))]
+        [
+            Remark(name),
+            *(_cell(own[at], one.get("unit")) for one, own in zip(tests, cells, strict=True)),
+        ]
         for at, name in enumerate(columns)
     ]
     beside = {
-        "a guess": [
+        label("a guess"): [
             None if one.get("chance") is None else f"{100 * one['chance']:.1f}" for one in tests
         ],
-        "questions (documents)": [_span(own, "n") for own in cells],
-        "too long to be asked": [_span(own, "too_long") for own in cells],
+        label("questions (documents)"): [_span(own, "n") for own in cells],
+        label("too long to be asked"): [_span(own, "too_long") for own in cells],
     }
     if rows:
         rows += [[name, *found] for name, found in beside.items() if any(found)]
-    return table("scores", "Scores", head, rows, _hint(tests) if rows else "")
+    return table("scores", label("Scores"), head, rows, _hint(tests) if rows else "")
 
 
 def _unit(one: Mapping[str, Any]) -> str:
@@ -79,7 +105,8 @@ def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
 
 def lonely(titles: Sequence[str]) -> str:
     """Why some texts have no standard error."""
-    return f"One document of {' and '.join(titles)} is held out: one has no standard error."
+    said = f"One document of {' and '.join(titles)} is held out: one has no standard error"
+    return f"{said}."
 
 
 def _single(cell: Any) -> bool:
@@ -92,7 +119,7 @@ def _span(cells: Iterable[Any], name: str) -> str | None:
     if not found:
         return None
     ends = sorted({min(found), max(found)})
-    return " to ".join(f"{one:,}" for one in ends)
+    return f"{ends[0]:,}" if len(ends) == 1 else Label(f"{ends[0]:,} to {ends[1]:,}")
 
 
 def _cell(cell: Any, unit: Any) -> str | None:
@@ -120,10 +147,10 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
             ]
         )
     hint = "In percentage points, question by question; of forgetting, above zero is lost."
-    head = ("", "difference to the base", "standard error", "questions")
-    moved = table("differences", "Against the base", head, rows[False], hint)
-    still = table("unchanged", "Against the base, without any change", head, rows[True])
-    return [moved, {**still, "folded": f"{len(rows[True])} without any change"}]
+    head = ("", label("difference to the base"), label("standard error"), label("questions"))
+    moved = table("differences", label("Against the base"), head, rows[False], hint)
+    still = table("unchanged", label("Against the base, without any change"), head, rows[True])
+    return [moved, {**still, "folded": Label(f"{len(rows[True])} without any change")}]
 
 
 def place(one: Mapping[str, Any]) -> str:
@@ -138,20 +165,23 @@ def _percent(value: Any) -> float | None:
 def _changes(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
-            f"{one.get('arm')}, {one.get('kind')} text",
-            one.get("against"),
+            Label(f"{one.get('arm')}, {one.get('kind')} text"),
+            Label(one.get("against") or ""),
             one.get("before"),
             one.get("after"),
             signed(one.get("value")),
             signed(one.get("low")),
             signed(one.get("high")),
-            f"{one.get('n')} {one.get('over')}",
+            Label(f"{one.get('n')} {one.get('over')}"),
         ]
         for one in whole["changes"]
     ]
-    head = ("", "against", "before", "after", "change", "from", "to", "interval over")
+    head = (
+        *("", label("against"), label("before"), label("after"), label("change")),
+        *(label("low"), label("high"), label("interval over")),
+    )
     hint = "Bits per byte of held-out text; the change of general text is the forgetting."
-    return table("changes", "What was learned and forgotten", head, rows, hint)
+    return table("changes", label("What was learned and forgotten"), head, rows, hint)
 
 
 def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
@@ -159,7 +189,7 @@ def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
     for number, one in enumerate(whole["vocabulary"]):
         rows = [
             [
-                each.get("name"),
+                Label(each.get("name") or ""),
                 _of(each, "base", "texts"),
                 _of(each, "base", "tokens"),
                 _of(each, "new", "tokens"),
@@ -175,26 +205,27 @@ def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
         hint = (
             f"The proof {proof}: {one.get('added')} entries added, {one.get('removed')} removed, "
             f"{len(one.get('unreachable') or ())} out of reach, {one.get('unused')} unused, "
-            f"{len(one.get('partial') or ())} that are no whole characters."
+            f"{len(one.get('partial') or ())} that are no whole characters"
         )
         head = (
-            *("text", "pieces", "tokens before", "after", "ratio", "tokens a character"),
-            *("cut anew", "longer", "not back"),
+            *(label("text"), label("pieces"), label("tokens before"), label("after")),
+            *(label("ratio"), label("tokens a character")),
+            *(label("cut anew"), label("longer"), label("not back")),
         )
-        yield table(f"proof-{number}", "Proof of the vocabulary", head, rows, hint)
+        yield table(f"proof-{number}", label("Proof of the vocabulary"), head, rows, f"{hint}.")
 
 
 def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
     for number, one in enumerate(whole["embedding"]):
         names = list(one.get("before") or {})
-        rows = [["base tokenizer", None, *(_bits(one["before"], name) for name in names)]]
+        rows = [[label("base tokenizer"), None, *(_bits(one["before"], name) for name in names)]]
         rows += [
             [way.get("input"), way.get("head"), *(_bits(way.get("bits"), name) for name in names)]
             for way in one.get("ways") or ()
         ]
         hint = "Bits per byte of held-out text before any training; the last row is what stayed."
-        head = ("input", "head", *names)
-        yield table(f"embedding-{number}", "How new tokens begin", head, rows, hint)
+        head = (label("input embedding"), label("output head"), *map(Label, names))
+        yield table(f"embedding-{number}", label("How new tokens begin"), head, rows, hint)
 
 
 def _bits(given: Any, name: str) -> Any:
@@ -209,32 +240,41 @@ def _of(given: Mapping[str, Any], name: str, inner: str) -> Any:
 def _texts(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
-            f"{one.get('name')} ({one.get('kind')})",
+            Label(f"{one.get('name')} ({one.get('kind')})"),
             one.get("documents"),
             one.get("bytes"),
             one.get("kept"),
             one.get("kept_bytes"),
-            "; ".join(
-                f"{each.get('documents')} {why}" for why, each in (one.get("removed") or {}).items()
+            Remark(
+                "; ".join(
+                    f"{each.get('documents')} {why}"
+                    for why, each in (one.get("removed") or {}).items()
+                )
             ),
         ]
         for one in whole["texts"]
     ]
-    head = ("text", "documents", "bytes", "kept", "bytes kept", "left out")
-    return table("texts", "Texts", head, rows)
+    head = (
+        *(label("text"), label("documents"), label("bytes"), label("kept"), label("bytes kept")),
+        label("left out"),
+    )
+    return table("texts", label("Texts"), head, rows)
 
 
 def _read(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
-            f"{run.get('arm')}, seed {run.get('seed')}: {one.get('source')} ({one.get('kind')})",
+            Label(
+                f"{run.get('arm')}, seed {run.get('seed')}: {one.get('source')} ({one.get('kind')})"
+            ),
             one.get("tokens"),
             one.get("passes"),
         ]
         for run in whole["pretrain"]
         for one in run.get("sources") or ()
     ]
-    return table("read", "Read in continued pretraining", ("source", "tokens", "passes"), rows)
+    head = (label("source"), label("tokens"), label("passes"))
+    return table("read", label("Read in continued pretraining"), head, rows)
 
 
 def _tuned(whole: Mapping[str, Any]) -> Json:
@@ -249,11 +289,11 @@ def _tuned(whole: Mapping[str, Any]) -> Json:
         for name, one in (run.get("sources") or {}).items()
     ]
     head = (
-        *("source", "rows", "held out", "turns", "tokens", "of the assistant", "passes"),
-        *("nats before", "nats after"),
+        *(label("source"), label("rows"), label("held out"), label("turns"), label("tokens")),
+        *(label("of the assistant"), label("passes"), label("nats before"), label("nats after")),
     )
     hint = "Nats per token of held-out answers."
-    return table("tuned", "Read in instruction tuning", head, rows, hint)
+    return table("tuned", label("Read in instruction tuning"), head, rows, hint)
 
 
 def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
@@ -262,23 +302,27 @@ def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
             [name, *(count.get(key) for key in ("questions", "short", "touched", "held"))]
             for name, count in (one.get("benchmarks") or {}).items()
         ]
-        head = ("benchmark", "questions", "too short to tell", "touched", "held")
+        head = (
+            *(label("benchmark"), label("questions"), label("too short to tell")),
+            *(label("touched"), label("held")),
+        )
         hint = (
             "Questions that share a run of 13 units with what is learned from are touched; those "
             "of which 80 % is there are held."
         )
-        yield table(f"search-{number}", "Contamination", head, rows, hint)
+        yield table(f"search-{number}", label("Contamination"), head, rows, hint)
 
 
 def stages(whole: Mapping[str, Any]) -> Json:
     """Every stage with its folder and how long it took."""
     rows = [
         [
-            one.get("stage"),
-            "finished" if one.get("finished") else "not finished",
+            Remark(one.get("stage") or ""),
+            label("finished") if one.get("finished") else label("not finished"),
             None if one.get("seconds") is None else round(one["seconds"], 1),
             one.get("key"),
         ]
         for one in whole["stages"]
     ]
-    return table("stages", "Stages", ("stage", "", "seconds", "folder"), rows)
+    head = (label("stage"), "", label("seconds"), label("folder"))
+    return table("stages", label("Stages"), head, rows)

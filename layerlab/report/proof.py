@@ -10,7 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab import disk
-from layerlab.report import ledger, page, setting
+from layerlab.report import clause, ledger, page, setting
+from layerlab.report.clause import Label, label
+from layerlab.report.language import ENGLISH
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
@@ -21,11 +23,16 @@ MOST = 200
 Json = dict[str, Any]
 
 
-def render(content: Mapping[str, Any]) -> str:
-    """The whole page of a proof."""
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a proof.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    told = clause.teller(lang)
     asked = {name: value for name, value in content["asked"].items() if value is not None}
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("proof.html")
         .render(
             content=content,
@@ -35,14 +42,21 @@ def render(content: Mapping[str, Any]) -> str:
             tokens=list(_tokens(content)),
             options=setting.toml(asked),
             most=MOST,
+            worded=told.word,
+            remarked=told.remark,
             policy=page.policy([]),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
         )
     )
 
 
-def save_proof(content: Mapping[str, Any], folder: Path) -> Path:
+def save_proof(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write proof.html beside proof.json, whole or not at all.
+
+    Args:
+        content: what proof.json holds.
+        folder: of the changed tokenizer.
+        lang: of the page.
 
     Returns:
         The page.
@@ -50,17 +64,17 @@ def save_proof(content: Mapping[str, Any], folder: Path) -> Path:
     Raises:
         UserError: the folder cannot be written.
     """
-    return disk.write_file(folder / PAGE, render(content))
+    return disk.write_file(folder / PAGE, render(content, lang))
 
 
 def _facts(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    yield "Entries before", content["entries_base"]
-    yield "Entries now", content["entries"]
-    yield "Added", content["added"]
-    yield "Removed", content["removed"]
-    yield "Out of reach", len(content["unreachable"])
+    yield label("Entries before"), content["entries_base"]
+    yield label("Entries now"), content["entries"]
+    yield label("Added"), content["added"]
+    yield label("Removed"), content["removed"]
+    yield label("Out of reach"), len(content["unreachable"])
     if content["coverage"] is not None:
-        yield "Of the corpus's tokens kept", f"{content['coverage']:.2%}"
+        yield label("Of the corpus's tokens kept"), f"{content['coverage']:.2%}"
 
 
 def _tables(content: Mapping[str, Any]) -> Iterable[Json]:
@@ -75,40 +89,45 @@ def _tables(content: Mapping[str, Any]) -> Iterable[Json]:
 def _compressions(texts: Iterable[Mapping[str, Any]]) -> Json:
     keys = ("tokens_per_character", "tokens_per_byte", "bytes_per_token")
     rows = [
-        [one["name"], *(one[side][key] for key in keys for side in ("base", "new"))]
+        [Label(one["name"]), *(one[side][key] for key in keys for side in ("base", "new"))]
         for one in texts
     ]
-    words = ("tokens a character", "tokens a byte", "bytes a token")
-    head = ("text", *(f"{word}, {side}" for word in words for side in ("before", "now")))
-    return ledger.table("compression", "Compression", head, rows)
+    head = (
+        label("text"),
+        *(label("tokens a character, before"), label("tokens a character, now")),
+        *(label("tokens a byte, before"), label("tokens a byte, now")),
+        *(label("bytes a token, before"), label("bytes a token, now")),
+    )
+    return ledger.table("compression", label("Compression"), head, rows)
 
 
 def _terms(terms: Mapping[str, Any]) -> Json:
     rows = [
-        ["before", terms["base"], terms["base"] / terms["terms"], terms["whole_base"]],
-        ["now", terms["new"], terms["new"] / terms["terms"], terms["whole"]],
+        [label("before"), terms["base"], terms["base"] / terms["terms"], terms["whole_base"]],
+        [label("now"), terms["new"], terms["new"] / terms["terms"], terms["whole"]],
     ]
-    title = f"{terms['terms']:,} expressions of the domain"
-    return ledger.table("terms", title, ("", "tokens", "each", "of one token"), rows)
+    title = Label(f"{terms['terms']:,} expressions of the domain")
+    head = ("", label("tokens"), label("each"), label("of one token"))
+    return ledger.table("terms", title, head, rows)
 
 
 def _published(found: Mapping[str, Any]) -> Json:
     rows = [[one["tokenizer"], one["entries"], one["rate"], _origin(one)] for one in found["rows"]]
-    left = [f"{name} is left out: {why}." for name, why in found["left_out"].items()]
-    head = ("tokenizer", "entries", "rate", "from")
-    hint = " ".join([found["about"], *left])
-    return ledger.table("published", "The source's table beside ours", head, rows, hint)
+    left = [f"{name} is left out: {why}" for name, why in found["left_out"].items()]
+    head = (label("tokenizer"), label("entries"), label("rate"), label("from"))
+    hint = " ".join([found["about"], *(f"{one}." for one in left)])
+    return ledger.table("published", label("The source's table beside ours"), head, rows, hint)
 
 
 def _origin(row: Mapping[str, Any]) -> str:
-    return "published" if row["published"] else "measured here"
+    return label("published") if row["published"] else label("measured here")
 
 
 def _tokens(content: Mapping[str, Any]) -> Iterable[tuple[str, list[str], int]]:
     """Tokens that have to be looked at, by what they are."""
     for title, name in (
-        ("Out of reach", "unreachable"),
-        ("New, and not whole characters", "partial"),
+        (label("Out of reach"), "unreachable"),
+        (label("New, and not whole characters"), "partial"),
     ):
         if found := content[name]:
             yield title, list(found[:MOST]), len(found)

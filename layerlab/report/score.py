@@ -10,23 +10,40 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab import disk
-from layerlab.report import page, setting
+from layerlab.report import clause, page, setting
+from layerlab.report.clause import Label, label
 from layerlab.report.forest import signed
+from layerlab.report.language import ENGLISH
 from layerlab.report.ledger import table
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
 ROWS = 400
+# Columns of several tables.
+SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
+ABSTAINED = label("no answer")
+# What the mean of a benchmark is taken over.
+PARTS = (
+    *(label("part"), label("parts"), label("subject"), label("subjects"), label("benchmark")),
+    *(label("benchmarks"), label("level"), label("kind"), label("category"), label("group")),
+    *(label("{benchmark}, level {section}: {arm}"), label("{benchmark}, kind {section}: {arm}")),
+    label("{benchmark}, category {section}: {arm}"),
+)
 
 Json = dict[str, Any]
 Row = Mapping[str, Any]
 
 
-def render(content: Mapping[str, Any]) -> str:
-    """The whole page of an evaluation."""
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of an evaluation.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    told = clause.teller(lang)
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("score.html")
         .render(
             content=content,
@@ -36,14 +53,21 @@ def render(content: Mapping[str, Any]) -> str:
             models=_models(content),
             options=setting.toml(content["options"]),
             most=ROWS,
+            worded=told.word,
+            remarked=told.remark,
             policy=page.policy([]),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
         )
     )
 
 
-def save_scores(content: Mapping[str, Any], folder: Path) -> Path:
+def save_scores(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html beside the results of an evaluation, whole or not at all.
+
+    Args:
+        content: what results.json holds.
+        folder: of the results.
+        lang: of the page.
 
     Returns:
         The page.
@@ -51,7 +75,7 @@ def save_scores(content: Mapping[str, Any], folder: Path) -> Path:
     Raises:
         UserError: the folder cannot be written.
     """
-    return disk.write_file(folder / PAGE, render(content))
+    return disk.write_file(folder / PAGE, render(content, lang))
 
 
 def told(score: Any, error: Any) -> str | None:
@@ -69,7 +93,7 @@ def told(score: Any, error: Any) -> str | None:
 def scored(row: Row) -> str | None:
     """A score beside its standard error; none where no question had logits that are numbers."""
     if row.get("lost"):
-        return "not finite"
+        return label("not finite")
     return told(row["score"], row["error"])
 
 
@@ -84,16 +108,16 @@ def span(row: Row) -> str | None:
     return (
         None
         if low is None or high is None or row.get("lost")
-        else f"{100 * low:.1f} to {100 * high:.1f}"
+        else Label(f"{100 * low:.1f} to {100 * high:.1f}")
     )
 
 
 def _facts(content: Row) -> Iterable[tuple[str, Any]]:
     first = content["arms"][0]["arm"]
     asked = [row for row in content["subjects"] if row["arm"] == first]
-    yield "Models" if len(content["arms"]) > 1 else "Model", len(content["arms"])
-    yield "Benchmarks", len({row["benchmark"] for row in asked})
-    yield "Questions to each", sum(row["n"] for row in asked)
+    yield label("Models") if len(content["arms"]) > 1 else label("Model"), len(content["arms"])
+    yield label("Benchmarks"), len({row["benchmark"] for row in asked})
+    yield label("Questions to each"), sum(row["n"] for row in asked)
 
 
 def _forests(rows: Sequence[Row]) -> Iterable[Json]:
@@ -128,11 +152,15 @@ def _place(share: float) -> float:
 
 def _sections(content: Row) -> Iterable[Json]:
     found = [
-        ("averages", "Averages", [_benchmarks(content), _groups(content)]),
-        ("published", "Published tables", list(_published(content.get("published", ())))),
-        ("compared", "Against another run", [_differences("compared", content.get("compared"))]),
-        ("precision", "What a precision costs", _precision(content.get("precision", ()))),
-        ("parts", "Parts of benchmarks", [_parts(content), *_subjects(content)]),
+        ("averages", label("Averages"), [_benchmarks(content), _groups(content)]),
+        ("published", label("Published tables"), list(_published(content.get("published", ())))),
+        (
+            "compared",
+            label("Against another run"),
+            [_differences("compared", content.get("compared"))],
+        ),
+        ("precision", label("What a precision costs"), _precision(content.get("precision", ()))),
+        ("parts", label("Parts of benchmarks"), [_parts(content), *_subjects(content)]),
     ]
     for name, title, tables in found:
         if kept := [one for one in tables if one["rows"]]:
@@ -148,12 +176,14 @@ def _benchmarks(content: Row) -> Json:
             told(row.get("chance"), None),
             row["n"],
             told(row.get("abstained"), None),
-            (row.get("shots") or {}).get("told"),
+            Label((row.get("shots") or {}).get("told") or "") or None,
         ]
         for row in content["benchmarks"]
     ]
-    head = ("", "score", "95 % interval", "chance", "questions", "no answer", "examples")
-    return table("benchmarks", "Benchmarks", head, rows, _formulas(content["benchmarks"], "title"))
+    head = ("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("examples"))
+    return table(
+        "benchmarks", label("Benchmarks"), head, rows, _formulas(content["benchmarks"], "title")
+    )
 
 
 def _groups(content: Row) -> Json:
@@ -161,9 +191,9 @@ def _groups(content: Row) -> Json:
         [f"{row['group']}: {row['arm']}", scored(row), span(row), row["n"]]
         for row in content["groups"]
     ]
-    head = ("", "score", "95 % interval", "questions")
+    head = ("", SCORE, INTERVAL, QUESTIONS)
     hint = _formulas(content["groups"], "group")
-    return table("groups", "Means of the source's groups", head, rows, hint)
+    return table("groups", label("Means of the source's groups"), head, rows, hint)
 
 
 def _formulas(rows: Iterable[Row], name: str) -> str:
@@ -175,7 +205,7 @@ def _formulas(rows: Iterable[Row], name: str) -> str:
 def _parts(content: Row) -> Json:
     rows = [
         [
-            f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}",
+            Label(f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}"),
             scored(row),
             span(row),
             row["n"],
@@ -183,14 +213,17 @@ def _parts(content: Row) -> Json:
         for row in content["sections"]
     ]
     return table(
-        "sections", "Levels, kinds, categories", ("", "score", "95 % interval", "questions"), rows
+        "sections",
+        label("Levels, kinds, categories"),
+        ("", SCORE, INTERVAL, QUESTIONS),
+        rows,
     )
 
 
 def _subjects(content: Row) -> Iterable[Json]:
     """A table for every benchmark of several subjects, folded, because some have many."""
     titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
-    head = ("", "score", "95 % interval", "questions", "no answer")
+    head = ("", SCORE, INTERVAL, QUESTIONS, ABSTAINED)
     for number, (name, title) in enumerate(reversed(titles.items())):
         rows = [row for row in content["subjects"] if row["benchmark"] == name]
         count = len({row["subject"] for row in rows})
@@ -204,9 +237,9 @@ def _subjects(content: Row) -> Iterable[Json]:
             ]
             for row in rows
         ]
-        found = table(f"subjects-{number}", f"Subjects of {title}", head, cells)
-        words = "1 subject" if count == 1 else f"{count} subjects"
-        yield {**found, "folded": f"{title}: {words}"}
+        found = table(f"subjects-{number}", Label(f"Subjects of {title}"), head, cells)
+        words = f"{title}: 1 subject" if count == 1 else f"{title}: {count} subjects"
+        yield {**found, "folded": Label(words)}
 
 
 def _published(rows: Sequence[Row]) -> Iterable[Json]:
@@ -214,11 +247,11 @@ def _published(rows: Sequence[Row]) -> Iterable[Json]:
         inside = [row for row in rows if row["table"] == number]
         names = list(inside[0]["cells"])
         cells = [
-            [row["model"], row["from"], *(_cell(row["cells"].get(name)) for name in names)]
+            [row["model"], Label(row["from"]), *(_cell(row["cells"].get(name)) for name in names)]
             for row in inside
         ]
-        title = f"Table {number} of {inside[0]['source']}: {inside[0]['title']}"
-        yield table(f"published-{number}", title, ("model", "from", *names), cells)
+        title = Label(f"Table {number} of {inside[0]['source']}: {inside[0]['title']}")
+        yield table(f"published-{number}", title, (label("model"), label("from"), *names), cells)
 
 
 def _cell(value: float | None) -> str | None:
@@ -228,17 +261,17 @@ def _cell(value: float | None) -> str | None:
 def _differences(name: str, rows: Iterable[Row] | None) -> Json:
     cells = [
         [
-            f"{row['title']}: {row['arm']}",
-            row["against"],
+            Label(f"{row['title']}: {row['arm']}"),
+            Label(row["against"]),
             signed(100 * row["difference"]),
             100 * row["error"] if row["error"] else None,
             row["n"],
         ]
         for row in rows or ()
     ]
-    head = ("", "against", "difference", "standard error", "questions")
-    hint = "In percentage points, question by question; of forgetting, above zero is lost."
-    return table(name, "Differences", head, cells, hint)
+    head = ("", label("against"), label("difference"), label("standard error"), QUESTIONS)
+    hint = label("In percentage points, question by question; of forgetting, above zero is lost.")
+    return table(name, label("Differences"), head, cells, hint)
 
 
 def _precision(rows: Sequence[Row]) -> list[Json]:
@@ -247,13 +280,16 @@ def _precision(rows: Sequence[Row]) -> list[Json]:
         for row in rows
         if "perplexity" in row
     ]
-    head = ("", "perplexity", "nats per token", "tokens")
-    perplexities = table("perplexity", "On the built-in sample", head, read)
+    head = ("", label("perplexity"), label("nats per token"), label("tokens"))
+    perplexities = table("perplexity", label("On the built-in sample"), head, read)
     return [_differences("cost", (row for row in rows if "title" in row)), perplexities]
 
 
 def _models(content: Row) -> Json:
     keys = ("family", "parameters", "context", "dtype", "precision", "weights_hash")
     rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in content["arms"]]
-    head = ("", "family", "parameters", "context", "weights", "computed in", "hash of the weights")
-    return table("models", "Models", head, rows)
+    head = (
+        *("", label("family"), label("parameters"), label("context"), label("weights")),
+        *(label("computed in"), label("hash of the weights")),
+    )
+    return table("models", label("Models"), head, rows)

@@ -291,15 +291,13 @@ def _margined(judged: Judged) -> bool:
 def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
     found, claims = pair.found, level.comparisons
     percent = f"{100 * level.confidence:g} %"
-    after = f" after Holm's correction for {claims} claims" if claims > 1 else ""
-    parts = [
-        f"{percent} interval {number(found.low or 0, True)} to {number(found.high or 0, True)}",
-        f"p = {judged.holm:.2g} of the claim{after}",
-        _seeds(found.n),
-    ]
-    if found.kind == "welch":
-        parts.append("unpaired: the two share no seed")
-    return ", ".join(parts)
+    told = f"{percent} interval {number(found.low or 0, True)} to {number(found.high or 0, True)}"
+    if claims > 1:
+        told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {claims} claims"
+    else:
+        told += f", p = {judged.holm:.2g} of the claim"
+    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
 def _more(judged: Judged, pair: Pair) -> str:

@@ -247,7 +247,8 @@ def _baseline(side: Side) -> dict[str, str]:
         said += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
-        said += f": {mean:.4f} {UNITS[side.metric]} (mean of {len(side.values)}{spread})"
+        unit, n = UNITS[side.metric], len(side.values)
+        said = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
     return {"verdict": "baseline", "said": f"{said}."}
 
 

@@ -73,7 +73,8 @@ def explained(found: Origin | None, loss: float, update: int, train: TrainSectio
         else (f"loss is {loss:g}")
     )
     precision = ', or write train.precision = "fp32"' if train.precision != "fp32" else ""
-    return f"{what} at update {update}; {where}; lower train.rate (now {train.rate:g}){precision}"
+    said = f"{what} at update {update}"
+    return f"{said}; {where}; lower train.rate (now {train.rate:g}){precision}"
 
 
 class _Watch:

@@ -121,14 +121,15 @@ def _divergence(case: Case, word: Word) -> str:
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
     ]
-    head = f"{case.arm} is {word} than {case.baseline}"
+    said = f"{case.arm} is {word} than {case.baseline}"
     if word == "no verdict":
-        head = f"no verdict on {case.arm}"
-    rest = ""
+        said = f"no verdict on {case.arm}"
+    said += f": {', '.join(told)}"
     if case.difference.mean is not None:
         mean = number(case.difference.mean, sign=True)
-        rest = f"; over the {_seeds(case.difference.n)} left the difference is {mean} {case.unit}"
-    return f"{head}: {', '.join(told)}{rest}"
+        left = _seeds(case.difference.n)
+        said += f"; over the {left} left the difference is {mean} {case.unit}"
+    return said
 
 
 def _nothing(case: Case) -> str:
@@ -184,16 +185,14 @@ def _more(case: Case) -> str:
 def _evidence(case: Case) -> str:
     found = case.difference
     percent = f"{100 * case.level.confidence:g} %"
-    parts = [
-        f"{percent} interval {number(found.low or 0, True)} to {number(found.high or 0, True)}"
-    ]
-    after = f" after Holm's correction for {case.level.comparisons} arms"
-    corrected = after if case.level.comparisons > 1 else ""
-    parts.append(f"p = {case.holm:.2g}{corrected}")
-    parts.append(_seeds(found.n))
-    if found.kind == "welch":
-        parts.append("unpaired: the two share no seed")
-    return ", ".join(parts)
+    told = f"{percent} interval {number(found.low or 0, True)} to {number(found.high or 0, True)}"
+    if case.level.comparisons > 1:
+        arms = case.level.comparisons
+        told += f", p = {case.holm:.2g} after Holm's correction for {arms} arms"
+    else:
+        told += f", p = {case.holm:.2g}"
+    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
 def _unfinished(case: Case) -> str:
