@@ -64,12 +64,15 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
         if one["scoring"] != its["scoring"]:
             found[f"{title}: scored by {one['scoring']} here, by {its['scoring']} there"] = None
         if one["shots"]["asked"] != its["shots"]["asked"]:
-            shots = one["shots"]["asked"]
-            asked = f"{shots} example{'s' * (shots != 1)} here, {its['shots']['asked']} there"
-            found[f"{title}: {asked}"] = None
+            shots, asked = one["shots"]["asked"], its["shots"]["asked"]
+            told = f"{shots} examples here, {asked} there"
+            if shots == 1:
+                told = f"{shots} example here, {asked} there"
+            found[f"{title}: {told}"] = None
         for name, words in (("cot", "explained examples"), ("chat", "the chat template")):
             if bool(one.get(name)) != bool(its.get(name)):
-                found[f"{title}: {words} only {'here' if one.get(name) else 'there'}"] = None
+                only = f"{words} only here" if one.get(name) else f"{words} only there"
+                found[f"{title}: {only}"] = None
         if not matched(one["scores"], its["scores"])[0]:
             apart[title] += 1
     bare = [f"{title}: no question in common in {n} of its parts" for title, n in apart.items()]
