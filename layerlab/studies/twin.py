@@ -42,9 +42,7 @@ DOMAINS = {
 ABOUT = (
     "Every model is trained here: on Python's documentation, one rate and one course of it for "
     "all, batches of 8 passages of 128 tokens, the same ones in the same order for all models of a "
-    "seed; the feed-forward gives up as many parameters as an arm adds. Topics of this "
-    "documentation quote each other: two fifths of the held-out runs of 32 tokens stand in the "
-    "rest as well, so losses are lower than on a text of its own."
+    "seed; the feed-forward gives up as many parameters as an arm adds."
 )
 PAIRED = "Intervals are Student's over the seeds, paired."
 # By columns of `collapse_depth.depths`.
