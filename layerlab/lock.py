@@ -1,10 +1,11 @@
-"""One run per folder: a lock that ends with the process that holds it."""
+"""One run per folder, one model at a time: locks that end with the process that holds them."""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import RLock
 
 from layerlab import UserError
 
@@ -15,6 +16,9 @@ except ImportError:  # not on Windows; there two runs at once are up to the user
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user too.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+# While a model is loaded or built, transformers and accelerate change torch for all threads: how
+# parameters are registered and start, the default dtype, who hears of progress.
+MODELS = RLock()
 
 
 @contextmanager

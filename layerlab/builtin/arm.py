@@ -10,6 +10,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import GPT2Config, LlamaConfig, OpenAIGPTConfig
 
+from layerlab.lock import MODELS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -106,7 +108,8 @@ def build(name: str, recipe: Recipe) -> Any:
         config = OpenAIGPTConfig(**shape, **dry, afn="gelu")  # which that code maps to gelu_new
     else:
         config = LlamaConfig(**shape, intermediate_size=inner_of_llama(recipe), rms_norm_eps=1e-5)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with MODELS:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     initialise(model, recipe)
     return model
 

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from layerlab import UserError, builtin
+from layerlab.lock import MODELS
 from layerlab.measures.anatomy import Anatomy, anatomy, text_config
 from layerlab.measures.checkpoint import (
     DTYPES,
@@ -178,7 +179,7 @@ def check_named(models: Iterable[Any]) -> None:
     for model in models:
         if isinstance(model, str | PathLike):
             _, place, folder = _placed(str(model))
-            with quiet():
+            with MODELS, quiet():
                 check_causal(configuration(place, folder), str(model))
 
 
@@ -221,7 +222,7 @@ def _named(
     weights_only: bool,
 ) -> Subject:
     built_in, place, folder = _placed(name)
-    with quiet():
+    with MODELS, quiet():
         config = configuration(place, folder)
         check_causal(config, name)
         kind = precision(config, dtype)

@@ -7,6 +7,7 @@ import torch
 from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
+from layerlab.lock import MODELS
 from layerlab.model.config import LabConfig
 from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
@@ -81,7 +82,7 @@ def assemble(
         UserError: the spec names a part that is not there, or an option that it does not take, or
             there is no such device.
     """
-    with _place(device):
+    with MODELS, _place(device):
         return LabForCausalLM(configuration(name, spec, sizes, seed=seed)).eval()
 
 

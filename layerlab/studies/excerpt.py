@@ -1,7 +1,6 @@
 """Passages of the built-in text, cut where a draw says, and what a model does with them."""
 
 from collections.abc import Callable
-from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.studies.once import once
 from layerlab.studies.work import Draw
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ OVERLAP = (
 _ALONE = Lock()
 
 
-@cache
+@once
 def patient(name: str) -> "Subject":
     """A built-in model, loaded once."""
     # Late: the list of studies needs no transformers.
@@ -32,7 +32,7 @@ def patient(name: str) -> "Subject":
     return subject(name)
 
 
-@cache
+@once
 def tokens_of(name: str) -> Tensor:
     """The built-in text as a built-in model reads it."""
     tokenizer: Any = patient(name).tokenizer

@@ -1,7 +1,6 @@
 """GPT-1 against GPT-2 in spectral25, on a matched pair; what padding and length do to it."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 from layerlab import UserError
 from layerlab.domain import Domain
 from layerlab.studies.excerpt import OVERLAP, excerpts
+from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
@@ -52,7 +52,7 @@ def _norm(attention: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(attention, 2).mean(1)
 
 
-@cache
+@once
 def eager(name: str) -> Any:
     """A model whose attention gives its matrices, as the script loads it."""
     # Late: the list of studies needs no transformers.

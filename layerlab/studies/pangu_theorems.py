@@ -1,6 +1,5 @@
 """Lemmas 1 to 4 and Theorems 1 to 9 of pangu23 on layers as they are: what holds, and how tight."""
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from layerlab import builtin
 from layerlab.domain import Domain
 from layerlab.measures.diversity import diversity
 from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.once import once
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.statistic import resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
@@ -61,7 +61,7 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
     }
 
 
-@cache
+@once
 def known(name: str, tokens: int) -> list[Part]:
     """The layers of a built-in model."""
     return parts(patient(name), torch.arange(tokens))

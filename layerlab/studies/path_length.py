@@ -6,7 +6,6 @@ its embedding, so its output is a sum over paths that pass some attention sublay
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import comb
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.studies.excerpt import OVERLAP, excerpts, patient, tokens_of, watched
+from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
@@ -98,7 +98,7 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
     return parts
 
 
-@cache
+@once
 def trained() -> tuple[Piece, ...]:
     """The layers of the built-in llama in float64, each checked against what the model computes."""
     from dataclasses import replace

@@ -1,0 +1,22 @@
+"""What all batches of a study share: made by the first that asks, while the others wait."""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from threading import RLock
+from typing import ParamSpec, TypeVar, cast
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def once(make: Callable[Given, Made]) -> Callable[Given, Made]:
+    """A function that makes each thing once, also where threads ask for it at the same time."""
+    kept = cast(Callable[Given, Made], cache(make))
+    alone = RLock()
+
+    @wraps(make)
+    def made(*args: Given.args, **options: Given.kwargs) -> Made:
+        with alone:
+            return kept(*args, **options)
+
+    return made
