@@ -1,6 +1,7 @@
 """A page for each study whose result lies in docs/results/studies, and the page of what holds."""
 
 import json
+import re
 import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from layerlab.blocks.activation import NAMES
 from layerlab.studies.study import Study
+from layerlab.variants.inventory import variants
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]
@@ -23,6 +26,8 @@ SOURCES = {
     "spectral25": "Spectral analysis of attention",
     "Own": "What layerlab asked itself",
 }
+# A word of prose; what has a figure, a bracket or a hyphen in it is a symbol or a name.
+WORD = re.compile(r"(a|[a-z]{2,})(?=[ ,:;])")
 # A table of more rows than this is left to its file.
 ROWS = 24
 
@@ -147,4 +152,7 @@ def _cell(text: str) -> str:
 
 
 def _lead(said: str) -> str:
-    return said[:1].upper() + said[1:]
+    """A sentence that begins with a capital, unless it begins with a symbol or a name."""
+    first = WORD.match(said)
+    named = {*variants(), *NAMES} - {"none"}
+    return said if first is None or first[0] in named else said[:1].upper() + said[1:]
