@@ -64,17 +64,32 @@ WORDS = (
         "look",
     ),
     *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
+    "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
+    "as for the first",
+    *("{setting} is {one} in {run} and {other} in {second}", "not set"),
+    "micro-batches of {sizes} sequences were used; the tokens of an update are the same",
+    *("{value} in random, causal mask", "{value} in random, no mask", "{value} in trained llama"),
     *("kept from an earlier run", "wall seconds", "processor seconds", "system", "threads"),
 )
 # Between the entries of a list, and a number with its interval.
-MARKS = (".", "; ", ": ", ", ", ", and ", " and ", "{value} ({low} to {high})", "{first} to {last}")
+MARKS = (
+    ".",
+    "; ",
+    ": ",
+    ", ",
+    ", and ",
+    " and ",
+    "{value} ({low} to {high})",
+    "{first} to {last}",
+    "{value} ({note})",
+)
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
     *("report/ledger", "report/score", "report/curriculum", "report/proof", "report/equality"),
     *("training/verdict", "training/compare", "training/rule", "training/divergence"),
     *("training/fault", "training/loop", "evaluation/option", "evaluation/against"),
     *("evaluation/average", "evaluation/summary", "evaluation/shots", "adaptation/tally"),
-    *("adaptation/stage", "adaptation/pretraining"),
+    *("adaptation/stage", "adaptation/pretraining", "adaptation/published"),
 )
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
@@ -249,8 +264,9 @@ def _numbered(name: str, taken: list[str]) -> str:
 def _plural(message: str | tuple[str | None, ...]) -> str | tuple[str, str]:
     if isinstance(message, str):
         return message
-    singular, plural, *_ = message
-    return str(singular), str(plural)
+    # Behind the texts of a call stand those of its other arguments, which are none.
+    singular, *plural = [part for part in message if part is not None]
+    return (singular, plural[0]) if plural else singular
 
 
 def _declared(measure: Measure) -> Iterator[Message]:
@@ -272,7 +288,8 @@ def _claimed() -> Iterator[Message]:
     for name in packaged():
         recipe = load_recipe(name)
         claims = () if recipe.compare is None else recipe.compare.claims
-        for text in (recipe.about, recipe.inferred, *(claim.says for claim in claims)):
+        told = recipe.compare and recipe.compare.published and recipe.compare.published.note
+        for text in (recipe.about, recipe.inferred, *(claim.says for claim in claims), told or ""):
             yield None, text, f"recipes/{name}"
 
 

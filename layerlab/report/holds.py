@@ -8,20 +8,24 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab.report import page
+from layerlab.report.language import ENGLISH
 from layerlab.report.study import TONES
 
 _HERE = Path(__file__).parent
 
 
-def render(studies: Sequence[Mapping[str, Any]]) -> str:
+def render(studies: Sequence[Mapping[str, Any]], lang: str = ENGLISH) -> str:
     """The whole page.
 
     Args:
         studies: of each its name, title, source and verdicts, or the error that kept it from any.
+
+    Raises:
+        UserError: there is no page in this language.
     """
     counts = Counter(one["word"] for study in studies for one in study["verdicts"])
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("holds.html")
         .render(
             studies=studies,

@@ -20,7 +20,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from layerlab.report import card, plots, text
-from layerlab.report.language import ENGLISH, Language, filled, language
+from layerlab.report.language import ENGLISH, Language, language
+from layerlab.report.template import filled
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
@@ -170,6 +171,7 @@ def environment(lang: str = ENGLISH) -> Environment:
     environment.globals["lang"] = lang
     environment.filters |= {
         "said": lambda value: known.sentence(str(value)),
+        "told": lambda value: known.told(str(value)),
         "names": known.names,
         "remark": known.remark,
         "column": known.column,

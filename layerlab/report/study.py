@@ -1,23 +1,32 @@
 """The page of a study: claim, verdicts, pictures, tables, settings; one file, no network."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from layerlab.report import page
+from layerlab.report.clause import label
+from layerlab.report.language import ENGLISH, language
 
 _HERE = Path(__file__).parent
 ROWS = 200
-TONES = {"holds": "info", "fails": "error", "not decided": "warning"}
+Say = Callable[[str], str]
+TONES = {label("holds"): "info", label("fails"): "error", label("not decided"): "warning"}
+_SPEAKS = re.compile(rb"<html lang=\"([^\"]+)\">")
 
 
-def render(study: Mapping[str, Any]) -> str:
-    """The whole page of a study dict (the content of `study.json`)."""
+def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a study dict (the content of `study.json`).
+
+    Raises:
+        UserError: there is no page in this language.
+    """
     scripts = [(_HERE / "study.js").read_text(encoding="utf-8"), page.plotly()]
     return (
-        page.environment()
+        page.environment(lang)
         .get_template("study.html")
         .render(
             study=study,
@@ -26,10 +35,47 @@ def render(study: Mapping[str, Any]) -> str:
             most=ROWS,
             policy=page.policy(scripts),
             style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-            data=Markup(page.embedded(study["pictures"])),
+            data=Markup(page.embedded(told(study["pictures"], lang))),
             scripts=[Markup(script) for script in scripts],
         )
     )
+
+
+def spoken_by(file: Path) -> str | None:
+    """The language of a page that is there."""
+    with file.open("rb") as source:
+        found = _SPEAKS.search(source.read(200))
+    return None if found is None else found[1].decode()
+
+
+def told(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
+    """Pictures with what stands in them said in a language: axes, legends and categories."""
+    say = language(lang).told
+    return [
+        {**one, "data": [_trace(trace, say) for trace in one["data"]], "layout": _layout(one, say)}
+        for one in pictures
+    ]
+
+
+def _trace(trace: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    named = {"name": say(trace["name"])} if "name" in trace else {}
+    return {**trace, **named, **{side: _texts(trace[side], say) for side in "xy" if side in trace}}
+
+
+def _layout(picture: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    layout = dict(picture["layout"])
+    for name in [name for name in layout if name.startswith(("xaxis", "yaxis"))]:
+        axis = dict(layout[name])
+        if "title" in axis:
+            axis["title"] = {**axis["title"], "text": say(axis["title"]["text"])}
+        if "ticktext" in axis:
+            axis["ticktext"] = _texts(axis["ticktext"], say)
+        layout[name] = axis
+    return layout
+
+
+def _texts(values: Sequence[Any], say: Say) -> list[Any]:
+    return [say(value) if isinstance(value, str) else value for value in values]
 
 
 def _rows(frame: Mapping[str, Any]) -> dict[str, Any]:

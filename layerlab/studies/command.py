@@ -27,6 +27,7 @@ SETTINGS = {
     "restart",
     "progress",
     "figures",
+    "lang",
 }
 
 
@@ -66,6 +67,9 @@ def study(
     figures: Annotated[
         Kind | None, typer.Option(help="Pictures as files in this format, for papers.")
     ] = None,
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    ] = "en",
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
     ] = False,
@@ -75,9 +79,11 @@ def study(
     """Reproduce one figure, table or claim of a source, and judge it."""
     from rich.console import Console
 
+    from layerlab.report.language import language
     from layerlab.studies.runner import known
     from layerlab.studies.runner import study as carry_out
 
+    language(lang)  # an unknown one is refused before the work is done
     console = Console(markup=False, highlight=False)
     if name is None and not every:
         _refuse_settings(out, draws, option, fast, figures)
@@ -94,6 +100,7 @@ def study(
         "fast": fast,
         "restart": restart,
         "progress": not quiet,
+        "lang": lang,
     }
     with _interruptible():
         if every:
@@ -104,7 +111,7 @@ def study(
             # First what was found: drawing takes a browser, and may fail.
             console.print(suite.summary())
             for part in suite.parts:
-                _draw(part.record, figures)
+                _draw(part.record, figures, lang)
             raise typer.Exit(1 if suite.failed else 0)
         record = carry_out(
             str(name),
@@ -113,7 +120,7 @@ def study(
             **settings,
             **given(option or ()),
         )
-        _draw(record, figures)
+        _draw(record, figures, lang)
     if as_json:
         sys.stdout.write(record.to_json())
         sys.stdout.flush()
@@ -121,10 +128,10 @@ def study(
         console.print(record.summary(), soft_wrap=True)
 
 
-def _draw(record: Any, figures: Kind | None) -> None:
+def _draw(record: Any, figures: Kind | None, lang: str) -> None:
     """The pictures of a study that stands in its folder, whoever has computed it."""
     if record is not None and figures is not None:
-        record.save(record.folder, figures=figures)
+        record.save(record.folder, figures=figures, lang=lang)
 
 
 @contextmanager

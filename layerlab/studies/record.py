@@ -12,9 +12,11 @@ from rich.console import Group
 from rich.text import Text
 
 from layerlab import UserError
+from layerlab.disk import write_file
 from layerlab.report import folder as disk
 from layerlab.report.drawing import Figure, check_drawing, draw
-from layerlab.report.study import render
+from layerlab.report.language import ENGLISH
+from layerlab.report.study import render, spoken_by
 from layerlab.report.table import decoded, encoded, plain, tidy
 from layerlab.report.text import prose
 
@@ -98,21 +100,22 @@ class Record:
         """The text of `study.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
-    def save(self, folder: str | Path, *, figures: str | None = None) -> Path:
+    def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
         """Write study.html, study.json, tables/ and, where they are asked for, pictures.
 
         All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
 
         Args:
             figures: "svg", "png" or "pdf": each picture as a file of its own for a paper.
+            lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no study; the
-                figures that were asked for cannot be drawn.
+                figures that were asked for cannot be drawn; there is no page in this language.
         """
         if figures is not None:
             check_drawing(figures)
-        page, data = render(self.to_dict()), self.to_json()
+        page, data = render(self.to_dict(), lang), self.to_json()
 
         def fill(empty: Path) -> None:
             (empty / disk.STUDY_PAGE).write_text(page, encoding="utf-8")
@@ -126,6 +129,15 @@ class Record:
 
         self.folder = disk.write_folder(Path(folder), fill, "study")
         return self.folder
+
+    def translate(self, lang: str) -> None:
+        """Write the page in its folder again, if it is in another language.
+
+        Raises:
+            UserError: there is no page in this language, or it cannot be written.
+        """
+        if self.folder is not None and spoken_by(page := self.folder / disk.STUDY_PAGE) != lang:
+            write_file(page, render(self.to_dict(), lang))
 
     def lines(self) -> list[list[tuple[str, str]]]:
         """What a terminal shows, as pieces of text with their styles."""

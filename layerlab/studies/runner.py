@@ -18,6 +18,7 @@ from layerlab.domain import Domain, shown
 from layerlab.lock import locked
 from layerlab.registry import studies
 from layerlab.report.folder import check_folder
+from layerlab.report.language import ENGLISH, language
 from layerlab.report.progress import Bar
 from layerlab.studies.code import fingerprint
 from layerlab.studies.record import Record, load_record
@@ -42,6 +43,7 @@ class Plan:
         runs: where training runs lie, and are added where they are missing.
         fast: whether nothing may be trained.
         restart: whether to forget what an earlier run has finished.
+        lang: language of the page.
     """
 
     study: Study
@@ -53,6 +55,7 @@ class Plan:
     runs: Path = RUNS
     fast: bool = False
     restart: bool = False
+    lang: str = ENGLISH
 
     @property
     def code(self) -> str:
@@ -93,6 +96,7 @@ def study(
     fast: bool = False,
     restart: bool = False,
     progress: bool = True,
+    lang: str = ENGLISH,
     **options: Any,
 ) -> Record:
     """Reproduce one figure, table or claim of a source, and judge it.
@@ -111,17 +115,19 @@ def study(
         fast: take few draws, so that it is over in seconds; run no recipe, and judge what is there.
         restart: forget what an earlier call has finished.
         progress: show a live bar on standard error.
+        lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
         options: of that study.
 
     Raises:
         UserError: an unknown study or option, a value that it does not take, a folder that cannot
-            be written, or one that another run is writing to.
+            be written, or one that another run is writing to; there is no page in this language.
 
     Example:
         >>> record = study("rounding-input", draws=20, progress=False)
         >>> record.frame().columns[:3].tolist()
         ['norm', 'statistic', 'mean']
     """
+    language(lang)  # an unknown one is refused before the work is done
     found = known(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
@@ -135,6 +141,7 @@ def study(
         runs=_folder("runs", runs),
         fast=fast,
         restart=restart,
+        lang=lang,
     )
     return carried_out(plan, progress=progress)
 
@@ -164,6 +171,7 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
     # What stands there needs no lock, and another run may have written it before this one got it.
     earlier = _finished(plan)
     if earlier is not None:
+        earlier.translate(plan.lang)
         return earlier
     with nullcontext() if plan.out is None else locked(plan.out):
         return _finished(plan) or _computed(plan, progress)
@@ -204,7 +212,7 @@ def _computed(plan: Plan, progress: bool) -> Record:
     }
     record = _record(plan, work, outcome, spent)
     if plan.out is not None:
-        record.save(plan.out)
+        record.save(plan.out, lang=plan.lang)
         if plan.store is not None:
             shutil.rmtree(plan.store, ignore_errors=True)
     return record

@@ -10,9 +10,12 @@ from rich.console import Group
 from rich.text import Text
 
 from layerlab import UserError, disk
+from layerlab.pause import Paused
 from layerlab.registry import studies
 from layerlab.report.holds import render
+from layerlab.report.language import ENGLISH, language
 from layerlab.report.text import prose
+from layerlab.studies import accident
 from layerlab.studies.record import COLOURS, Record
 from layerlab.studies.runner import study
 from layerlab.terminal import grid
@@ -68,23 +71,27 @@ def every(
     *,
     out: str | Path,
     progress: bool = True,
+    lang: str = ENGLISH,
     **settings: Any,
 ) -> Suite:
     """Run every study of the package; what an earlier call has finished is kept.
 
-    A study that cannot be run is named with its reason, and does not keep the others from theirs.
+    A study that cannot be run is named with its reason, and does not keep the others from theirs;
+    where it broke off unforeseen, the traceback is left in its folder.
 
     Args:
         out: folder that gets one of each study, and the page what-holds.html.
         progress: show a live bar on standard error.
+        lang: language of all pages.
         settings: as of `study`: runs, fast, seed, threads, restart.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or there is no page in this language.
     """
-    folder = Path(out)
-    parts = [_part(name, out=folder / name, progress=progress, **settings) for name in studies()]
-    page = render([_content(part) for part in parts])
+    language(lang)  # an unknown one is refused before the work is done
+    folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
+    parts = [_part(name, out=folder / name, **settings) for name in studies()]
+    page = render([_content(part) for part in parts], lang)
     disk.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())
 
@@ -94,6 +101,10 @@ def _part(name: str, **settings: Any) -> Part:
         return Part(name=name, record=study(name, **settings))
     except UserError as error:
         return Part(name=name, error=str(error))
+    except Paused:
+        raise
+    except Exception as error:  # an unattended night goes on
+        return Part(name=name, error=accident.told(error, settings["out"]))
 
 
 def _content(part: Part) -> Mapping[str, Any]:

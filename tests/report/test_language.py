@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError, load_report
-from layerlab.report.language import FOLDER, filled, language, languages, pattern
+from layerlab.report.language import FOLDER, language, languages
 from layerlab.report.page import render
 from layerlab.report.report import Report
+from layerlab.report.template import filled, pattern
 from tests.report.sample import sample
 from tests.report.test_findings import SICK, sick
 from tests.report.window import PHONE, Open
@@ -64,7 +65,7 @@ def test_the_compiled_catalogue_is_that_of_the_text(code: str):
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_translation_fills_in_what_its_original_does(code: str):
-    pairs = [words(message) for message in catalogue(code) if message.id and message.string]
+    pairs = [words(message) for message in catalogue(code) if message.id and any(message.string)]
     assert len(pairs) > 600
     wrong = [said for said, own in pairs if set(FIELD.findall(said)) != set(FIELD.findall(own))]
     assert wrong == []

@@ -1,0 +1,94 @@
+"""Sentences with numbers in them, known again by their templates.
+
+A template is a message of a catalogue with `{name}` where something is filled in.
+"""
+
+import re
+from functools import cached_property
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# A template with no more letters than these takes single words at its placeholders only.
+_FEW = 5
+# Anything, with its brackets closed.
+_ANY = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"
+_WORD = r"(?:[^\s(,]|,(?=\S))*(?: %)?(?: \(\S+ to \S+\))?"
+
+
+class Template:
+    """A message with placeholders, and what it is in the other language."""
+
+    def __init__(self, message: str, said: str):
+        """Its pattern is made when a text has all the words that stand between placeholders."""
+        self.message, self.said = message, said
+        self.words = [word for word in PLACEHOLDER.split(message)[::2] if word]
+        self.own = own(message)
+        self.begins = not message.startswith("{")
+        longest = max(self.words, key=len, default="")
+        self._most = longest if own(longest) > _FEW else ""
+
+    def parts(self, text: str) -> dict[str, str] | None:
+        """What fills its placeholders in a text, or None if the text is another."""
+        place = 0
+        for word in self.words:
+            if (start := text.find(word, place)) < 0:
+                return None
+            place = start + len(word)
+        if (found := self._strict.fullmatch(text) or self._pattern.fullmatch(text)) is None:
+            return None
+        parts = found.groupdict()
+        # What says the template twice is a list.
+        again = self._most and any(self._most.strip() in part for part in parts.values())
+        return None if again else parts
+
+    @cached_property
+    def _strict(self) -> re.Pattern[str]:
+        return pattern(self.message, numbers=True)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return pattern(self.message)
+
+
+def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
+    """What a template looks like when it is filled.
+
+    Args:
+        numbers: where nothing but a space stands between two, the second begins with a digit.
+
+    Example:
+        >>> pattern("layer {layer}: {what}.").fullmatch("layer 3: fine.").groupdict()
+        {'layer': '3', 'what': 'fine'}
+    """
+    parts = PLACEHOLDER.split(message)
+    few = own(message) <= _FEW and ":" not in message
+    seen: set[str] = set()
+    written = []
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            # A stop that a digit follows belongs to a number.
+            stop = part.startswith(".") and index
+            written.append(rf"\.(?!\d){re.escape(part[1:])}" if stop else re.escape(part))
+        elif part in seen:
+            written.append(f"(?P={part})")
+        else:
+            # Where nothing stands between two, the first is a number or a name.
+            touching = not parts[index + 1] and index + 2 < len(parts)
+            digit = r"(?=[-+]?\d)" if numbers and index > 1 and parts[index - 1] == " " else ""
+            written.append(f"{digit}(?P<{part}>{_WORD if few or touching else _ANY})")
+            seen.add(part)
+    return re.compile("".join(written), re.DOTALL)
+
+
+def filled(message: str, parts: dict[str, str]) -> str:
+    """A template with its placeholders filled; a placeholder that nothing is given for stays.
+
+    Example:
+        >>> filled("第 {layer} 层", {"layer": "3"})
+        '第 3 层'
+    """
+    return PLACEHOLDER.sub(lambda found: parts.get(found[1], found[0]), message)
+
+
+def own(message: str) -> int:
+    """How many letters and digits a template brings itself."""
+    return sum(character.isalnum() for character in PLACEHOLDER.sub("", message))
