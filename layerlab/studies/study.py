@@ -17,6 +17,11 @@ from layerlab import UserError
 from layerlab.domain import Domain, shown
 
 Word = Literal["holds", "fails", "not decided"]
+# For the set-up of a study whose thresholds were not there before its numbers.
+LOOKED = (
+    "What the claims of our own ask for was set after a first look at few draws; the number stands "
+    "beside each, for whoever would ask for another."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +55,17 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a study found; the first verdict is about the claim of the study itself."""
+    """What a study found; the first verdict is about the claim of the study itself.
+
+    Attributes:
+        used: settings that were not what was asked for.
+    """
 
     verdicts: tuple[Verdict, ...]
     frames: Mapping[str, pd.DataFrame]
     pictures: tuple[Picture, ...]
     remarks: tuple[str, ...] = ()
+    used: Mapping[str, Any] = field(default_factory=dict)
 
 
 def nothing(runs: Path) -> None:
