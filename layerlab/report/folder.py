@@ -10,6 +10,8 @@ from layerlab.report.drawing import Kind
 
 PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
+# What is left of a study that broke off: the traceback.
+ACCIDENT = "error.txt"
 _TABLE_ENDINGS = {".csv", ".parquet"}
 _FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
 
@@ -52,7 +54,9 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
 def is_study(folder: Path) -> bool:
     """Whether a folder holds a study and nothing else: no file but what a study writes."""
     entries = {entry.name: entry for entry in folder.iterdir()}
-    own = {STUDY_PAGE, STUDY_DATA, TABLES}
+    if set(entries) == {ACCIDENT}:
+        return True
+    own = {STUDY_PAGE, STUDY_DATA, TABLES, ACCIDENT}
     try:
         content = json.loads((folder / STUDY_DATA).read_text(encoding="utf-8"))
         names = [picture["name"] for picture in content["pictures"]]

@@ -7,8 +7,10 @@ import pytest
 from rich.console import Console
 
 from layerlab import UserError
+from layerlab.pause import Paused
 from layerlab.registry import studies
 from layerlab.studies import suite
+from layerlab.studies.accident import told
 from layerlab.studies.suite import every
 from tests.cli.several import several
 
@@ -62,3 +64,57 @@ def test_a_name_beside_all_is_refused(tmp_path):
         assert refused.code == 2
         assert "a name, --draws, --option or --json beside --all; expected" in refused.error
     assert [*tmp_path.iterdir()] == []
+
+
+def stopped(error):
+    def run(work):
+        raise error
+
+    return run
+
+
+@pytest.fixture
+def accident(monkeypatch):
+    """A suite of a study that breaks off, and one behind it."""
+    found = studies()
+
+    def chosen(error):
+        first = dataclasses.replace(found["stochastic"], name="a-lost", run=stopped(error))
+        both = {"a-lost": first, "rounding-input": found["rounding-input"]}
+        monkeypatch.setattr(suite, "studies", lambda: both)
+        monkeypatch.setattr("layerlab.studies.runner.studies", lambda: both)
+
+    return chosen
+
+
+def test_an_unforeseen_error_leaves_its_traceback_and_the_night_goes_on(accident, tmp_path):
+    accident(ZeroDivisionError("of two\n<i>lines</i>"))
+    settings = {"out": tmp_path, "fast": True, "progress": False, "threads": 1}
+    found = every(**settings)
+    assert found.failed == ["a-lost"] and found.parts[1].record is not None
+    file = tmp_path / "a-lost" / "error.txt"
+    said = f"ZeroDivisionError: of two <i>lines</i>; its traceback is in {file}"
+    assert found.parts[0].error == said
+    assert "raise error\nZeroDivisionError: of two" in file.read_text()
+    assert "ZeroDivisionError: of two &lt;i&gt;lines" in found.page.read_text()
+    # The traceback is in nobody's way once the study runs.
+    names = {"name": "a-lost", "run": studies()["rounding-input"].run}
+    mended = {"a-lost": dataclasses.replace(studies()["rounding-input"], **names)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "studies", lambda: mended)
+        patch.setattr("layerlab.studies.runner.studies", lambda: mended)
+        assert every(**settings).failed == [] and not file.exists()
+
+
+def test_a_traceback_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder would be")
+    said = told(MemoryError(), tmp_path / "taken")
+    assert said.startswith("MemoryError; its traceback could not be written (")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Paused("interrupted"), SystemExit(143)])
+def test_who_stops_the_suite_stops_it(accident, tmp_path, stop):
+    accident(stop)
+    with pytest.raises(type(stop)):
+        every(out=tmp_path, fast=True, progress=False, threads=1)
+    assert not (tmp_path / "what-holds.html").exists()
