@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerlab.measures.attended import Attended
 from layerlab.measures.measure import Layer, NotApplicable
+from layerlab.measures.spelling import spelled
 from layerlab.measures.subject import Subject
 from layerlab.measures.trace import trace
 from layerlab.shapes import Hidden
@@ -114,21 +115,4 @@ def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:
             "value": float(stream[int(rows[channel]), channel]),
         }
         for channel in order
-    ]
-
-
-def spelled(subject: Subject, tokens: Tensor) -> list[str]:
-    """Each token as text, or its number where there is no tokenizer.
-
-    Source: Own.
-    """
-    words = subject.tokenizer
-    if words is None:
-        return [str(token) for token in tokens.tolist()]
-    texts = [str(words.decode([token])) for token in tokens.tolist()]
-    # SentencePiece drops the space in front of a text, and each token is a text of its own here.
-    marked = words.convert_ids_to_tokens(tokens.tolist())
-    return [
-        f" {text}" if str(mark).startswith("\u2581") and not text.startswith(" ") else text
-        for mark, text in zip(marked, texts, strict=True)
     ]

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from layerlab.domain import Domain
 from layerlab.measures.component import COMPONENTS, Components, apartness, components, coordinates
-from layerlab.measures.detail import spelled
 from layerlab.measures.dimension import ENOUGH, Pool, reliable
 from layerlab.measures.diversity import NAN
 from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
+from layerlab.measures.spelling import alone
 
 WORDS, POINTS, SKIP = 8, 100, 1
 DIGITS = 5
@@ -193,7 +193,7 @@ def _table(cloud: Cloud, points: Tensor, chosen: Chosen) -> list[list[list[float
 
 def _head(chosen: Chosen, run: Run) -> dict[str, Any]:
     ids = [token for token, _ in chosen.words]
-    named = spelled(run.subject, torch.tensor(ids, dtype=torch.int64))
+    named = alone(run.subject, torch.tensor(ids, dtype=torch.int64))
     return {
         "kind": "features",
         "skip": run.options["skip"],

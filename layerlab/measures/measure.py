@@ -147,6 +147,7 @@ class Measure:
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
         options: what a user may set, with what it is when nobody does.
+        check: refuses options that each are possible and cannot go together, before any work.
         domains: which values an option takes, where it is not every one of its default's kind.
         use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
@@ -169,6 +170,7 @@ class Measure:
     band: Band | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], None] = lambda options: None
     default: bool = True
     use: str = ""
 
@@ -176,7 +178,8 @@ class Measure:
         """The same measure with other options.
 
         Raises:
-            UserError: an option that the measure does not have, or a value that it does not take.
+            UserError: an option that the measure does not have, a value that it does not take, or
+                values that cannot go together.
         """
         read = {}
         for name, value in options.items():
@@ -186,6 +189,7 @@ class Measure:
                     f"measure {self.name!r} has no option {name!r}; its options are: {known}"
                 )
             read[name] = self._read(name, value)
+        self.check({**self.options, **read})
         return replace(self, options={**self.options, **read})
 
     def domain(self, name: str) -> Domain | None:

@@ -1,14 +1,17 @@
 """What a saliency is asked about: a text that stops, the token that is to follow, and a rival."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.measures.measure import NotApplicable
 from layerlab.measures.passage import Passage, sequences
+from layerlab.measures.spelling import PART, alone, spelled
 from layerlab.measures.subject import Subject
 from layerlab.shapes import Tokens
 
@@ -32,6 +35,7 @@ class Prompt:
         target: the tokens of what is due, of which the first is asked about; empty for whatever
             the model predicts.
         foil: the token instead of which it is due, if one was named.
+        words: target and foil as they were meant, where they are several tokens.
         remarks: what a reader must know, one sentence each.
     """
 
@@ -39,7 +43,26 @@ class Prompt:
     position: int
     target: tuple[int, ...] = ()
     foil: int | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuse what no model can be asked.
+
+    Source: Own.
+
+    Raises:
+        UserError: an empty text, or a target that is its own foil.
+    """
+    text, target, foil = options["text"], options["target"], options["foil"]
+    if text is not None and not text.strip():
+        raise UserError("the text of a saliency is empty; give some words, as --saliency 'I am'")
+    if foil is not None and foil == target:
+        raise UserError(
+            f"target and foil are both {shown(foil)}, and nothing tells a word from itself; give "
+            "two words, as --target ' here' --foil ' there'"
+        )
 
 
 def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
@@ -51,7 +74,8 @@ def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor])
         read: what the other measures read; its first sequence stands in where `text` is None.
 
     Raises:
-        UserError: no tokenizer, a text that does not fit, a token or position that is not there.
+        NotApplicable: a text that does not fit, or target and foil begin alike.
+        UserError: no tokenizer, a token or position that is not there.
     """
     text = options["text"]
     tokens = read[0] if text is None else _tokens(subject, text)
@@ -67,26 +91,55 @@ def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor])
     inside = None if position % length != length - 1 else text
     target = _word(subject, tokens, inside, due, "target")
     foil = _word(subject, tokens, inside, options["foil"], "foil")
-    several = [(kind, word) for kind, word in (("target", target), ("foil", foil)) if len(word) > 1]
+    _differ(subject, target, foil)
+    several = {kind: word for kind, word in (("target", target), ("foil", foil)) if len(word) > 1}
+    words = {kind: _whole(subject, word) for kind, word in several.items()}
     return Prompt(
         tokens=tokens,
         position=position % length,
         target=target,
         foil=foil[0] if foil else None,
-        remarks=tuple(_first(subject, kind, word) for kind, word in several),
+        words=words,
+        remarks=tuple(_first(subject, kind, words[kind], several[kind]) for kind in several),
     )
 
 
+def _differ(subject: Subject, target: tuple[int, ...], foil: tuple[int, ...]) -> None:
+    if foil and target[:1] == foil[:1]:
+        (same,) = alone(subject, torch.tensor(foil[:1]))
+        raise NotApplicable(
+            f"target and foil begin with the same token of {subject.name}, {shown(same)}; give "
+            "words that begin otherwise"
+        )
+
+
 def _tokens(subject: Subject, text: str) -> Tensor:
+    ids, limit = _going_on(subject, text), subject.context
+    if len(ids) < 2:
+        raise NotApplicable(f"the prompt is {len(ids)} token; give it one word more")
+    if limit is not None and len(ids) > limit:
+        raise NotApplicable(
+            f"the prompt has {len(ids)} tokens, and the context of {subject.name} is {limit}; "
+            f"shorten it, or put it into a file and type --text FILE --context {limit} --measures "
+            f"'saliency(text=None)', which asks behind its first {limit} tokens"
+        )
+    (tokens,) = sequences(Passage(source="saliency", ids=(ids,)), subject)
+    return tokens
+
+
+def _going_on(subject: Subject, text: str) -> Tensor:
     """The tokens of a text that goes on: what a tokenizer sets behind the end is left out."""
-    if not text.strip():
-        raise UserError("the text of a saliency is empty; give some words, as --saliency 'I am'")
-    (whole,) = sequences(Passage(source="saliency", texts=(text,)), subject)
-    assert subject.tokenizer is not None
-    bare = subject.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    given = whole.tolist()
-    ends = (end for end in range(len(given), 0, -1) if given[:end][-len(bare) :] == bare)
-    return whole[: next(ends, len(given))]
+    if subject.tokenizer is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer to read the text of a saliency with; ask about the "
+            "tokens that it is given, as saliency(text=None)"
+        )
+    whole, bare = (
+        subject.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        for special in (True, False)
+    )
+    ends = (end for end in range(len(whole), 0, -1) if whole[:end][-len(bare) :] == bare)
+    return torch.tensor(whole[: next(ends, len(whole))], dtype=torch.int64)
 
 
 def _word(
@@ -108,7 +161,7 @@ def _word(
             f"number of the token, as saliency({kind}=42)"
         )
     before = tokens.tolist()
-    joint = [] if text is None else _tokens(subject, text + word).tolist()
+    joint = [] if text is None else _going_on(subject, text + word).tolist()
     if joint[: len(before)] == before and len(joint) > len(before):
         return tuple(joint[len(before) :])
     alone = subject.tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
@@ -120,10 +173,16 @@ def _word(
     return tuple(alone)
 
 
-def _first(subject: Subject, kind: str, word: tuple[int, ...]) -> str:
-    assert subject.tokenizer is not None
-    first, whole = (shown(str(subject.tokenizer.decode(list(part)))) for part in (word[:1], word))
-    return f"the {kind} {whole} is {len(word)} tokens here: the first, {first}, is asked about"
+def _whole(subject: Subject, word: tuple[int, ...]) -> str:
+    return "".join(spelled(subject, torch.tensor(word))).replace(PART, "")
+
+
+def _first(subject: Subject, kind: str, whole: str, word: tuple[int, ...]) -> str:
+    (first,) = alone(subject, torch.tensor(word[:1]))
+    return (
+        f"the {kind} {shown(whole)} is {len(word)} tokens here: the first, {shown(first)}, is "
+        "asked about"
+    )
 
 
 def earlier(prompt: Prompt) -> list[int]:

@@ -13,28 +13,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.domain import Domain
-from layerlab.measures.detail import spelled
+from layerlab.domain import Domain, shown
 from layerlab.measures.dimension import effective_dimension, gram_eigenvalues
 from layerlab.measures.diversity import centred
 from layerlab.measures.heatmap import binned, packed, room
-from layerlab.measures.measure import Measure, Row, Run, Whole
-from layerlab.measures.prompt import PROBE, Prompt, earlier, prompt
+from layerlab.measures.measure import Measure, NotApplicable, Row, Run, Whole
+from layerlab.measures.prompt import PROBE, Prompt, check, earlier, prompt
 from layerlab.measures.recompute import differentiated
 from layerlab.measures.score import absolute, alikeness, euclidean, objective, product
+from layerlab.measures.spelling import alone, spelled
 from layerlab.measures.subject import Subject
 
 BINS = 64
+# Of the predictions, so many are told.
+TOLD = 3
 SHARE = 0.8
 USE = """\
 `layerlab inspect MODEL MODEL --saliency "The name was"` asks why the models go on as they do,
 and shows their answers side by side; `--target " Anna"` asks about that word instead, and
 `--foil " Bob"` why not that one. A word is given with the space before it. Of a word that a
-tokenizer cuts into several tokens, the first is asked about, and the report says so.
+tokenizer cuts into several tokens, the first is asked about, and the report says so. Where both
+words begin with the same token, there is nothing to compare, and none is reported.
 
 Without a text the probe is asked: a name comes three times and is due a fourth time. Tokens of
 the earlier occurrences are underlined in the report and have `earlier` = 1 in the frame: a model
 that looks back has its saliency there.
+
+A tokenizer may spread a character over several tokens, as those of the built-in models do with
+Chinese: it stands at the last of them, and `◌` at the others. A part of a character that stands
+alone, as a prediction, is written as its bytes: `⟨E6⟩`.
 
 `--text FILE --measures 'saliency(text=None)'` takes the first sample of a file instead, as one
 of WikiText-2. The Penn Treebank, which the source shows, is read from your own copy in the same
@@ -99,7 +106,7 @@ def saliency(
         again: as for `recompute.differentiated`.
 
     Raises:
-        NotApplicable: the model has no gradient.
+        NotApplicable: the model has no gradient, or predicts the foil.
     """
     stack, found = subject.stack, dict[int, Reading]()
     assert not isinstance(stack, str)
@@ -107,7 +114,7 @@ def saliency(
 
     def ask(logits: Tensor) -> Tensor:
         if not chosen:
-            chosen.append(int(logits.argmax()))
+            chosen.append(_predicted(subject, logits, asked.foil))
         return objective(logits, chosen[0], asked.foil, probability=probability)
 
     def keep(layer: int, stream: Tensor, gradient: Tensor) -> None:
@@ -118,6 +125,17 @@ def saliency(
     )
     layers = dict(sorted(found.items()))
     return Saliency(prompt=asked, target=chosen[0], logits=logits.cpu(), layers=layers)
+
+
+def _predicted(subject: Subject, logits: Tensor, foil: int | None) -> int:
+    found = int(logits.argmax())
+    if found == foil:
+        (word,) = alone(subject, torch.tensor([found]))
+        raise NotApplicable(
+            f"the foil {shown(word)} is what {subject.name} predicts; say with --target what it is "
+            "to be compared with"
+        )
+    return found
 
 
 def _reduced(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading:
@@ -145,8 +163,8 @@ def read(whole: Whole, run: Run) -> Iterator[Row]:
     Source: Own.
 
     Raises:
-        NotApplicable: the model has no gradient.
-        UserError: a text, a token or a position that does not fit the model.
+        NotApplicable: the model has no gradient, or the question does not fit it.
+        UserError: a token or a position that is not there.
     """
     subject, options = whole.subject, run.options
     asked = prompt(subject, options, whole.sequences)
@@ -160,7 +178,8 @@ def read(whole: Whole, run: Run) -> Iterator[Row]:
         sample=options["tokens"],
     )
     positions = _kept(found, options["tokens"])
-    words = spelled(subject, asked.tokens[positions])
+    every = spelled(subject, asked.tokens)
+    words = [every[position] for position in positions]
     run.picture.update(_picture(subject, found, positions, words, options["of"]))
     run.notes.update(_remarks(asked, len(positions)))
     recurring = set(earlier(asked))
@@ -212,18 +231,25 @@ def _picture(
     images = [binned(image, bins) for image in images]
     peaks = [float(image.max()) for image in images]
     pairs = zip(images, peaks, strict=True)
-    told = [_token(subject, found.logits, token) for token in (found.target, found.prompt.foil)]
+    asked, logits = found.prompt, found.logits
+    told = [
+        _token(subject, logits, token, asked.words.get(kind))
+        for kind, token in (("target", found.target), ("foil", asked.foil))
+    ]
+    likely = logits.argsort(descending=True, stable=True)[:TOLD].tolist()
+    predictions = [_token(subject, logits, token) for token in likely]
     return {
         "kind": "saliency",
         "of": quantity,
-        "length": len(found.prompt.tokens),
-        "position": found.prompt.position,
+        "length": len(asked.tokens),
+        "position": asked.position,
         "positions": positions,
         "tokens": words,
         "target": told[0],
         "foil": told[1],
-        "prediction": _token(subject, found.logits, int(found.logits.argmax())),
-        "earlier": earlier(found.prompt),
+        "prediction": predictions[0],
+        "predictions": predictions,
+        "earlier": earlier(asked),
         "width": readings[0].width,
         "bins": bins,
         "layers": layers,
@@ -232,14 +258,17 @@ def _picture(
     }
 
 
-def _token(subject: Subject, logits: Tensor, token: int | None) -> dict[str, Any] | None:
-    """A token with what the model thinks of it."""
+def _token(
+    subject: Subject, logits: Tensor, token: int | None, whole: str | None = None
+) -> dict[str, Any] | None:
+    """A token with what the model thinks of it, and the word that it begins."""
     if token is None:
         return None
-    (word,) = spelled(subject, torch.tensor([token]))
+    (word,) = alone(subject, torch.tensor([token]))
     return {
         "id": token,
         "token": word,
+        **({} if whole is None else {"word": whole}),
         "probability": float(logits.double().softmax(0)[token]),
         "logit": float(logits[token]),
         "rank": int((logits > logits[token]).sum()) + 1,
@@ -287,6 +316,7 @@ MEASURES = (
             "tokens": 512,
             "bins": BINS,
         },
+        check=check,
         domains={
             "text": Domain(kind=str | None),
             "target": Domain(kind=str | int | None),

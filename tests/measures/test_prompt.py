@@ -1,11 +1,14 @@
 """What a saliency is asked about: texts, words behind them, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
+from layerlab.measures.measure import NotApplicable
 from layerlab.measures.prompt import NAME, PROBE, earlier, prompt
 from layerlab.measures.saliency import MEASURES
 from tests.measures.asked import subject
@@ -83,20 +86,70 @@ def test_without_a_text_the_first_sequence_is_the_prompt(patient):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"text": " "}, "the text of a saliency is empty; give some words, as --saliency 'I am'"),
         (
             {"text": "I am", "position": 3},
             "position 3 is outside the prompt, which has 3 tokens for tiny; give one from -3 to 2",
         ),
         ({"text": "I am", "target": 16}, "target 16 is no token of tiny, whose vocabulary has 16"),
         ({"text": "I am", "foil": ""}, "the foil '' is no token of tiny; give a word with the"),
-        ({"text": "I" + 9 * " am"}, "the context of tiny is 8"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_one_line(patient, options, said):
     with pytest.raises(UserError) as caught:
         asked(patient, **options)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"text": " "}, "the text of a saliency is empty; give some words, as --saliency 'I am'"),
+        ({"target": " x", "foil": " x"}, "target and foil are both ' x', and nothing tells a word"),
+        ({"target": 3, "foil": 3}, "target and foil are both 3, and nothing tells a word from it"),
+    ],
+)
+def test_what_no_model_can_be_asked_is_refused_before_any_work(options, said):
+    with pytest.raises(UserError) as caught:
+        MEASURES[0].given(**options)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"text": "I" + 9 * " am"},
+            "the prompt has 11 tokens, and the context of tiny is 8; shorten it, or put it into a "
+            "file and type --text FILE --context 8 --measures 'saliency(text=None)', which asks "
+            "behind its first 8 tokens",
+        ),
+        (
+            {"text": "I am", "target": " here", "foil": " here was"},
+            "target and foil begin with the same token of tiny, ' here'; give words that begin",
+        ),
+        ({"text": "I am", "target": 4, "foil": " here"}, "the same token of tiny, ' here'"),
+    ],
+)
+def test_what_does_not_fit_a_model_is_a_reason(patient, options, said):
+    with pytest.raises(NotApplicable) as caught:
+        asked(patient, **options)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_one_token_is_no_prompt():
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"I": 0}, "I")))
+    with pytest.raises(NotApplicable, match="the prompt is 1 token; give it one word more"):
+        prompt(SimpleNamespace(tokenizer=bare, context=8), {**OPTIONS, "text": "I"}, [])
+
+
+def test_a_word_may_stand_behind_a_prompt_that_fills_the_context(patient):
+    found = asked(patient, text="I" + 6 * " am", target=" here", foil=" was")
+    assert len(found.tokens) == 8 and found.target == (4,) and found.foil == 5
+
+
+def test_a_word_that_is_cut_is_remembered_whole(patient):
+    found = asked(patient, text="I am", target=" here was", foil=" Anna")
+    assert found.words == {"target": " here was"}
 
 
 def test_a_word_needs_a_tokenizer_and_a_number_does_not(tiny):

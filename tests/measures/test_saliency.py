@@ -190,6 +190,33 @@ def test_a_prompt_that_does_not_fit_is_a_reason_and_not_an_error(tiny):
     assert not seen.pictures
 
 
+def test_a_foil_that_is_predicted_is_no_foil(tiny):
+    model = tiny("gpt2")
+    with torch.no_grad():
+        predicted = int(model(TOKENS[None]).logits[0, -1].argmax())
+    seen = readings(subject(model), [TOKENS], [MEASURE.given(text=None, foil=predicted)])
+    assert seen.refused["saliency"] == (
+        f"the foil '{predicted}' is what tiny predicts; say with --target what it is to be "
+        "compared with"
+    )
+    assert not any(module._forward_hooks for module in model.modules())
+    given = MEASURE.given(text=None, foil=predicted, target=(predicted + 1) % 30)
+    assert not readings(subject(model), [TOKENS], [given]).refused
+
+
+def test_the_likeliest_three_are_told_in_their_order(tiny):
+    model = tiny("gpt2")
+    picture = readings(subject(model), [TOKENS], [MEASURE.given(text=None, target=11)]).pictures[
+        "saliency"
+    ]
+    with torch.no_grad():
+        chances = model(TOKENS[None]).logits[0, -1].softmax(0)
+    told = picture["predictions"]
+    assert [one["id"] for one in told] == chances.topk(3).indices.tolist()
+    assert [one["rank"] for one in told] == [1, 2, 3] and told[0] == picture["prediction"]
+    assert [one["probability"] for one in told] == pytest.approx(chances.topk(3).values.tolist())
+
+
 def test_the_model_is_left_as_it_was(tiny):
     model = tiny("gpt2").train()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
