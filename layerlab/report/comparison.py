@@ -39,6 +39,17 @@ PAGE, DATA, TABLES, PICTURES = "report.html", "comparison.json", "tables", "pict
 ROWS = 200
 NAME = 60
 UNITS = {"nats": clause.label("nats per token"), "bits_per_byte": clause.label("bits per byte")}
+# What a monitor reads, where it is no column of a measure.
+MONITORED = {
+    "score": clause.label("largest attention score"),
+    "attention_norm": clause.label("spectral norm of attention"),
+    "sink_mass": clause.label("attention to the first token"),
+    "stream_norm": clause.label("norm of the residual stream"),
+    "querykey_norm": clause.label("spectral norm of W_k^T W_q"),
+    "relative_residual": clause.label("share of the stream that differs between tokens"),
+    "growth": clause.label("growth of the residual stream"),
+    "gradient": clause.label("norm of the gradient"),
+}
 # How a remark on a declared difference begins.
 _DIFFER = "declared to differ"
 # The parts that are long: only their numbers are drawn, and each is checked as it is read.
@@ -185,6 +196,8 @@ def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             quantity=quantity,
             worded=told.word,
             remarked=told.remark,
+            labelled=told.known.label,
+            monitored=lambda name: monitored(str(name), lang),
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
             data=Markup(page.embedded({**shown, **_words(scripts[0], shown, lang)})),
@@ -197,8 +210,21 @@ def _words(script: str, shown: Json, lang: str) -> Json:
     """What the scripts say in another language, and what the monitor's quantities are called."""
     if lang == ENGLISH:
         return {}
-    columns = {name: language(lang).column(name) for name in shown["monitor"]["measures"]}
+    columns = {name: monitored(name, lang) for name in shown["monitor"]["measures"]}
     return {**page.words(script, [shown["unit"]], lang), "columns": columns}
+
+
+def monitored(name: str, lang: str) -> str:
+    """What a monitor reads: in English its name, else what it is, with that behind.
+
+    Example:
+        >>> monitored("stream_norm", "en"), monitored("stream_norm", "zh")
+        ('stream_norm', '残差流的范数 (stream_norm)')
+    """
+    known = language(lang)
+    if lang == ENGLISH or name not in MONITORED:
+        return known.column(name)
+    return f"{known.label(MONITORED[name])} ({name})"
 
 
 def quantity(value: Any, unit: str = "") -> str:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from layerlab import UserError, disk
 from layerlab.report import clause, ledger, page, picture, setting, text
-from layerlab.report.clause import Label, Remark, Teller, label
+from layerlab.report.clause import Remark, Teller, label
 from layerlab.report.curve import short
 from layerlab.report.forest import signed
 from layerlab.report.language import ENGLISH
@@ -69,6 +69,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             most=ROWS,
             worded=told.word,
             remarked=told.remark,
+            labelled=told.known.label,
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
             data=Markup(page.embedded(pictures)),
@@ -170,7 +171,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        named = told.word(Label(f"{arm}, seed {run.get('seed')}"))
+        named = told.word(Remark(f"{arm}, seed {run.get('seed')}"))
         name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {

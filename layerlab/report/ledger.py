@@ -140,7 +140,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
         same = one.get("difference") == 0 and not one.get("error")
         rows[same].append(
             [
-                f"{one.get('title')}: {place(one)}",
+                Remark(f"{one.get('title')}: {place(one)}"),
                 signed(_percent(one.get("difference"))),
                 _percent(one.get("error")),
                 one.get("n"),
@@ -165,7 +165,7 @@ def _percent(value: Any) -> float | None:
 def _changes(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
-            Label(f"{one.get('arm')}, {one.get('kind')} text"),
+            Remark(f"{one.get('arm')}, {one.get('kind')} text"),
             Label(one.get("against") or ""),
             one.get("before"),
             one.get("after"),

@@ -23,6 +23,8 @@ ROWS = 400
 # Columns of several tables.
 SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
 ABSTAINED = label("no answer")
+# Differences that are of no benchmark.
+MEANS = ("domain mean", "general mean", "forgetting")
 # What the mean of a benchmark is taken over.
 PARTS = (
     *(label("part"), label("parts"), label("subject"), label("subjects"), label("benchmark")),
@@ -261,7 +263,7 @@ def _cell(value: float | None) -> str | None:
 def _differences(name: str, rows: Iterable[Row] | None) -> Json:
     cells = [
         [
-            Label(f"{row['title']}: {row['arm']}"),
+            (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
             Label(row["against"]),
             signed(100 * row["difference"]),
             100 * row["error"] if row["error"] else None,
