@@ -1,0 +1,370 @@
+"""Principal components of token features by depth: of PanGu-pi, its ablations and Llama as twins.
+
+Predicted: at this size no module moves the shares by a twentieth, and nothing lies along one axis.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.domain import Domain
+from layerlab.studies import twin
+from layerlab.studies.collapse_depth import EACH, OUTLIERS, TOKENS
+from layerlab.studies.dimension_twins import ARMS, FULL, NO_SERIES, NO_SHORTCUT, VANILLA
+from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.picture import Curve, curves, plane
+from layerlab.studies.saliency_repeat import ISOTROPY
+from layerlab.studies.statistic import Interval, resampled, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.work import Arrays, Draw, Work
+
+if TYPE_CHECKING:
+    from layerlab.measures.subject import Subject
+
+OTHERS = tuple(arm for arm in ARMS if arm != FULL)
+ABLATED = (NO_SERIES, NO_SHORTCUT)
+# As for the dimension: a twentieth is the least that "most diverse" could mean.
+EFFECT = 1.05
+# What lies along one axis has most of its variance there.
+AXIS = 0.5
+# Half as much again changes what a reader sees in the first direction.
+OUTLIER = 1.5
+# Of the source: the five most frequent tokens, in three of 29 layers.
+WORDS, POINTS = 5, 60
+DRAWN = (16 / 29, 21 / 29, 26 / 29)
+DIGITS = 4
+COLUMNS = ("first", "second", "third", "cosine", "apart", "kept")
+FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
+
+
+def read(subject: "Subject", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Layer x quantity of some passages together, and where the most frequent tokens lie.
+
+    `first`, `second` and `third` are shares of the variance, `kept` is the first of them where no
+    token is left out; `cosine` is between the tokens of a passage, `apart` that of the clusters.
+    """
+    # Late: pictures of features bring nothing that the list of studies needs.
+    from layerlab.measures.component import apartness, components, coordinates
+    from layerlab.measures.dimension import Pool
+    from layerlab.measures.diversity import cosine
+    from layerlab.measures.feature import Cloud, choice
+    from layerlab.measures.spelling import spelled
+
+    chosen = choice(list(ids), WORDS, POINTS, OUTLIERS)
+    clouds: dict[int, Cloud] = {}
+    whole: dict[int, Pool] = {}
+    cosines: dict[int, list[Tensor]] = {}
+
+    def take(layer: Any) -> None:
+        clouds.setdefault(layer.layer, Cloud()).add(layer, chosen, OUTLIERS)
+        whole.setdefault(layer.layer, Pool()).add(layer.stream)
+        cosines.setdefault(layer.layer, []).append(cosine(layer.stream[OUTLIERS:]))
+
+    watched(subject, ids, take)
+    named = spelled(subject, torch.tensor([word for word, _ in chosen.words]))
+    drawn: dict[str, Any] = {"words": named, "drawn": {}}
+    places = [round(share * (len(clouds) - 1)) for share in DRAWN]
+    found = []
+    for layer, cloud in sorted(clouds.items()):
+        known = components(cloud.pool)
+        marks = torch.tensor([word for word, _ in cloud.marks])
+        points = coordinates(torch.cat(cloud.features), known)
+        rest = [
+            torch.stack(cosines[layer]).mean(),
+            apartness(points, marks),
+            components(whole[layer]).shares[0],
+        ]
+        found.append(torch.cat([known.shares, torch.stack(rest)]))
+        if layer in places:
+            drawn["drawn"][str(layer)] = [
+                [[float(f"{x:.{DIGITS}g}") for x in point] for point in points[marks == word].T]
+                for word in range(len(named))
+            ]
+    return torch.stack(found), drawn
+
+
+def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch: a built-in model."""
+    ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
+    return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
+
+
+def of_twin(one: twin.Twin) -> dict[str, Any]:
+    """The same of a twin, on the text that was held out."""
+    found, drawn = read(one.subject, one.held)
+    return {"nats": one.nats, "layers": found.tolist(), **drawn}
+
+
+def run(work: Work) -> Outcome:
+    """Train, read, judge and draw."""
+    names = builtin.NAMES
+    models = work.gather(ours, [{"name": name} for name in names], batch=10)
+    built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
+    seeds = range(1, work.options["seeds"] + 1)
+    jobs = [(arm, seed) for arm in ARMS for seed in seeds]
+    found, notes = twin.kept(work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}")
+    parts: twin.Parts = {
+        arm: {
+            key: np.array([found[arm, seed][key] for seed in seeds]) for key in ("nats", "layers")
+        }
+        for arm in ARMS
+    }
+    seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
+    return Outcome(
+        verdicts=(
+            diverse(parts),
+            isotropic(parts),
+            spreads(parts),
+            *(gathers(parts, arm) for arm in ABLATED),
+            distinct(parts),
+            along(built["llama"], work.seed),
+            outlying(built["llama"], work.seed),
+        ),
+        frames={"layers": table([*rows(parts), *rows_of(built)])},
+        pictures=(
+            shares(parts, built),
+            cosines(parts, built),
+            *(cloud(arm, one, layer) for arm, one in seen.items() for layer in one["drawn"]),
+        ),
+        remarks=(
+            twin.ABOUT,
+            twin.PAIRED,
+            f"Twins read 16 held-out passages of 128 tokens, the built-in models {EACH} for each "
+            f"draw; the first token of each is left out. Clouds show the {WORDS} most frequent "
+            f"tokens, up to {POINTS} of each, of one seed, in the plane of the first two of "
+            "three components. The source shows PTB in layers 16, 21 and 26 of 29; here the layers "
+            "at the same depth.",
+            OVERLAP,
+            *notes,
+        ),
+    )
+
+
+def three(part: Arrays) -> np.ndarray:
+    """Share of the first three components: seed by block."""
+    return np.asarray(part["layers"][:, 1:, [FIRST, SECOND, THIRD]].sum(-1))
+
+
+def column(part: Arrays, number: int) -> np.ndarray:
+    """Seed by block."""
+    return np.asarray(part["layers"][:, 1:, number])
+
+
+def together(found: list[Interval], asked: float) -> Word:
+    """All of them have to be as said, and one that is not is enough."""
+    words = [twin.judged(one, asked) for one in found]
+    return "fails" if "fails" in words else "holds" if set(words) == {"holds"} else "not decided"
+
+
+def told(found: list[Interval], arms: tuple[str, ...]) -> str:
+    """One after the other."""
+    return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
+
+
+def diverse(parts: twin.Parts) -> Verdict:
+    """The share of the variance that three directions hold."""
+    own = three(parts[FULL]).mean(1)
+    found = [twin.ratio(three(parts[arm]).mean(1), own) for arm in OTHERS]
+    return Verdict(
+        claim=STUDY.claim,
+        word=together(found, EFFECT),
+        number=min(one.value for one in found),
+        said=f"they hold {own.mean():.3f} of the variance in {FULL}, mean over layers, and "
+        f"{told(found, OTHERS)} times as much; above {EFFECT:g} was asked for in each",
+    )
+
+
+def isotropic(parts: twin.Parts) -> Verdict:
+    """The mean cosine between tokens."""
+    own = column(parts[FULL], COSINE).mean(1)
+    found = [twin.over_seeds(column(parts[arm], COSINE).mean(1), own) for arm in OTHERS]
+    return Verdict(
+        claim="PanGu-pi has the most isotropic feature space.",
+        word=together(found, ISOTROPY),
+        number=min(one.value for one in found),
+        said=f"the mean cosine between tokens is {own.mean():.3f} in {FULL}, mean over layers; "
+        f"higher by {told(found, OTHERS)}; above {ISOTROPY:g} was asked for in each",
+        source="pangu23, section 5.2, Figure 5",
+    )
+
+
+def spreads(parts: twin.Parts) -> Verdict:
+    """From the first block to the last."""
+    found = three(parts[FULL])
+    ratio = twin.ratio(found[:, 0], found[:, -1])
+    return Verdict(
+        claim="The deeper the layer, the more directions the features of PanGu-pi spread into.",
+        word=twin.judged(ratio, EFFECT),
+        number=ratio.value,
+        said=f"three components hold {found[:, 0].mean():.3f} of the variance behind the first "
+        f"block and {found[:, -1].mean():.3f} behind the last, a quotient of {ratio}; above "
+        f"{EFFECT:g} was asked for",
+        source="pangu23, section 5.2, Figure 5",
+    )
+
+
+def gathers(parts: twin.Parts, arm: str) -> Verdict:
+    """Whether most of the variance lies along one axis, in the layer where most of it does."""
+    found = column(parts[arm], FIRST)
+    layer = int(found.mean(0).argmax())
+    share = twin.over_seeds(found[:, layer], np.zeros(len(found)))
+    return Verdict(
+        claim=f"Without one of its modules the features lie along one axis: {arm}.",
+        word=twin.judged(share, AXIS),
+        number=share.value,
+        said=f"the first component holds {share} of the variance behind block {layer + 1}, where "
+        f"it holds most; above {AXIS:g} was asked for",
+        source="pangu23, section 5.2, Figure 5",
+    )
+
+
+def distinct(parts: twin.Parts) -> Verdict:
+    """How far the clusters of frequent tokens lie apart."""
+    own = column(parts[FULL], APART).mean(1)
+    found = [twin.ratio(own, column(parts[arm], APART).mean(1)) for arm in ABLATED]
+    return Verdict(
+        claim="Without one of its modules tokens are told apart less.",
+        word=together(found, EFFECT),
+        number=min(one.value for one in found),
+        said=f"of the spread of the {WORDS} most frequent tokens in three components "
+        f"{own.mean():.3f} lies between them in {FULL}, mean over layers; that is "
+        f"{told(found, ABLATED)} times as much as there; above {EFFECT:g} was asked for in each",
+        source="pangu23, section 5.2, Figure 5",
+    )
+
+
+def along(found: np.ndarray, seed: int) -> Verdict:
+    """The first component of a Llama that was trained longer."""
+    layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
+    share = resampled(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
+    return Verdict(
+        claim="The features of a trained Llama lie along one axis.",
+        word=twin.judged(share, AXIS),
+        number=share.value,
+        said=f"in the built-in llama the first component holds {share} of the variance behind "
+        f"block {layer}, where it holds most (mean of {len(found)} draws); above {AXIS:g} was "
+        "asked for",
+        source="Own, after pangu23, section 5.2",
+    )
+
+
+def outlying(found: np.ndarray, seed: int) -> Verdict:
+    """What the first token takes for itself."""
+    quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
+    layer = int(quotient.mean(0).argmax())
+    ratio = resampled(quotient[:, layer], lambda one: float(one.mean()), seed)
+    return Verdict(
+        claim="Tokens at the beginning are outliers, which would take the first direction.",
+        word=twin.judged(ratio, OUTLIER),
+        number=ratio.value,
+        said=f"with the first token of each passage the first component of the built-in llama "
+        f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
+        f"{OUTLIER:g} was asked for",
+        source="pangu23, section 5.2",
+    )
+
+
+def rows(parts: twin.Parts) -> list[dict[str, Any]]:
+    """Every seed of every twin, layer by layer."""
+    return [
+        {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_named(one)}
+        for arm, part in parts.items()
+        for seed, layers in enumerate(part["layers"])
+        for layer, one in enumerate(layers)
+    ]
+
+
+def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The mean over draws of a built-in model."""
+    return [
+        {"model": name, "seed": -1, "layer": layer, **_named(one)}
+        for name, found in built.items()
+        for layer, one in enumerate(found.mean(0))
+    ]
+
+
+def _named(values: np.ndarray) -> dict[str, float]:
+    return dict(zip(COLUMNS, values.tolist(), strict=True))
+
+
+def _lines(parts: twin.Parts, built: Mapping[str, np.ndarray], columns: list[int]) -> list[Curve]:
+    lines = []
+    every = {f"{arm}, twin": part["layers"] for arm, part in parts.items()} | dict(built)
+    for kind, (name, layers) in enumerate(every.items()):
+        values = layers[..., columns].sum(-1)
+        depth = values.shape[1] - 1
+        lines.append(
+            Curve(
+                name=name,
+                x=[layer / depth for layer in range(depth + 1)],
+                y=values.mean(0).tolist(),
+                kind=kind,
+                style="solid" if "twin" in name else "dash",
+            )
+        )
+    return lines
+
+
+def shares(parts: twin.Parts, built: Mapping[str, np.ndarray]) -> Picture:
+    """Three components together."""
+    return curves(
+        "shares",
+        "Share of the variance in three components (mean of seeds, of draws)",
+        _lines(parts, built, [FIRST, SECOND, THIRD]),
+        x="depth: 0 behind the embedding, 1 behind the last layer",
+        y="share of the variance",
+        log="",
+    )
+
+
+def cosines(parts: twin.Parts, built: Mapping[str, np.ndarray]) -> Picture:
+    """Isotropy beside it."""
+    return curves(
+        "cosine",
+        "Mean cosine between tokens (mean of seeds, of draws)",
+        _lines(parts, built, [COSINE]),
+        x="depth: 0 behind the embedding, 1 behind the last layer",
+        y="cosine",
+        log="",
+    )
+
+
+def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
+    """The most frequent tokens in one layer of a twin."""
+    from layerlab.report.drawing import plain
+
+    share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
+    points = [
+        Curve(name=plain(word), x=places[0], y=places[1], kind=kind)
+        for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
+    ]
+    return plane(
+        f"{arm}-{layer}",
+        f"Frequent tokens behind block {layer} of {arm}; three components hold {share:.1%}",
+        [],
+        points,
+        x="first component",
+        y="second component",
+    )
+
+
+STUDY = Study(
+    name="features-pca",
+    title="Principal components of features",
+    source="pangu23, section 5.2, Figure 5",
+    claim="PanGu-pi has the most diverse feature space: the first three components hold less of "
+    "its variance than without one of its modules, or of a Llama's.",
+    cost="8 minutes",
+    draws=60,
+    unit="sets of passages",
+    run=run,
+    fast={"draws": 6},
+    options={**twin.SIZES, "seeds": 3},
+    domains={**twin.DOMAINS, "seeds": Domain(kind=int, least=2, most=9)},
+    inputs=twin.readings,
+)
+STUDIES = (STUDY,)
