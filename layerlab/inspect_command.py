@@ -92,7 +92,11 @@ def inspect(
         typer.Option(help="Also write every picture as a file, for papers, into DIR/figures."),
     ] = None,
     lang: Annotated[
-        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+        str,
+        typer.Option(
+            metavar="CODE",
+            help="Language of the page: en, or zh for Chinese; figures and tables stay English.",
+        ),
     ] = "en",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json; write files only with --out.")

@@ -16,6 +16,7 @@ import pandas as pd
 from rich.console import Group
 
 from layerlab import UserError, disk
+from layerlab.report import asking
 from layerlab.report import folder as place
 from layerlab.report import summary as terminal
 from layerlab.report.drawing import check_drawing, draw
@@ -119,7 +120,8 @@ class Report:
 
         Args:
             figures: "svg", "png" or "pdf": also write every picture into figures/, for papers.
-            lang: language of the page, "en" or "zh"; report.json and tables/ stay English.
+            lang: language of the page, "en" or "zh"; report.json, tables/ and figures/ stay
+                English: an axis is called as the column whose numbers it shows.
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no report; the
@@ -149,7 +151,8 @@ class Report:
 
     def summary(self) -> Group:
         """Lines for a terminal: the models, what was found, and where the files are."""
-        return terminal.summary(self._content, self.findings, self._folder)
+        asked = asking.answers(self._content, self._frames.get(asking.NAME))
+        return terminal.summary(self._content, self.findings, self._folder, asked)
 
     def _draw(self, folder: Path, kind: str) -> None:
         from layerlab.report.figure import figures

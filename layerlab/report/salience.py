@@ -29,7 +29,7 @@ def pictures(
     found = list[Json]()
     for index, model in enumerate(report["models"]):
         picture = stored.get(model["name"])
-        if not isinstance(picture, Mapping) or picture.get("kind") != KIND:
+        if not drawable(picture):
             continue
         view = _view(picture, rows[rows["model"] == model["name"]])
         cost = sum(map(len, view["maps"])) + sum(
@@ -39,6 +39,11 @@ def pictures(
             found.append({"model": index, **view})
             budget -= cost
     return found
+
+
+def drawable(picture: Any) -> bool:
+    """Whether this is a picture of a saliency."""
+    return isinstance(picture, Mapping) and picture.get("kind") == KIND
 
 
 def _view(picture: Mapping[str, Any], rows: pd.DataFrame) -> Json:
@@ -70,7 +75,8 @@ def _word(given: Mapping[str, Any] | None) -> Json | None:
     if given is None:
         return None
     numbers = {name: _number(given[name]) for name in ("probability", "logit", "rank")}
-    return {"token": text.token(str(given["token"])), **numbers}
+    begun = {"word": text.token(str(given["word"]))} if "word" in given else {}
+    return {"token": text.token(str(given["token"])), **begun, **numbers}
 
 
 def _line(part: pd.DataFrame, score: str, positions: Iterable[int]) -> list[float | None]:

@@ -2,6 +2,8 @@
 
 const SCORES = { l1: say("L1: sum over channels"), l2: say("L2: length of the gradient"), product: say("input × gradient") };
 
+const PART = "◌";
+
 function drawSaliency(section) {
   const box = section.part("pictures");
   const { pictures } = section.measure;
@@ -15,7 +17,7 @@ function drawSaliency(section) {
     const at = Math.min(layer, picture.layers.length - 1);
     const title = element("figcaption", {}, ...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), ": "] : []), ...asked(picture));
     drawChannels(plot, picture, at);
-    return element("figure", {}, title, tokenStrip(picture, at, score), isotropy(section, picture, at), plot);
+    return element("figure", {}, title, tokenStrip(picture, at, score), ...spread(picture), isotropy(section, picture, at), plot);
   }));
 }
 
@@ -38,7 +40,8 @@ function pictureControls(section, pictures) {
 
 /* The question and what the model answers, as sentences. */
 function asked({ of, target, foil, prediction, length }) {
-  const token = (word) => element("code", {}, word.token);
+  const code = (text) => element("code", {}, text);
+  const token = (word) => word.word ? element("span", {}, ...parts("{token}, the first token of {word}", { token: code(word.token), word: code(word.word) })) : code(word.token);
   const chance = (word) => say("probability {probability}, rank {rank}", { probability: format(word.probability), rank: format(word.rank) });
   const given = { of: translated(of), length, target: token(target), chance: chance(target), foil: foil && token(foil), other: foil && chance(foil) };
   const question = foil
@@ -63,6 +66,11 @@ function tokenStrip(picture, at, score) {
     return mark;
   }));
   return strip;
+}
+
+/* What a sign means that no reader knows, where it stands. */
+function spread({ tokens }) {
+  return tokens.some((token) => token.includes(PART)) ? [element("p", { class: "hint" }, say("◌ is a part of the character that ends at a later token."))] : [];
 }
 
 /* How alike the features of this text are where they are looked at. */

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab.report.folder import PAGE
@@ -12,6 +12,8 @@ from layerlab.report.rules.rule import SEVERITIES, Finding
 from layerlab.report.text import prose
 
 MOST = 20
+# Measures that answer a question: no answer is more than a remark by the way.
+ASKED = {"saliency"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 Part = tuple[str, str]
 
@@ -19,10 +21,19 @@ __all__ = ["lines", "prose", "summary"]
 
 
 def summary(
-    content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None = None
+    content: Mapping[str, Any],
+    findings: Sequence[Finding],
+    folder: Path | None = None,
+    more: Sequence[RenderableType] = (),
 ) -> Group:
-    """The models, what was found, and where the files are."""
-    return Group(*(Text.assemble(*parts) for parts in _lines(content, findings, folder)))
+    """The models, what was found, and where the files are.
+
+    Args:
+        more: stands before the files.
+    """
+    found = (Text.assemble(*parts) for parts in _lines(content, findings, None))
+    files = (Text.assemble(*parts) for parts in _files(folder))
+    return Group(*found, *more, *files)
 
 
 def lines(
@@ -40,9 +51,14 @@ def _lines(
     for measure in content["measures"]:
         for gap in measure.get("not_applicable", ()):
             sentence = f"{measure['name']}: not applicable to {gap['model']}, because "
-            yield [(prose(sentence + str(gap["reason"])), "dim")]
+            style = "yellow" if measure["name"] in ASKED else "dim"
+            yield [(prose(sentence + str(gap["reason"])), style)]
     yield [("", "")]
     yield from _findings(findings, len(content["models"]) > 1)
+    yield from _files(folder)
+
+
+def _files(folder: Path | None) -> Iterator[list[Part]]:
     if folder is not None:
         yield [("", "")]
         yield [("The page: ", ""), (prose(str(folder / PAGE)), "bold")]

@@ -7,6 +7,8 @@ control characters, invisible ones, changes of direction, halves of a surrogate 
 import json
 import unicodedata
 
+# What a measure writes where a token holds but a part of a character.
+PART = "\u25cc"
 _SPELLED = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 

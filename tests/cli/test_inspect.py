@@ -55,6 +55,25 @@ def test_a_saliency_is_asked_for_in_words(tmp_path):
     picture = report.to_dict()["pictures"]["saliency"]["pre-norm"]
     assert picture["target"]["token"][:2] == " k" and picture["foil"]["token"] == " "
     assert "\x1b[31m" not in done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "predicted probability hangs on position share" in said
+    assert "the foil ' \\x1b[31mqueen' is" in said and "tokens here: the first, " in said
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_prompt_too_long_is_told_with_a_way_that_works(tmp_path):
+    (tmp_path / "long.txt").write_text("the king " * 300)
+    words = ("inspect", "--measures", "diversity", "-q", "--saliency", "the king " * 300)
+    done = layerlab(*words, cwd=tmp_path)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0 and "and the context of pre-norm is 256; shorten it" in said
+    way = ("--text", "FILE", "--context", "256", "--measures", "'saliency(text=None)'")
+    assert " ".join(way) in said
+    typed = [{"FILE": "long.txt"}.get(word, word.strip("'")) for word in way]
+    done = layerlab("inspect", *typed, "-q", "--samples", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    picture = load_report(tmp_path / "layerlab-report").to_dict()["pictures"]["saliency"]
+    assert picture["pre-norm"]["length"] == 256 and picture["pre-norm"]["position"] == 255
 
 
 def test_features_join_what_is_read(tmp_path):
@@ -107,6 +126,11 @@ MISTAKES = [
     (("--json", "--open"), "--open shows a page that --json does not write; give --out DIR"),
     (("--load", "missing.py"), "no Python file at missing.py"),
     (("--target", " a"), "--target asks about the next token of a text; type for example"),
+    (("--saliency", ""), "the text of a saliency is empty; give some words, as --saliency 'I am'"),
+    (
+        ("--saliency", "I am", "--target", " x", "--foil", " x"),
+        "target and foil are both ' x', and nothing tells a word from itself; give two words",
+    ),
     (
         ("--figures", "gif"),
         "Invalid value for '--figures'",

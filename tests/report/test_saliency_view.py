@@ -55,3 +55,21 @@ def test_one_model_alone_and_on_a_phone(opened: Open):
     section.locator(".sides .plot[data-layer]").wait_for()
     assert section.locator(".sides figure").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_word_that_was_cut_and_a_character_that_was_spread_are_said(opened: Open):
+    report = looked(["a"])
+    picture = report["pictures"]["saliency"]["a"]
+    picture["target"] = {**picture["target"], "token": "⟨E6⟩", "word": " 我 爱"}
+    picture["tokens"] = ["◌", "◌", "我", "😀", *picture["tokens"][4:]]
+    figure = show(opened(report), "saliency").locator(".sides figure")
+    said = figure.locator("figcaption").inner_text()
+    assert "logit of ⟨E6⟩, the first token of ␣我␣爱 (probability 0.25, rank 2)" in said
+    assert "◌ is a part of the character that ends at a later token." in figure.inner_text()
+    assert figure.locator(".strip span").nth(2).inner_text() == "我"
+
+
+def test_whole_words_need_no_word_of_explanation(opened: Open):
+    figure = show(opened(looked(["a"])), "saliency").locator(".sides figure")
+    assert "the first token of" not in figure.inner_text()
+    assert "is a part of" not in figure.inner_text()
