@@ -225,7 +225,7 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
         "layerlab": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": plan.key,
-        "settings": plan.settings,
+        "settings": {**plan.settings, **outcome.used},
         "unit": plan.study.unit,
         "fast": plan.fast,
         "time": spent,

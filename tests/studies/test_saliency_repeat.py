@@ -9,6 +9,7 @@ import torch
 
 from layerlab.studies import saliency_repeat, twin
 from layerlab.studies.excerpt import patient
+from layerlab.studies.runner import study
 from layerlab.studies.saliency_repeat import (
     COSINE,
     LIFT,
@@ -99,6 +100,31 @@ def test_words_follow_the_numbers():
     assert [judge([high, low], 0).word for judge in judges] == ["not decided"] * 3
 
 
+def unable(pairs, sides):
+    """The same, but these sides are right in one text of ten, which a guess would be too."""
+    for pair in pairs:
+        pair[:, sides, RIGHT] = 0
+        pair[0, sides, RIGHT] = 1
+    return pairs
+
+
+@pytest.mark.parametrize(("lift", "word"), [(1.5, "holds"), (1, "fails")])
+def test_models_that_do_not_do_the_task_decide_nothing(lift, word):
+    more = lift - 1
+    assert looks(planted(lift, more, 0), 0).word == word
+    for sides in ([0], [1], [0, 1]):
+        found = looks(unable(planted(lift, more, 0), sides), 0)
+        assert found.word == "not decided" and "10%" in found.said
+    # That the plain model is wrong is what this claim says.
+    assert surer(unable(planted(lift, more, 0), [1]), 0).word == word
+    assert surer(unable(planted(lift, more, 0), [0]), 0).word == "not decided"
+
+
+def test_features_of_models_of_few_updates_decide_nothing():
+    assert isotropic(planted(1, 0, 0.1), 0).word == "holds"
+    assert isotropic(planted(1, 0, 0.1), 0, decides=False).word == "not decided"
+
+
 def test_all_pairs_have_to_agree():
     above, below, across = Interval(2, 1.5, 3), Interval(0, -1, 0.5), Interval(1, 0, 2)
     assert agreed([above, above], 1) == "holds" and agreed([below, below], 1) == "fails"
@@ -106,13 +132,17 @@ def test_all_pairs_have_to_agree():
 
 
 def test_one_model_that_does_not_look_back_is_enough():
-    def part(lift):
+    def part(lift, right=1.0):
         values = np.full((10, 4), lift) + np.random.default_rng(0).normal(0, 1e-3, (10, 4))
+        values[:, RIGHT] = right
         return {"quantities": values}
 
     assert back({"one": part(2.0), "other": part(3.0)}, 0).word == "holds"
     found = back({"one": part(2.0), "other": part(0.5)}, 0)
     assert found.word == "fails" and found.number == pytest.approx(0.5, abs=0.01)
+    # Who cannot tell the name is not asked whether it looks at it.
+    assert back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0).word == "holds"
+    assert back({"one": part(0.5, right=0.0)}, 0).word == "not decided"
 
 
 def test_the_first_pair_of_twins_is_pictured():
@@ -154,3 +184,18 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
 def work_draw(work):
     """The texts' numbers, as the built-in models get them."""
     return Draw(count=work.draws, generator=twin.generator_of(work, 0))
+
+
+def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
+    tmp_path, monkeypatch
+):
+    def taught(arm, seed, **sizes):
+        assert sizes == twin.FAST
+        return twin.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+
+    monkeypatch.setattr(twin, "taught", taught)
+    options = {"draws": 4, "seeds": 1, "runs": tmp_path, "progress": False, "threads": 1}
+    found = study("saliency-repeat", fast=True, **options)
+    assert {one["word"] for one in found.verdicts[:3]} == {"not decided"}
+    assert found.to_dict()["settings"] == {"draws": 4, "seed": 0, "seeds": 1, **twin.FAST}
+    assert saliency_repeat.SMALL in found.to_dict()["remarks"]
