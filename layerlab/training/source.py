@@ -21,6 +21,7 @@ from layerlab.training import archive
 from layerlab.training.charset import advised
 from layerlab.training.hub import hub
 from layerlab.training.section import Source
+from layerlab.training.topic import topics
 
 HUB = "hf:"
 DOCUMENTATION = "python-docs"
@@ -38,8 +39,6 @@ ENDINGS = (*PLAIN, *TABLES)
 ROWS = (".json", *TABLES)
 EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
 READ = 1 << 20
-# Letters of a paragraph that may stand in several topics.
-HEADING = 60
 # From here on a file is known by its place, size and time, and by its two ends.
 LARGE = 1 << 30
 
@@ -137,34 +136,14 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _documentation() -> Text:
-    """The topics that `help()` shows: reStructuredText, one document each, by their names."""
-    from pydoc_data.topics import topics
-
-    documents = list(_told_once(topics[name] for name in sorted(topics)))
+    """One document for each topic."""
+    documents = topics()
     content = hashlib.blake2b("\0".join(documents).encode(), digest_size=16).hexdigest()
     return Text(
         name=DOCUMENTATION,
         identity=content,
         pieces=lambda: (Piece(text, True) for text in documents),
     )
-
-
-def _told_once(documents: Iterable[str]) -> Iterator[str]:
-    """Each without the paragraphs that stood before: topics quote whole others.
-
-    What is held out would be known from the rest. A heading may stand in several.
-    """
-    seen = set[str]()
-    for document in documents:
-        own = []
-        for paragraph in document.split("\n\n"):
-            words = " ".join(paragraph.split())
-            if words not in seen:
-                own.append(paragraph)
-            if len(words) > HEADING:
-                seen.add(words)
-        if any(len(paragraph) > HEADING for paragraph in own):
-            yield "\n\n".join(own)
 
 
 def _kept(name: str) -> Text:

@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.training import source as module
 from layerlab.training.section import Source
-from layerlab.training.source import HEADING, READ, fingerprint, opened, rows
+from layerlab.training.source import READ, fingerprint, opened, rows
 
 
 def documents(given: Source) -> list[str]:
@@ -40,10 +40,6 @@ def test_the_documentation_of_python_is_on_every_machine() -> None:
     found = documents(Source())
     assert len(found) > 50 and sum(map(len, found)) > 300_000
     assert any("compound statement" in text for text in found)
-    paragraphs = [" ".join(one.split()) for text in found for one in text.split("\n\n")]
-    long = [one for one in paragraphs if len(one) > HEADING]
-    assert len(set(long)) == len(long) > 1000, "what one topic quotes of another"
-    assert len(set(paragraphs)) < len(paragraphs), "headings stand in several"
 
 
 def test_brown_is_read_where_it_is(data: Path) -> None:

@@ -1,0 +1,31 @@
+"""The documentation that every Python brings: the topics of `help()`, as documents to train on."""
+
+from collections.abc import Iterable, Iterator
+
+# Letters of a paragraph that may stand in several documents.
+HEADING = 60
+
+
+def topics() -> list[str]:
+    """reStructuredText, a document for each topic, by their names; each paragraph once.
+
+    Topics quote whole others, and what is held out would be known from the rest.
+    """
+    from pydoc_data.topics import topics as found
+
+    return list(_told_once(found[name] for name in sorted(found)))
+
+
+def _told_once(documents: Iterable[str]) -> Iterator[str]:
+    """Each without the paragraphs that stood before; a heading may stand in several."""
+    seen = set[str]()
+    for document in documents:
+        own = []
+        for paragraph in document.split("\n\n"):
+            words = " ".join(paragraph.split())
+            if words not in seen:
+                own.append(paragraph)
+            if len(words) > HEADING:
+                seen.add(words)
+        if any(len(paragraph) > HEADING for paragraph in own):
+            yield "\n\n".join(own)
