@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.blocks.activation import NAMES
+from layerlab.report.setup import rows
 from layerlab.studies.study import Study
 from layerlab.variants.inventory import variants
 
@@ -114,7 +115,7 @@ def _parts(study: Study, content: Json, folder: Path) -> Iterator[str]:
     yield f"""## To repeat it
 
 ```sh
-layerlab study {study.name}          # {study.cost}
+{content.get("command", f"layerlab study {study.name}")}          # {study.cost}
 layerlab study {study.name} --fast
 ```
 
@@ -122,15 +123,8 @@ All numbers, unrounded: [study.json]({place}/study.json)."""
 
 
 def _setup(content: Json) -> Iterator[tuple[str, str]]:
-    settings = dict(content["settings"])
-    few = " (fast mode)" if content["fast"] else ""
-    yield content["unit"], f"{settings.pop('draws'):,}{few}"
-    yield from ((name, f"{value}") for name, value in settings.items())
-    yield "processor time", f"{content['time']['processor seconds']:,.0f} s"
-    machine = content["machine"]
-    threads = machine["threads"]
-    yield "machine", f"{threads} {'thread' if threads == 1 else 'threads'}; {machine['system']}"
-    yield "versions", ", ".join(f"{name} {value}" for name, value in content["versions"].items())
+    for name, value in rows(content):
+        yield name, f"{value:,}" if isinstance(value, int) else f"{value}"
     yield "layerlab", f"{content['layerlab']}, {content['created'][:10]}"
 
 

@@ -14,11 +14,18 @@ from layerlab.report.study import TONES
 _HERE = Path(__file__).parent
 
 
-def render(studies: Sequence[Mapping[str, Any]], lang: str = ENGLISH) -> str:
+def render(
+    studies: Sequence[Mapping[str, Any]],
+    lang: str = ENGLISH,
+    *,
+    made: Mapping[str, Any] | None = None,
+) -> str:
     """The whole page.
 
     Args:
-        studies: of each its name, title, source and verdicts, or the error that kept it from any.
+        studies: of each its name, title, source, draws and verdicts, or the error that kept it
+            from any.
+        made: the mode, the time, the machine, the version and the command of this page.
 
     Raises:
         UserError: there is no page in this language.
@@ -29,6 +36,7 @@ def render(studies: Sequence[Mapping[str, Any]], lang: str = ENGLISH) -> str:
         .get_template("holds.html")
         .render(
             studies=studies,
+            made=made,
             counts=counts,
             tones=TONES,
             policy=page.policy([]),

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from layerlab.report import page
 from layerlab.report.clause import label
 from layerlab.report.language import ENGLISH, language
+from layerlab.report.setup import rows
 
 _HERE = Path(__file__).parent
 ROWS = 200
@@ -31,6 +32,7 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             study=study,
             tones=TONES,
+            rows=list(rows(study)),
             tables={name: _rows(frame) for name, frame in study["frames"].items()},
             most=ROWS,
             policy=page.policy(scripts),

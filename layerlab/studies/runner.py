@@ -2,8 +2,8 @@
 
 import difflib
 import platform
+import shlex
 import shutil
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from layerlab.registry import studies
 from layerlab.report.folder import check_folder
 from layerlab.report.language import ENGLISH, language
 from layerlab.report.progress import Bar
+from layerlab.studies.clock import Clock
 from layerlab.studies.code import fingerprint
 from layerlab.studies.record import Record, load_record
-from layerlab.studies.study import Outcome, Study
+from layerlab.studies.study import Outcome, Study, nothing
 from layerlab.studies.work import RUNS, Work, cores, digest
 
 LIBRARIES = ("torch", "numpy", "pandas")
@@ -75,6 +76,27 @@ class Plan:
         """
         inputs = self.study.inputs(self.runs)
         return digest([self.study.name, self.settings, self.fast, self.code, inputs])
+
+    @property
+    def command(self) -> str:
+        """What to type for these numbers, after the program's name."""
+        mode = self.study.fast if self.fast else {}
+        usual = {"draws": self.study.draws, "seed": 0, **self.study.options, **mode}
+        words = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
+        for name, value in self.settings.items():
+            if value != usual[name]:
+                own = name in ("draws", "seed")
+                words += [f"--{name}", f"{value}"] if own else ["--option", f"{name}={value}"]
+        if self.study.inputs is not nothing and self.runs != RUNS:
+            words += ["--runs", str(self.runs)]
+        return shlex.join(words)
+
+    @property
+    def sittings(self) -> Path | None:
+        """Where it stands how long the batches took that are kept, however many are asked for."""
+        settings = {"seed": self.seed, **self.options}
+        name = digest([self.study.name, settings, self.code])
+        return None if self.store is None else self.store / f"{name}.json"
 
     @property
     def store(self) -> Path | None:
@@ -198,19 +220,15 @@ def _computed(plan: Plan, progress: bool) -> Record:
         runs=plan.runs,
         fast=plan.fast,
         code=plan.code,
+        clock=Clock(plan.sittings),
     )
-    start, processor = time.perf_counter(), time.process_time()
     with ExitStack() as stack:
         if progress:
             work.watcher = bar = stack.enter_context(Bar())
         outcome = plan.study.run(work)
         if progress:
             bar.finish()
-    spent = {
-        "wall seconds": round(time.perf_counter() - start, 1),
-        "processor seconds": round(time.process_time() - processor, 1),
-    }
-    record = _record(plan, work, outcome, spent)
+    record = _record(plan, work, outcome)
     if plan.out is not None:
         record.save(plan.out, lang=plan.lang)
         if plan.store is not None:
@@ -218,7 +236,7 @@ def _computed(plan: Plan, progress: bool) -> Record:
     return record
 
 
-def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -> Record:
+def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
     content = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
@@ -228,7 +246,8 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
         "settings": {**plan.settings, **outcome.used},
         "unit": plan.study.unit,
         "fast": plan.fast,
-        "time": spent,
+        "command": plan.command,
+        "time": work.clock.spent(),
         "batches": {"all": work.done, "kept from an earlier run": work.kept},
         "versions": {
             "python": platform.python_version(),
@@ -238,6 +257,7 @@ def _record(plan: Plan, work: Work, outcome: Outcome, spent: dict[str, float]) -
         "verdicts": [vars(verdict) for verdict in outcome.verdicts],
         "pictures": [vars(picture) for picture in outcome.pictures],
         "remarks": list(outcome.remarks),
+        **work.judged,
     }
     return Record(content, outcome.frames)
 

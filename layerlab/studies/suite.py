@@ -1,15 +1,18 @@
 """All studies in turn, each in a folder of its own, and the page that says what holds."""
 
+import platform
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
-from layerlab import UserError, disk
+from layerlab import UserError, __version__, disk
 from layerlab.pause import Paused
 from layerlab.registry import studies
 from layerlab.report.holds import render
@@ -18,6 +21,7 @@ from layerlab.report.text import prose
 from layerlab.studies import accident
 from layerlab.studies.record import COLOURS, Record
 from layerlab.studies.runner import study
+from layerlab.studies.work import RUNS, cores
 from layerlab.terminal import grid
 
 PAGE = "what-holds.html"
@@ -91,7 +95,7 @@ def every(
     language(lang)  # an unknown one is refused before the work is done
     folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
     parts = [_part(name, out=folder / name, **settings) for name in studies()]
-    page = render([_content(part) for part in parts], lang)
+    page = render([_content(part) for part in parts], lang, made=_made(parts, settings))
     disk.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())
 
@@ -115,7 +119,37 @@ def _content(part: Part) -> Mapping[str, Any]:
         "source": declared.source,
         "verdicts": part.verdicts,
         "error": part.error,
+        **_drawn(part.record),
     }
+
+
+def _drawn(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    content = record.to_dict()
+    return {"draws": record.settings["draws"], **{n: content[n] for n in ("unit", "created")}}
+
+
+def _made(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Mode, time, machine and command of the page; what was finished before had its own threads."""
+    fast, threads = bool(settings.get("fast")), settings.get("threads")
+    words = ["layerlab", "study", "--all", *["--fast"] * fast]
+    for name, usual in (("seed", 0), ("runs", RUNS)):
+        if (value := settings.get(name, usual)) != usual:
+            words += [f"--{name}", str(value)]
+    found = {one["threads"]: None for part in parts for one in _machines(part)}
+    return {
+        "fast": fast,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "layerlab": __version__,
+        "system": platform.platform(),
+        "threads": ", ".join(map(str, found)) or str(threads or cores()),
+        "command": shlex.join(words),
+    }
+
+
+def _machines(part: Part) -> list[dict[str, Any]]:
+    return [] if part.record is None else [part.record.to_dict()["machine"]]
 
 
 def _line(part: Part) -> tuple[str | Text, ...]:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from layerlab.studies.picture import Curve, Gap, curves, gaps
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.training import runs_in, settings_of
 from layerlab.studies.work import Work, digest
 from layerlab.training.recipe import Recipe, load_recipe, packaged
 
@@ -48,6 +49,8 @@ def carried_out(name: str, work: Work) -> Outcome:
         found = compared(recipe, folders).content
     else:
         return undone(recipe, work.runs)
+    folders = finished(work.runs / name)
+    work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
     return Outcome(
         verdicts=tuple(judged(one) for one in found["claims"]),
         frames={
@@ -72,8 +75,14 @@ def undone(recipe: Recipe, runs: Path) -> Outcome:
     )
     return Outcome(
         verdicts=tuple(
-            Verdict(claim=one.says, word="not decided", number=0.0, said=said)
-            for one in _section(recipe).claims
+            Verdict(
+                claim=one.says,
+                word="not decided",
+                number=0.0,
+                # What to type is said once.
+                said="Nor is there a run for this claim." if number else said,
+            )
+            for number, one in enumerate(_section(recipe).claims)
         ),
         frames={},
         pictures=(),

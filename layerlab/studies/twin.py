@@ -4,6 +4,7 @@ They learn Python's documentation, which comes with Python, in the words of the 
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,21 +162,45 @@ def kept(
     small = work.fast and not all(file.is_file() for file in files.values())
     if work.watcher is not None:
         work.watcher.start(work.study, len(jobs))
-    found, before = {}, 0
+    found, before, hours = {}, 0, list[float | None]()
     for number, job in enumerate(jobs):
         stored = None if small else _stored(files[job], None if work.fast else text)
+        begun = time.perf_counter()
         found[job] = stored or read(taught(*job, **(FAST if small else sizes)))
+        hours.append(_hours(stored, begun))
         if stored is None and not small:
-            write_file(files[job], json.dumps({**found[job], "sizes": sizes, "text": text}))
+            more = {"sizes": sizes, "text": text, "hours": hours[-1]}
+            write_file(files[job], json.dumps({**found[job], **more}))
         before += stored is not None
         if work.watcher is not None:
             work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
     work.done, work.kept = work.done + len(jobs), work.kept + before
+    used = FAST if small else sizes
+    work.judged = {
+        "trainings": {
+            "models": len(jobs),
+            "trained before": before,
+            # What was left by an earlier version does not say.
+            "hours": None if None in hours else round(sum(one or 0 for one in hours), 2),
+        },
+        "recipe": {
+            "text": TEXT,
+            "sequences per update": BATCH,
+            "context": CONTEXT,
+            "learning rate": RATE,
+            "tokens": used["updates"] * BATCH * CONTEXT,
+        },
+    }
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())
     notes = [f"No runs were at hand: {told} stand in for them."] * small
     if before:
         notes.append(f"Of {len(jobs)} models {before} had been trained before, and are read.")
     return found, notes
+
+
+def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
+    """How long a model took, now or when it was trained."""
+    return (time.perf_counter() - begun) / 3600 if stored is None else stored.get("hours")
 
 
 def generator_of(work: Work, number: int) -> torch.Generator:

@@ -11,7 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.tile import one_thread
+from layerlab.studies.clock import Clock
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
@@ -74,6 +75,8 @@ class Work:
         fast: whether it must be over in seconds: nothing is trained then, and runs that lie there
             are judged.
         kept: how many batches an earlier run had finished.
+        clock: keeps the time beside the batches.
+        judged: of trainings whose runs are judged: how many, how long, where, and their recipe.
     """
 
     study: str
@@ -88,6 +91,8 @@ class Work:
     watcher: Watcher | None = None
     done: int = 0
     kept: int = 0
+    clock: Clock = field(default_factory=Clock)
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
     def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
         """All draws of each case, computed by `part(draw, **case)`, one row per draw.
@@ -106,6 +111,7 @@ class Work:
         for job, arrays in _computed(one, jobs, self.threads):
             found[job] = arrays
             self.done += 1
+            self.clock.keep()
             if self.watcher is not None:
                 self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
         return [

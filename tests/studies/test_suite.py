@@ -41,6 +41,9 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     assert all(one["claim"] in page for part in found.parts for one in part.verdicts)
     assert "nothing &lt;b&gt;works&lt;/b&gt;" in page and 'href="rounding-input/study.html"' in page
     assert '<p class="kicker">1 hold, 1 fail, 4 are not decided</p>' in page
+    assert "This page is the fast mode&#39;s" in page or "This page is the fast mode's" in page
+    told = f"layerlab study --all --fast --runs {tmp_path / 'none'}"
+    assert told in page and "random initialisations: 200 · " in page
     console = Console(record=True, width=100, file=StringIO())
     console.print(found.summary())
     said = console.export_text()

@@ -7,8 +7,11 @@ import pytest
 
 from layerlab import UserError, experiment
 from layerlab.registry import studies
+from layerlab.report.setup import rows
+from layerlab.report.study import render
 from layerlab.studies import trained
 from layerlab.studies.runner import study
+from layerlab.studies.training import runs_in, settings_of
 from layerlab.training.recipe import load_recipe, recipe_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -71,6 +74,30 @@ def test_where_nothing_has_run_nothing_is_decided(tmp_path):
     assert found.verdict == "not decided" and found.number == 0 and found.frames == {}
     assert f"type layerlab compare {NAME} --out {tmp_path}" in found.verdicts[0]["said"]
     assert [*tmp_path.iterdir()] == []
+    # What to type is said once, and a page has no tables without a table.
+    page = render(found.to_dict())
+    assert page.count("type layerlab compare") == 1 and 'id="tables"' not in page
+    assert f"<code>layerlab study {NAME} --fast --runs {tmp_path}</code>" in page
+
+
+def test_time_machine_and_recipe_are_those_of_the_runs():
+    found = study("batch-confound", runs=RESULTS, **QUIET).to_dict()
+    runs = [*(RESULTS / "batch-confound" / "runs").iterdir()]
+    hours = sum(json.loads((run / "result.json").read_text())["seconds"] for run in runs) / 3600
+    assert found["trainings"]["hours"] == pytest.approx(hours, abs=0.01) and hours > 0.5
+    assert found["trainings"]["runs"] == len(runs) == 12
+    assert found["trainings"]["processor"] == "AMD EPYC" and found["trainings"]["threads"] == "1"
+    assert found["recipe"]["text"] == "brown" and found["recipe"]["updates"] == "150, 300"
+    assert found["recipe"]["parameters"] == "1,410,688" and found["recipe"]["width"] == "128"
+    said = dict(rows(found))
+    assert said["runs judged"] == 12 and said["seeds"] == 3 and "draws" not in said
+    assert said["wall seconds of judging"] == found["time"]["wall seconds"]
+    assert "wall seconds" not in said and "all" not in said
+
+
+def test_what_a_run_did_not_leave_is_not_known(tmp_path):
+    (tmp_path / "result.json").write_text("[]")
+    assert runs_in([tmp_path])["hours"] == 0 and settings_of([tmp_path])["width"] == "–"
 
 
 def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
