@@ -242,8 +242,8 @@ def never(every: np.ndarray, seed: int) -> Verdict:
         claim=STUDY.claim,
         word="holds" if largest.value <= ABOVE else "fails",
         number=largest.value,
-        said=f"the worst perturbation of a module is enlarged by {largest.value:.6f} "
-        f"({largest.low:.6f} to {largest.high:.6f}) times its condition number at most, over "
+        said=f"the worst perturbation of a module is enlarged by {largest.value:.6f} times its "
+        "condition number at most, over "
         f"{np.isfinite(every[..., FORM]).sum()} modules and inputs; above 1 (and what float64 "
         "adds) the lemmas would be false",
     )

@@ -152,10 +152,15 @@ def _absent(claim: str, found: list[np.ndarray], what: str, source: str, seed: i
         claim=claim,
         word="holds" if largest.low > 0 else "fails",
         number=largest.value,
-        said=f"the largest derivative of a token's output by another token's input is {largest} "
-        f"times the largest by its own, {what}; 0 is no exchange ({len(found[0])} draws)",
+        said="the largest derivative of a token's output by another token's input is "
+        f"{_times(largest)} the largest by its own, {what}; 0 is no exchange ({len(found[0])} "
+        "draws)",
         source=source,
     )
+
+
+def _times(found: Interval) -> str:
+    return "exactly 0 in every draw, and so 0 times" if found.high == 0 else f"{found} times"
 
 
 def elementwise(parts: list[np.ndarray], seed: int) -> Verdict:

@@ -27,7 +27,9 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+        value, low, high = (f"{one:.3g}" for one in (self.value, self.low, self.high))
+        # An interval of which no digit differs would only say the number three times.
+        return value if value == low == high else f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layerlab.studies.statistic import bins, line, resampled, summary
+from layerlab.studies.statistic import Interval, bins, line, resampled, summary
 
 
 def test_a_line_is_found_and_says_what_it_explains():
@@ -23,6 +23,19 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         inside += found.low <= 0 <= found.high
     # Binomial around 0.93 (the percentile bootstrap of 50 draws), four standard errors.
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Interval(1.234, 1.1, 1.5), "1.23 (1.1 to 1.5)"),
+        (Interval(0, 0, 0), "0"),
+        (Interval(1.641, 1.64, 1.642), "1.64"),
+        (Interval(1.641, 1.64, 1.65), "1.64 (1.64 to 1.65)"),
+    ],
+)
+def test_an_interval_without_a_width_is_one_number(found, said):
+    assert str(found) == said
 
 
 def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
