@@ -7,7 +7,9 @@ import torch
 from layerlab.numerics.sublayer import Attention, Norm
 from layerlab.studies.excerpt import patient, tokens_of, watched
 from layerlab.studies.path_length import (
+    CAUSAL,
     DEPTH,
+    FALLING,
     HEADS,
     TOKENS,
     WIDTH,
@@ -15,10 +17,13 @@ from layerlab.studies.path_length import (
     apart,
     embedded,
     length,
+    nearer,
     paths,
     random,
+    ranked,
     share,
     short,
+    steps,
     trained,
 )
 from layerlab.studies.runner import study
@@ -91,7 +96,33 @@ def test_a_head_more_does_not_make_a_path_longer():
     assert HEADS > 1 and len(paths(features(), random(draw(), causal=True)[:3])) == 4
 
 
+def residuals(*factors):
+    """Of five draws, whose residual each sublayer more multiplies by a factor."""
+    one = np.cumprod([1.0, *factors])
+    return {CAUSAL: steps(np.tile(one, (5, 1)) * np.linspace(1, 2, 5)[:, None], 0)}
+
+
+def test_a_residual_that_rises_again_is_told_though_its_end_is_below_its_beginning():
+    falling, rising = [0.5] * DEPTH, [0.5] * (DEPTH - 2) + [1.2, 1.1]
+    assert [step.value for step in residuals(*rising)[CAUSAL]] == pytest.approx(rising)
+    assert ranked(residuals(*falling)).word == "holds"
+    assert "It rises: nowhere" in ranked(residuals(*falling)).said
+    found = ranked(residuals(*rising))
+    assert found.word == "fails" and found.number == pytest.approx(1.2)
+    assert "1.2 from 6 to 7 in random, causal mask; 1.1 from 7 to 8" in found.said
+    assert nearer(residuals(*rising), 5).word == "holds"
+    assert nearer(residuals(*[0.5] * (FALLING - 1), *[1.1] * (DEPTH - FALLING + 1)), 5).word == (
+        "fails"
+    )
+
+
+def test_a_step_that_chance_explains_decides_nothing():
+    draws = np.ones((40, DEPTH + 1)) * np.exp(np.random.default_rng(0).normal(0, 1, (40, 9)))
+    assert ranked({CAUSAL: steps(draws, 0)}).word == "not decided"
+
+
 def test_the_fast_run_says_what_the_full_one_does():
-    found = study("path-length", fast=True, draws=4, progress=False, threads=1)
-    assert [verdict["word"] for verdict in found.verdicts] == ["holds", "holds", "holds"]
-    assert found.number < 1
+    found = study("path-length", fast=True, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["holds", "fails", "holds", "holds"]
+    assert found.number < 1 and len(found.frame("steps")) == 3 * DEPTH
