@@ -15,6 +15,7 @@ from layerlab.studies.mlp_lipschitz import (
     scaled,
     slows,
     stack,
+    trained,
 )
 from layerlab.studies.runner import study
 from layerlab.studies.work import Draw
@@ -30,6 +31,28 @@ def test_a_planted_power_of_the_dose_is_found_and_judged(power):
     assert response(planted, DOSES) == pytest.approx([power * np.log10(2)] * 6)
     parts = {(PLAIN, False): {"residual": planted}}
     assert slows(parts, [*parts], "x.", 0).word == ("holds" if power > 0 else "fails")
+
+
+def test_what_does_not_change_is_0_up_to_rounding():
+    parts = {(PLAIN, False): {"residual": np.tile(np.full(5, 0.2), (6, 1)) * (1 + 1e-15)}}
+    found = slows(parts, [*parts], "x.", 0)
+    assert found.word == "fails" and "0 up to rounding without a mask" in found.said
+    assert "above 0" in found.said
+
+
+def test_what_saturates_is_judged_on_both_sides_of_its_own_size():
+    flat = np.array([0.5, 0.7, 0.9, 0.9, 0.9])
+    rising = np.array([0.5, 0.7, 0.9, 0.92, 0.93])
+
+    def models(*last):
+        rows = {"pre-norm": rising, "post-norm": rising, "llama": np.array(last)}
+        return {name: np.tile(one, (6, 1)) for name, one in rows.items()}
+
+    found = trained(models(*rising), 0)
+    assert found.word == "holds" and "It saturates" in found.said
+    assert found.number == pytest.approx(np.log10(0.93 / 0.9) / 2, rel=0.1)
+    # Over all doses it has a slope; from its own size on it has none.
+    assert trained(models(*flat), 0).word == "not decided"
 
 
 def test_behind_a_norm_the_size_of_the_feedforward_is_forgotten():
@@ -67,7 +90,7 @@ def test_a_trained_model_is_left_as_it_was(name):
 
 
 def test_the_fast_run_says_what_the_full_one_does():
-    found = study("mlp-lipschitz", fast=True, draws=24, progress=False, threads=1)
+    found = study("mlp-lipschitz", fast=True, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["holds", "fails", "fails", "fails", "holds"]
     assert found.number == pytest.approx(0.56, abs=0.05)
