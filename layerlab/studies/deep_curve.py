@@ -121,6 +121,8 @@ def run(work: Work) -> Outcome:
             f"1 / inputs, so that scores are of size 1 behind a norm, or {SHARPNESS['sharp']:g} "
             "times that; all else is as it starts. Trained stacks of both placements stand beside "
             "each other in gpt-curves, at 8 layers.",
+            f"Norms lie between 1 and sqrt({TOKENS}) = {TOKENS**0.5:.3g}, and the source reads "
+            f"differences of 0.1 and more from its figures: less than {EFFECT:g} is no rise there.",
         ),
     )
 
@@ -157,8 +159,8 @@ def bounded(parts: Curves, seed: int) -> Verdict:
         word="holds" if max(highs) < EFFECT else "fails" if min(lows) > EFFECT else "not decided",
         number=found["sharp"].value,
         said=f"the mean norm of layers 20 to 32 less that of layers 2 to 10 is "
-        f"{_told(found, parts, 'pre-norm')} in random pre-norm stacks (mean of "
-        f"{len(parts['pre-norm', 'sharp']['norm'])} draws)",
+        f"{_told(found, parts, 'pre-norm')} in random pre-norm stacks, and below {EFFECT:g} was "
+        f"asked for (mean of {len(parts['pre-norm', 'sharp']['norm'])} draws)",
     )
 
 
@@ -172,8 +174,9 @@ def lacks(parts: Curves, seed: int) -> Verdict:
         word="holds" if min(lows) > EFFECT else "fails" if max(highs) < EFFECT else "not decided",
         number=found["sharp"].value,
         said=f"the same difference is {_told(found, parts, 'post-norm')} in post-norm stacks with "
-        f"the same start; sqrt(n) would be {TOKENS**0.5:.3g}. With sharp scores they jump from "
-        f"{first:.3g} in layer 1, which reads no norm, to {second:.3g} in layer 2",
+        f"the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
+        f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
+        f"reads no norm, to {second:.3g} in layer 2",
         source="spectral25, sections 2.2 and 2.3",
     )
 
@@ -197,8 +200,8 @@ def shape(parts: Curves, seed: int) -> Verdict:
         else "not decided",
         number=steps[-1].value,
         said=f"from the first layer to layers 20 to 32, and from there to the last three, random "
-        f"pre-norm stacks go {', '.join(told)}; the source sees GPT-2-large fall by about 0.5. "
-        "Neither is there before training",
+        f"pre-norm stacks go {', '.join(told)}, and above {EFFECT:g} was asked for in each; the "
+        "source sees GPT-2-large fall by about 0.5. Neither is there before training",
         source="spectral25, section 2.3, third figure",
     )
 

@@ -280,7 +280,8 @@ def usual(found: Found, seed: int) -> Verdict:
         claim="sqrt(lambda H) s v1 is usually below 1.",
         word="holds" if real.low > 0.5 else "fails" if real.high < 0.5 else "not decided",
         number=real.value,
-        said=f"in {real} of the trained layers it is, with a median of {middle:.3g}; in {random} "
+        said=f"it is in a share of {real} of the trained layers, where more than half was asked "
+        f"for, with a median of {middle:.3g}; in {random} "
         "of the random ones, whose matrices are small",
         source="pangu23, section 3",
     )
@@ -295,7 +296,8 @@ def telling(found: Found, seed: int) -> Verdict:
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word="fails" if best < VACUOUS else "not decided",
         number=max(one.value for one in middle.values()),
-        said=f"after 8 trained layers the diversity is {said} (median): they are vacuous",
+        said=f"after 8 trained layers the diversity is {said} (median); below {VACUOUS:g} "
+        "a bound is vacuous",
         source="pangu23, Theorems 2, 3, 8 and 9",
     )
 

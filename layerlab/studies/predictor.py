@@ -12,7 +12,7 @@ from layerlab.studies.emulated import ALONE
 from layerlab.studies.excerpt import OVERLAP, excerpts, patient
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import LOOKED, Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 24
@@ -119,6 +119,9 @@ def run(work: Work) -> Outcome:
             "The post-norm model's code (GPT-1) divides scores by a power of two and multiplies "
             "and adds masks of 1 and 0: what was rounded stays so, yet errors are drawn anew each "
             "time, so that drawn errors come out too large there.",
+            f"A factor of {TWICE:g} is one binary digit, near enough to choose a format by; a "
+            f"factor of {NEAR:g} is a third of a digit.",
+            LOOKED,
             OVERLAP,
         ),
     )
@@ -163,7 +166,8 @@ def within(
         word=word,
         number=found[far].value,
         said=f"observed over foretold, median passage, last block and logits: {', '.join(models)}; "
-        f"the furthest from 1 is {found[far]} ({', '.join(far)})",
+        f"the furthest from 1 is {found[far]} ({', '.join(far)}); within a factor of {factor:g} "
+        "was asked for everywhere",
         source="Own",
     )
 

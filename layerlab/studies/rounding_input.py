@@ -10,7 +10,7 @@ from layerlab.numerics.strict import Exact, Strict
 from layerlab.studies.ensemble import MAX, NAMES
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
-from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.study import Outcome, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 NORMS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -18,6 +18,7 @@ SIZE = 10
 DEVIATION = 0.1
 # Below, the rounding of the sums weighs more than that of the scores; above, one key has it all.
 STEEP = (8, 32)
+# Nearer to this power than to any other whole one.
 NEAR = 0.5
 
 
@@ -65,6 +66,11 @@ def run(work: Work) -> Outcome:
                 log="xy",
             ),
         ),
+        remarks=(
+            f"'About quadratically' is a power within {NEAR:g} of 2: nearer to 2 than to any other "
+            f"whole power. It is read from norms of {STEEP[0]} to {STEEP[1]}: below, the rounding "
+            "of the sums weighs more than that of the scores; above, one key has all the weight.",
+        ),
     )
 
 
@@ -82,30 +88,34 @@ def power(units: np.ndarray, reduce: str, seed: int) -> Interval:
 def judged(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
     """The worst draw, and the mean."""
     worst, mean = power(units, "max", seed), power(units, "mean", seed)
-    near = abs(worst.value - 2) <= NEAR
     listed = ", ".join(f"{value:.3g}" for value in units[:, NORMS.index(STEEP[0]) :].max(0))
     within = f"norms from {STEEP[0]:g} to {STEEP[1]:g}"
     return (
         Verdict(
             claim=STUDY.claim,
-            word="holds" if near else "not decided" if worst.low < 2 < worst.high else "fails",
+            word=quadratic(worst),
             number=worst.value,
             said=(
                 f"the worst of {len(units)} draws follows the power {worst} of the norm, {within}: "
-                f"{listed} units of roundoff from norm {STEEP[0]} on, doubling"
+                f"{listed} units of roundoff from norm {STEEP[0]} on, doubling; within "
+                f"{NEAR:g} of 2 was asked for"
             ),
         ),
         Verdict(
             claim="The mean error grows quadratically as well.",
-            word="holds"
-            if mean.low > 2 - NEAR
-            else "fails"
-            if mean.high < 2 - NEAR
-            else "not decided",
+            word=quadratic(mean),
             number=mean.value,
-            said=f"the mean follows the power {mean} of the norm, {within}",
+            said=f"the mean follows the power {mean} of the norm, {within}; within {NEAR:g} of 2 "
+            "was asked for",
         ),
     )
+
+
+def quadratic(power: Interval) -> Word:
+    """Whether a power is about 2."""
+    if power.low > 2 - NEAR and power.high < 2 + NEAR:
+        return "holds"
+    return "fails" if power.high < 2 - NEAR or power.low > 2 + NEAR else "not decided"
 
 
 STUDY = Study(

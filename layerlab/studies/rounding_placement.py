@@ -12,7 +12,7 @@ from layerlab.studies.work import Draw, Work
 
 PLACEMENTS = {"pre": "x + A(N(x))", "branch": "x + N(A(x))", "post": "N(x + A(x))"}
 SIZE = 10
-# What "sharp" is taken for: ten times the error of pre-norm at the end.
+# What "sharp" is taken for: a decimal digit more is lost than in pre-norm, at the end.
 SHARP = 10.0
 
 
@@ -57,6 +57,8 @@ def run(work: Work) -> Outcome:
         remarks=(
             "The source says 'the norm after self-attention', which can be read in two ways; the "
             "feed-forward is x + M(N(x)) in all, so that one thing differs.",
+            f"'Sharply' is taken for more than {SHARP:g} times the error of pre-norm: a decimal "
+            "digit more is lost.",
         ),
     )
 
@@ -77,8 +79,9 @@ def judged(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int)
         number=found.value,
         said=(
             f"{PLACEMENTS[placement]} has {found} times the mean error of {PLACEMENTS['pre']} "
-            f"after {errors['pre'].shape[1]} layers: {means[0]:.2g} against {means[1]:.2g}, "
-            f"medians {medians[0]:.2g} and {medians[1]:.2g} (normwise, {len(pair)} draws)"
+            f"after {errors['pre'].shape[1]} layers, and above {SHARP:g} was asked for: "
+            f"{means[0]:.2g} against {means[1]:.2g}, medians {medians[0]:.2g} and "
+            f"{medians[1]:.2g} (normwise, {len(pair)} draws)"
         ),
     )
 

@@ -11,7 +11,7 @@ from layerlab.measures.diversity import diversity, relative_residual
 from layerlab.studies.excerpt import OVERLAP, excerpts
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import HIGH, LOW, Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Study, Verdict, Word
+from layerlab.studies.study import LOOKED, Outcome, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -133,6 +133,9 @@ def run(work: Work) -> Outcome:
             "whose matrices have a deviation of 0.02; the shortcut around attention has the "
             "weight, that around the feed-forward has none. Every draw has all weights.",
             OVERLAP,
+            f"Little to do is below {IDLE:g} of what layers else do; noise that grows less than "
+            f"{EFFECT:g} times as much as the features grows as they do to any reader.",
+            LOOKED,
             "That it trains worse is the second half of what the source says of it, and needs "
             "training: it is not judged here.",
         ),
@@ -154,8 +157,8 @@ def prevents(residual: np.ndarray, seed: int) -> Verdict:
         word="holds" if found.low > 0 else "fails" if found.high < 0 else "not decided",
         number=found.value,
         said=f"behind the last layer {larger:.3f} of the features differ between tokens at a "
-        f"weight of 2, and {plain:.3f} at 1, {found} more ({len(last)} draws, paired; "
-        f"{residual[:, PLAIN, 0].mean():.3f} behind the embedding)",
+        f"weight of 2, and {plain:.3f} at 1, {found} more, and above 0 was asked for ({len(last)} "
+        f"draws, paired; {residual[:, PLAIN, 0].mean():.3f} behind the embedding)",
     )
 
 
@@ -172,7 +175,7 @@ def noisy(rest: np.ndarray, seed: int) -> Verdict:
         number=found.value,
         said=f"noise of {LEVEL:g} of the embedding, over the diversity of the features, is {found} "
         f"times as much behind the last layer as at the start, and {plain} times with the plain "
-        f"shortcut: it grows as they do; {EFFECT:g} was asked for",
+        f"shortcut: it grows as they do; above {EFFECT:g} was asked for",
         source="pangu23, section 4.1",
     )
 

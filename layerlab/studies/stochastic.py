@@ -124,10 +124,11 @@ def shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
         number=gain,
         said=(
             f"for {LENGTHS[-1]} terms at {digits} digits the bound of stochastic rounding is "
-            f"{limit['stochastic']:.3g} and holds in {inside:.1%} of the draws, {gain:.3g} times "
-            f"below {limit['nearest']:.3g} for nearest; mean errors "
-            f"{final['stochastic'].mean():.2g} and {final['nearest'].mean():.2g}, growing with the "
-            f"powers {found['stochastic']} and {found['nearest']} of the number of terms"
+            f"{limit['stochastic']:.3g} and holds in {inside:.1%} of the draws, of which "
+            f"{1 - CHANCE:.0%} were asked for; it is {gain:.3g} times below "
+            f"{limit['nearest']:.3g} for nearest; mean errors {final['stochastic'].mean():.2g} "
+            f"and {final['nearest'].mean():.2g}, growing with the powers {found['stochastic']} "
+            f"and {found['nearest']} of the number of terms"
         ),
     )
 
@@ -148,7 +149,8 @@ def unbiased(signed: dict[str, np.ndarray]) -> Verdict:
         said=(
             f"mean signed error of {LENGTHS[-1]} terms: stochastic {means['stochastic']:.2g} "
             f"({scores['stochastic']:.1f} standard errors), nearest {means['nearest']:.2g} "
-            f"({scores['nearest']:.1f})"
+            f"({scores['nearest']:.1f}); up to {STANDARD_ERRORS:g} standard errors, which chance "
+            "passes once in 370 times, are no bias"
         ),
     )
 
@@ -170,8 +172,9 @@ def averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
         word="holds" if found.high < 1 else "fails" if found.low > 1 else "not decided",
         number=found.value,
         said=(
-            f"its median normwise error is {found} times that of nearest; the mean of {REPEATS} "
-            f"stochastic runs keeps {left:.2f} of it ({REPEATS**-0.5:.2f} if they were independent)"
+            f"its median normwise error is {found} times that of nearest, and below 1 was asked "
+            f"for; the mean of {REPEATS} stochastic runs keeps {left:.2f} of it "
+            f"({REPEATS**-0.5:.2f} if they were independent)"
         ),
     )
 

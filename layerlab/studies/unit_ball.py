@@ -19,8 +19,13 @@ MODELS = ("pre-norm", "llama")
 TOKENS = 64
 # Rows with fewer keys are left out: to point at one of three is no feat.
 KEYS = 8
-# A ratio of semi-axes below it would look like a ball; above 1 a score is not of order 1.
+# More than half of the rows is most of them.
+MOST = 0.5
+# Of a mean cosine: cones this much apart do not look like one.
+APART = 0.1
+# A ratio of semi-axes below it would look like a ball.
 ROUND = 1.5
+# A score of 3 weighs its key 20 times another of score 0: larger ones are not of order 1.
 ONE = 3.0
 
 
@@ -171,6 +176,9 @@ def run(work: Work) -> Outcome:
         remarks=(
             f"Pictures: the head whose value-output map has the largest norm ({one.name}), on the "
             f"first {2 * TOKENS} tokens of the built-in text.",
+            f"Of order 1 is below {ONE:g}: such a score weighs its key 20 times one of score 0. "
+            f"Semi-axes or radii within a factor of {ROUND:g} would look like a ball and like 1; "
+            f"cones whose mean cosines are less than {APART:g} apart would look like one.",
             f"Passages of {TOKENS} tokens; queries and keys as they meet, behind rotary positions "
             f"where a model has them. {OVERLAP}",
         ),
@@ -193,10 +201,11 @@ def aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     low, high = min(x.low for x in found.values()), max(x.high for x in found.values())
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if low > 0.5 else "fails" if high < 0.5 else "not decided",
+        word="holds" if low > MOST else "fails" if high < MOST else "not decided",
         number=found[MODELS[0]].value,
         said=f"the key with the largest score is the one with the smallest angle in {said} (rows "
-        f"of at least {KEYS} keys; chance {chance:.2g}); in the others a longer key wins",
+        f"of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g} was asked for; in the "
+        "others a longer key wins",
     )
 
 
@@ -212,11 +221,13 @@ def cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
             f"{resampled(found['between'], _mean, seed)} between them in {name}"
         )
     lows, highs = [gap.low for gap in gaps.values()], [gap.high for gap in gaps.values()]
+    apart = ", ".join(f"{gap} in {name}" for name, gap in gaps.items())
     return Verdict(
         claim="Queries and keys of a head lie in different cones.",
-        word="holds" if min(lows) > 0.1 else "fails" if max(highs) < 0.1 else "not decided",
+        word="holds" if min(lows) > APART else "fails" if max(highs) < APART else "not decided",
         number=gaps[MODELS[0]].value,
-        said=f"the mean cosine is {'; '.join(told)}",
+        said=f"the mean cosine is {'; '.join(told)}. The mean of the first two less the third is "
+        f"{apart}; above {APART:g} was asked for",
         source="Own, after spectral25, section 1.2.2, second figure",
     )
 
@@ -238,8 +249,9 @@ def ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
         claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
         word="holds" if low > ROUND else "fails" if high < ROUND else "not decided",
         number=found[MODELS[0]].value,
-        said=f"its longest semi-axis is {said} times the shortest of those that are not 0 (median "
-        f"and interval over heads); {rank} of {width} are not 0",
+        said=f"its longest semi-axis is {said} times the shortest of those that are not 0, and "
+        f"above {ROUND:g} was asked for (median and interval over heads); {rank} of {width} are "
+        "not 0",
         source="spectral25, section 2.1, fourth figure",
     )
 
@@ -253,8 +265,9 @@ def ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         claim="Behind a layer norm scores are always of order 1.",
         word="fails" if low > ONE else "holds" if high < ONE else "not decided",
         number=found[MODELS[0]].value,
-        said=f"the largest score of a passage is {said} (median over passages): it grows with the "
-        "norms of W_q and W_k, which no layer norm limits",
+        said=f"the largest score of a passage is {said}, and below {ONE:g} was asked for "
+        "(median over passages): it grows with the norms of W_q and W_k, which no layer norm "
+        "limits",
         source="spectral25, section 1.2.1",
     )
 
@@ -273,8 +286,8 @@ def sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         if high < ROUND
         else "not decided",
         number=found[MODELS[0]].value,
-        said=f"what attention reads has the mean length {said}: the radius is sqrt(d) = "
-        f"{width**0.5:g} before the gain of the norm",
+        said=f"what attention reads has the mean length {said}, and within a factor of {ROUND:g} "
+        f"of 1 was asked for: the radius is sqrt(d) = {width**0.5:g} before the gain of the norm",
         source="spectral25, section 1.2.1",
     )
 

@@ -81,3 +81,6 @@ def test_the_fast_run_says_what_the_full_one_does():
     found = study("deep-curve", fast=True, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["holds", "fails", "fails", "fails"]
+    asked = ["below 0.1", "above 0.1", "above 0.1"]
+    for threshold, verdict in zip(asked, found.verdicts, strict=False):
+        assert f"{threshold} was asked for" in verdict["said"]

@@ -8,6 +8,7 @@ from layerlab import builtin
 from layerlab.studies.emulated import COMPONENTS, Trials, component
 from layerlab.studies.excerpt import tokens_of
 from layerlab.studies.runner import study
+from layerlab.studies.study import LOOKED
 from layerlab.studies.where_noise import NAMES, adding, attention, shared
 
 
@@ -60,3 +61,7 @@ def test_a_planted_share_is_found_and_judged():
 def test_the_verdicts_of_the_fast_run():
     found = study("where-noise", fast=True, progress=False)
     assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails", "holds"]
+    asked = ["above 0.5 was", "intervals apart were", "one name was", "within 0.25 of 1 was"]
+    for threshold, verdict in zip(asked, found.verdicts, strict=True):
+        assert f"{threshold} asked for" in verdict["said"]
+    assert LOOKED in found.to_dict()["remarks"]

@@ -1,0 +1,88 @@
+"""Every threshold that decides stands in the sentence of its verdict, and in the set-up."""
+
+import numpy as np
+import pytest
+
+from layerlab.studies import (
+    condition_alone,
+    layernorm_rmsnorm,
+    rounding_depth,
+    rounding_input,
+    rounding_norm,
+    rounding_placement,
+    scaled_identity,
+)
+from layerlab.studies.runner import study
+from layerlab.studies.statistic import Interval
+from layerlab.studies.study import LOOKED
+
+
+def noise(*shape):
+    return np.random.default_rng(0).uniform(1, 1.01, shape)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word", "size"),
+    [(1.2, "holds", "below 1.5"), (3.0, "holds", "more than one"), (0.8, "fails", "below 1.5")],
+)
+def test_which_norm_is_the_less_stable_is_one_sentence_and_by_how_much_another(ratio, word, size):
+    error = noise(3 * layernorm_rmsnorm.TOKENS, 5)
+    one = {"rms": error, "layer": ratio * error, "ratio": np.ones(5)}
+    found = layernorm_rmsnorm.real({"pre-norm": one, "llama": one}, 0)
+    assert found.word == word and "above 1 was asked for in each. In size" in found.said
+    assert size in found.said.split("In size")[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "word"),
+    [
+        (1.92, 1.81, 1.98, "holds"),
+        (1.24, 1.2, 1.27, "fails"),
+        (2.9, 2.7, 3.1, "fails"),
+        (1.6, 1.4, 1.8, "not decided"),
+    ],
+)
+def test_about_quadratic_is_nearer_to_2_than_to_another_whole_power(value, low, high, word):
+    assert rounding_input.quadratic(Interval(value, low, high)) == word
+
+
+def test_sharp_is_a_digit_more():
+    pre = noise(8, 3)
+    for factor, word in ((20, "holds"), (5, "fails")):
+        found = rounding_placement.judged("x.", "post", {"pre": pre, "post": factor * pre}, 0)
+        assert found.word == word and "above 10 was asked for" in found.said
+
+
+def test_the_median_is_far_below_the_mean_by_one_threshold():
+    draws = noise(50, 2)
+    assert "above 3 was asked for" in rounding_depth.spread(draws, 0).said
+    # Twice: once this was not decided, by a second threshold that nobody was told of.
+    draws[:5] *= 11
+    found = rounding_depth.spread(draws, 0)
+    assert 1.5 < found.number < 3 and found.word == "fails"
+
+
+def test_one_layer_is_no_layers():
+    effects = {("spectral", depth, 16): Interval(2, 1, 3) for depth in (1, 8)}
+    one, eight = (condition_alone._named(key, effects) for key in effects)
+    assert "1 layer," in one and "8 layers," in eight
+
+
+@pytest.mark.parametrize(
+    ("module", "thresholds"),
+    [
+        (rounding_input, ["within 0.5 of 2", "within 0.5 of 2"]),
+        (rounding_norm, ["above 0", "within 0.5 of 1 and of 2"]),
+    ],
+    ids=["rounding-input", "rounding-norm"],
+)
+def test_what_was_asked_for_is_said_with_every_verdict(module, thresholds):
+    found = study(module.STUDY.name, fast=True, draws=4, progress=False, threads=1)
+    for threshold, verdict in zip(thresholds, found.verdicts, strict=True):
+        assert f"{threshold} was asked for" in verdict["said"]
+
+
+def test_thresholds_that_came_after_a_first_look_are_told():
+    options = {"draws": 4, "layers": 2, "width": 16, "progress": False, "threads": 1}
+    found = study(scaled_identity.STUDY.name, **options)
+    assert LOOKED in found.to_dict()["remarks"]
