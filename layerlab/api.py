@@ -271,7 +271,8 @@ def _excerpts(patient: Subject, pieces: Sequence[torch.Tensor]) -> list[dict[str
         {
             "index": index,
             "tokens": len(ids),
-            "excerpt": "" if words is None else str(words.decode(ids[:200]))[:200],
+            # A cut may go through a character.
+            "excerpt": "" if words is None else str(words.decode(ids[:200]))[:200].strip("\ufffd"),
         }
         for index, ids in enumerate(pieces)
     ]

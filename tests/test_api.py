@@ -154,3 +154,12 @@ def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path
     disk = layerlab.inspect(str(tmp_path), **options)
     assert (whole.models[0]["device"], disk.models[0]["device"]) == ("cpu", "disk")
     assert disk.frame("querykey").equals(whole.frame("querykey"))
+
+
+def test_an_excerpt_begins_and_ends_with_whole_characters():
+    measured = layerlab.inspect(
+        "llama", texts="今天天气很好" * 8, context=16, measures=["stream"], progress=False
+    )
+    excerpts = [one["excerpt"] for one in measured.text["sequences"]]
+    # A character is three tokens here: the sixth is cut after its first, and goes on in the next.
+    assert excerpts[:2] == ["今天天气很", "今天天气"]

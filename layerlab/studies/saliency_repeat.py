@@ -4,6 +4,7 @@ Predicted: the built-in models look back at the name; twins as small as these do
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.domain import Domain
+from layerlab.report.drawing import plain
+from layerlab.report.text import token
 from layerlab.studies import twin
 from layerlab.studies.excerpt import patient
 from layerlab.studies.picture import Curve, Gap, curves, gaps
@@ -164,7 +167,7 @@ def run(work: Work) -> Outcome:
             back(dict(zip(MODELS, models, strict=True)), work.seed),
         ),
         frames={"models": table(_rows(parts, work.seed))},
-        pictures=(drawn(parts, work.seed), pictured(parts)),
+        pictures=(drawn(parts, work.seed), pictured(parts, first(work))),
         remarks=(
             "A name comes three times; all of its last coming but the end is given, and the end is "
             "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
@@ -328,7 +331,18 @@ def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
     )
 
 
-def pictured(parts: Mapping[str, Arrays]) -> Picture:
+def first(work: Work) -> list[str]:
+    """The tokens of the first text before its last name, those of the name in bold."""
+    from layerlab.measures.spelling import spelled
+
+    subject = patient(MODELS[0])
+    draw = Draw(count=1, generator=twin.generator_of(work, 0))
+    asked, places, last = case(subject, *texts(draw)[0])
+    words = [plain(token(word)) for word in spelled(subject, asked.tokens[:last])]
+    return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
+
+
+def pictured(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
     """One text, token by token, in all models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):
@@ -337,14 +351,18 @@ def pictured(parts: Mapping[str, Arrays]) -> Picture:
         if not name.endswith(tuple("23456789")):
             places = list(range(len(shares)))
             lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
-    return curves(
+    found = curves(
         "case",
-        "The first text, token by token, in every model and the first pair of twins",
+        "The first text, token by token, in every model and the first pair of twins; its name in "
+        "bold",
         lines,
         x="token",
         y="share of the saliency, mean over layers",
         log="",
     )
+    ticks = {"tickvals": list(range(len(words))), "ticktext": words, "tickangle": -90}
+    axis = {**found.layout["xaxis"], **ticks, "tickfont": {"size": 10}, "automargin": True}
+    return replace(found, layout={**found.layout, "xaxis": axis})
 
 
 STUDY = Study(

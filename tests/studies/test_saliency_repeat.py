@@ -148,9 +148,21 @@ def test_one_model_that_does_not_look_back_is_enough():
 def test_the_first_pair_of_twins_is_pictured():
     part = {"shares": np.array([[0.25, 0.75, np.nan]])}
     named = {"llama": part, "pangu-pi, twin 1": part, "pangu-pi, twin 2": part}
-    found = saliency_repeat.pictured(named)
+    found = saliency_repeat.pictured(named, ["␣a", "<b>b</b>"])
     assert [one["name"] for one in found.data] == ["llama", "pangu-pi, twin 1"]
     assert found.data[0]["y"] == [0.25, 0.75]
+    axis = found.layout["xaxis"]
+    assert axis["tickvals"] == [0, 1] and axis["ticktext"] == ["␣a", "<b>b</b>"]
+
+
+def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
+    work = Work(study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code="")
+    words = saliency_repeat.first(work)
+    text, name = saliency_repeat.texts(Draw(count=2, generator=twin.generator_of(work, 0)))[0]
+    bare = "".join(word.removeprefix("<b>").removesuffix("</b>") for word in words)
+    assert text == (bare + f"␣{name}").replace("␣", " ")
+    marked = "".join(word[3:-4] if word.startswith("<b>") else "|" for word in words)
+    assert [one for one in marked.split("|") if one] == 2 * [f"␣{name}"]
 
 
 def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
