@@ -135,7 +135,6 @@ def labels() -> Iterator[Message]:
         ("lists", MARKS),
     ):
         yield from ((None, text, place) for text in texts)
-    yield from _claimed()
     for measure in measures().values():
         yield from _declared(measure)
 
@@ -148,6 +147,7 @@ def sentences() -> Iterator[Message]:
         rule = REPORT in file.parents
         for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
             yield None, phrase, file.relative_to(PACKAGE).as_posix()
+    yield from _claimed()
     claims = [PACKAGE / "training" / name for name in ("claim.py", "remark.py")]
     for file in [*claims, *sorted((PACKAGE / "studies").glob("*.py"))]:
         if file.name not in SILENT:
