@@ -290,7 +290,8 @@ def _claimed() -> Iterator[Message]:
         claims = () if recipe.compare is None else recipe.compare.claims
         told = recipe.compare and recipe.compare.published and recipe.compare.published.note
         for text in (recipe.about, recipe.inferred, *(claim.says for claim in claims), told or ""):
-            yield None, text, f"recipes/{name}"
+            if text:
+                yield None, text, f"recipes/{name}"
 
 
 def template() -> Catalog:
