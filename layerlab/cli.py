@@ -42,10 +42,10 @@ def plainly(command: Callable[..., Any]) -> int:
         sys.stderr.write(f"layerlab: {error}\n")
         return 2
     except typer.TyperException as error:
-        message = " ".join(error.format_message().split())
+        message = " ".join(error.format_message().split()).replace("Value error, ", "")
         place = getattr(error, "ctx", None)
         path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
-        sys.stderr.write(f"layerlab: {message}; type layerlab{path} --help\n")
+        sys.stderr.write(f"layerlab: {message.removesuffix('.')}; type layerlab{path} --help\n")
         return 2
     except Paused as pause:
         sys.stderr.write(f"layerlab: {pause}\n")

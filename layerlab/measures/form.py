@@ -18,7 +18,6 @@ from math import isfinite, sqrt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from layerlab.measures.activation import ACTIVATIONS, Activation
 from layerlab.measures.attended import Attended
@@ -178,6 +177,9 @@ def _fit(gap: Tensor, noise: Tensor, slack: float) -> Fit:
 
 def _linears(block: nn.Module) -> Iterator[Linear]:
     """The linear maps of a block that do not lie in its attention."""
+    # Late: a formula needs no transformers.
+    from transformers.pytorch_utils import Conv1D
+
     for path, module in block.named_modules():
         if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
             continue

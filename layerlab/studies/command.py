@@ -80,8 +80,6 @@ def study(
     from rich.console import Console
 
     from layerlab.report.language import language
-    from layerlab.studies.runner import known
-    from layerlab.studies.runner import study as carry_out
 
     language(lang)  # an unknown one is refused before the work is done
     console = Console(markup=False, highlight=False)
@@ -89,6 +87,10 @@ def study(
         _refuse_settings(out, draws, option, fast, figures)
         console.print(_catalogue())
         return
+    # Late: the list needs nothing that computes.
+    from layerlab.studies.runner import known
+    from layerlab.studies.runner import study as carry_out
+
     if figures is not None:
         from layerlab.report.drawing import check_drawing
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from layerlab.numerics.attribution import Placement, outputs
-from layerlab.numerics.emulate import Emulation
-from layerlab.numerics.place import Place
-from layerlab.numerics.regime import exact, regime
 from layerlab.studies.excerpt import patient
+
+if TYPE_CHECKING:
+    from layerlab.numerics.emulate import Emulation
+    from layerlab.numerics.place import Place
 
 # Kinds of places, as `Placement` names them, and the component that they belong to; first fits.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
@@ -53,6 +53,11 @@ class Trials:
     """
 
     def __init__(self, model: str, ids: Tensor, format: str, mode: str) -> None:
+        # Late: the list of studies needs no transformers.
+        from layerlab.numerics.attribution import Placement
+        from layerlab.numerics.emulate import Emulation
+        from layerlab.numerics.regime import exact, regime
+
         self.model: Any = patient(model).model
         self.ids = ids
         self._run = Emulation(self.model, regime(format, mode))
@@ -63,7 +68,9 @@ class Trials:
         for place in grouped.places:
             self.places.setdefault(component(grouped.kind(place)), set()).add(place)
 
-    def _logits(self, run: Emulation) -> Tensor:
+    def _logits(self, run: "Emulation") -> Tensor:
+        from layerlab.numerics.attribution import outputs
+
         with ALONE:
             return outputs(run, lambda: self.model(input_ids=self.ids, use_cache=False), ())[-1]
 

@@ -13,6 +13,16 @@ from layerlab.studies import suite
 from layerlab.studies.accident import told
 from layerlab.studies.suite import every
 from tests.cli.several import several
+from tests.forked import BEFORE, python
+
+LISTED = """
+import sys
+from layerlab.cli import app, plainly
+
+sys.modules["transformers"] = None  # whoever imports it is refused
+sys.argv = ["layerlab", "study"]
+sys.exit(plainly(app))
+"""
 
 
 def broken(work):
@@ -59,6 +69,19 @@ def test_what_is_finished_is_not_run_again(few, tmp_path):
         for found in (first, second)
     ]
     assert created[0] == created[1]
+
+
+def test_a_format_that_no_picture_has_is_refused_in_one_clear_line(tmp_path):
+    (refused,) = several([("study", "unit-ball", "--figures", "gif")], tmp_path)
+    assert refused.code == 2 and refused.error == (
+        "layerlab: Invalid value for '--figures': 'gif' is not one of 'svg', 'png', 'pdf'; "
+        "type layerlab study --help\n"
+    )
+
+
+def test_the_list_of_studies_loads_no_transformers(tmp_path):
+    said = python("-c", LISTED, cwd=tmp_path, server=BEFORE)
+    assert said.returncode == 0 and "unit-ball" in said.stdout, said.stderr
 
 
 def test_a_name_beside_all_is_refused(tmp_path):
