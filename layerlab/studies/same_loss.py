@@ -274,7 +274,7 @@ STUDY = Study(
     source="spectral25, section 2.3",
     claim="Trained to the same loss, the attention of post-norm has larger spectral norms than "
     "that of pre-norm.",
-    cost="10 minutes",
+    cost="6 minutes",
     draws=3,
     unit="seeds of training",
     run=run,
