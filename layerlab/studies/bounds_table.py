@@ -15,8 +15,8 @@ from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
 from layerlab.studies.known import known
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.rounded_module import Rounded, attentions, norms, perceptron
-from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import LOOKED, Outcome, Picture, Study, Verdict
+from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 10
@@ -314,8 +314,7 @@ def speaking(sizes: np.ndarray, seed: int) -> Verdict:
         word="fails" if empty > 0.5 else "holds" if empty == 0 else "not decided",
         number=empty,
         said="inputs at which the bound on the largest relative error is 1 or more, and vacuous: "
-        + "; ".join(words)
-        + ". None was asked for in bf16; more than half of them is a failure",
+        f"{'; '.join(words)}. None was asked for in bf16; more than half of them is a failure",
         source="budzinskiy25, section 4",
     )
 

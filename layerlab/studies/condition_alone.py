@@ -128,7 +128,7 @@ def _ratio(pair: np.ndarray) -> float:
 
 def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interval]) -> str:
     fixed, depth, digits = key
-    layers = "1 layer" if depth == 1 else f"{depth} layers"
+    layers = f"{depth} layer" if depth == 1 else f"{depth} layers"
     return f"{effects[key]} (fixed {fixed} norm, {layers}, {digits} digits)"
 
 

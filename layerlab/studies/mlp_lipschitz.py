@@ -201,22 +201,25 @@ def slows(
 ) -> Verdict:
     """The response of some stacks to the dose."""
     found = {case: _slope(parts[case]["residual"], DOSES, seed) for case in cases}
-    told = [f"{_told(slope)} {_ends(parts, case)}" for case, slope in found.items()]
+    told = [_ends(slope, parts, case) for case, slope in found.items()]
     return Verdict(
         claim=claim,
         word=_word(found.values()),
         number=found[cases[-1]].value,
         said=f"{LABELS[cases[0][0]]}: with each doubling of the constant the relative residual "
-        f"gains, in powers of ten, {', and '.join(told)}; above 0, which is slower collapse, was "
+        f"gains, in powers of ten, {'; '.join(told)}; above 0, which is slower collapse, was "
         f"asked for ({len(parts[cases[0]]['residual'])} draws)",
         source="" if claim == STUDY.claim else "Own, after spectral25, section 1.3",
     )
 
 
-def _ends(parts: Mapping[tuple[str, bool], Arrays], case: tuple[str, bool]) -> str:
+def _ends(slope: Interval, parts: Mapping[tuple[str, bool], Arrays], case: tuple[str, bool]) -> str:
     first, last = np.median(parts[case]["residual"][:, [0, -1]], 0)
     mask = "with a causal mask" if case[1] else "without a mask"
-    return f"{mask} ({first:.2g} to {last:.2g} over doses of {DOSES[0]:g} to {DOSES[-1]:g})"
+    return (
+        f"{_told(slope)}, {mask}, where it goes from {first:.2g} to {last:.2g} over doses of "
+        f"{DOSES[0]:g} to {DOSES[-1]:g}"
+    )
 
 
 def trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:

@@ -9,8 +9,8 @@ from layerlab.domain import Domain
 from layerlab.studies.emulated import Trials
 from layerlab.studies.excerpt import OVERLAP, excerpts
 from layerlab.studies.picture import Gap, gaps
-from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import LOOKED, Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 32

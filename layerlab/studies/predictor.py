@@ -11,8 +11,8 @@ from layerlab.domain import Domain
 from layerlab.studies.emulated import ALONE
 from layerlab.studies.excerpt import OVERLAP, excerpts, patient
 from layerlab.studies.picture import Curve, curves
-from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import LOOKED, Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 24

@@ -10,8 +10,8 @@ from layerlab.domain import Domain
 from layerlab.measures.diversity import diversity, relative_residual
 from layerlab.studies.excerpt import OVERLAP, excerpts
 from layerlab.studies.picture import Curve, curves
-from layerlab.studies.statistic import HIGH, LOW, Interval, resampled, summary, table
-from layerlab.studies.study import LOOKED, Outcome, Study, Verdict, Word
+from layerlab.studies.statistic import HIGH, LOOKED, LOW, Interval, resampled, summary, table
+from layerlab.studies.study import Outcome, Study, Verdict, Word
 from layerlab.studies.work import Draw, Work
 
 SCALES = (0.5, 1.0, 2.0, 4.0)

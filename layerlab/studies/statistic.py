@@ -11,6 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+# For the set-up of a study whose thresholds were not there before its numbers.
+LOOKED = (
+    "What the claims of our own ask for was set after a first look at few draws; the number stands "
+    "beside each, for whoever would ask for another."
+)
 ROUNDS = 400
 LOW, HIGH = 2.5, 97.5
 Table = np.ndarray

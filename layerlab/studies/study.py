@@ -17,11 +17,6 @@ from layerlab import UserError
 from layerlab.domain import Domain, shown
 
 Word = Literal["holds", "fails", "not decided"]
-# For the set-up of a study whose thresholds were not there before its numbers.
-LOOKED = (
-    "What the claims of our own ask for was set after a first look at few draws; the number stands "
-    "beside each, for whoever would ask for another."
-)
 
 
 @dataclass(frozen=True, kw_only=True)

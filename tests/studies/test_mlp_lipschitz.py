@@ -36,7 +36,7 @@ def test_a_planted_power_of_the_dose_is_found_and_judged(power):
 def test_what_does_not_change_is_0_up_to_rounding():
     parts = {(PLAIN, False): {"residual": np.tile(np.full(5, 0.2), (6, 1)) * (1 + 1e-15)}}
     found = slows(parts, [*parts], "x.", 0)
-    assert found.word == "fails" and "0 up to rounding without a mask" in found.said
+    assert found.word == "fails" and "0 up to rounding, without a mask" in found.said
     assert "above 0" in found.said
 
 

@@ -13,8 +13,7 @@ from layerlab.studies import (
     scaled_identity,
 )
 from layerlab.studies.runner import study
-from layerlab.studies.statistic import Interval
-from layerlab.studies.study import LOOKED
+from layerlab.studies.statistic import LOOKED, Interval
 
 
 def noise(*shape):

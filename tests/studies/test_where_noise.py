@@ -8,7 +8,7 @@ from layerlab import builtin
 from layerlab.studies.emulated import COMPONENTS, Trials, component
 from layerlab.studies.excerpt import tokens_of
 from layerlab.studies.runner import study
-from layerlab.studies.study import LOOKED
+from layerlab.studies.statistic import LOOKED
 from layerlab.studies.where_noise import NAMES, adding, attention, shared
 
 
