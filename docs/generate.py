@@ -224,7 +224,8 @@ def claims(found: Iterable[Study]) -> str:
         "Where none lie of their own small twins, `dimension-twins`, `scaled-identity-trained` and "
         "`saliency-repeat` train smaller ones for seconds and say so. "
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
-        "out here: [what holds](what-holds.md).",
+        "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
+        "`study.json` and tables stay English.",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
         table(("study", "claim", "source", "draws", "cost", "options"), rows),
