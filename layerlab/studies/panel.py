@@ -6,6 +6,9 @@ from typing import Any
 from layerlab.studies.picture import COLOURS, curves
 from layerlab.studies.study import Picture
 
+# What plotly measures a place by that is given as a share of an axis.
+DOMAIN = " domain"
+
 
 def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str) -> Picture:
     """Matrices side by side, the first row at the top; light is little."""
@@ -46,4 +49,19 @@ def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str
             "autorange": "reversed",
             "tickfont": {"size": 8 if wide else 12},
         }
+    layout["annotations"] = [
+        {
+            "text": panel["name"],
+            "x": 0.5,
+            "y": 1,
+            "xref": f"x{key}" + DOMAIN,
+            "yref": f"y{key}" + DOMAIN,
+            "xanchor": "center",
+            "yanchor": "bottom",
+            "showarrow": False,
+        }
+        for number, panel in enumerate(panels)
+        if "name" in panel
+        for key in ["" if number == 0 else str(number + 1)]
+    ]
     return Picture(name=name, title=title, data=data, layout=layout)

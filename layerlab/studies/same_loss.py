@@ -33,7 +33,7 @@ def run(work: Work) -> Outcome:
     """Train, read, judge and draw."""
     found, notes = equal_loss.gathered(work)
     swept = "; ".join(
-        f"{arm} {', '.join(f'{nats:.3f} at {rate:g}' for rate, nats in losses.items())}"
+        f"{arm} {', '.join(f'{rate:g}: {nats:.3f}' for rate, nats in losses.items())}"
         for arm, losses in found.sweep.items()
     )
     verdicts = (louder(found), sooner(found), *(apart(found, arm) for arm in ARMS))
@@ -49,8 +49,8 @@ def run(work: Work) -> Outcome:
             "for 20 updates and then stays. Both arms are GPT-1's block with a norm before the "
             "head, and have the same parameters.",
             f"Each arm has the rate that came lowest in a sweep of its own with another seed "
-            f"(nats at the end: {swept}). The target is the loss that the slower arm had reached "
-            "there after three quarters of the updates; a run stops at its first evaluation at or "
+            f"(rate: nats at the end; {swept}). The target is the loss that the slower arm had "
+            "reached there after three quarters of the updates; a run stops at its first evaluation at or "
             "below it, or after twice the updates.",
             twin.PAIRED,
             *edges(found),
@@ -125,8 +125,8 @@ def louder(found: Contest) -> Verdict:
 def sooner(found: Contest) -> Verdict:
     """How long each arm needs."""
     ratio = twin.ratio(updates(found, POST), updates(found, PRE))
-    told = " and ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
-    rates = " and ".join(f"{rate:g}" for rate in found.rates.values())
+    told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
+    rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
     return Verdict(
         claim="Pre-norm trains more easily: it comes to the same loss in fewer updates.",
         word=twin.judged(ratio, FEWER),
@@ -262,7 +262,13 @@ def descent(found: Contest) -> Picture:
     ]
     ahead = max(one["curve"][-1][0] for runs in found.runs.values() for one in runs)
     lines.append(
-        Curve(name="target", x=[0, ahead], y=[found.target, found.target], kind=6, style="dash")
+        Curve(
+            name="target of both",
+            x=[0, ahead],
+            y=[found.target, found.target],
+            kind=6,
+            style="dash",
+        )
     )
     title = "Loss on held-out text until the target"
     return curves("descent", title, lines, x="updates", y="nats per token", log="")

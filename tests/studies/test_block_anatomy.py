@@ -119,6 +119,7 @@ def test_attention_is_shown_with_its_words():
         rows = np.array(panel["z"])
         assert rows.sum(1) == pytest.approx(1, abs=0.01) and not np.triu(rows, 1).any()
     assert {"xaxis4", "yaxis4"} <= set(picture.layout)
+    assert [one["text"] for one in picture.layout["annotations"]] == [f"head {n}" for n in range(4)]
 
 
 def test_one_matrix_takes_the_whole_picture():
