@@ -221,8 +221,9 @@ def claims(found: Iterable[Study]) -> str:
         "`--fast` takes so few draws that a study is over in seconds and comes to the same "
         "verdict. Studies that compare trained models train what is missing in the folder of "
         "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
-        "Where none lie of their own small twins, `dimension-twins`, `scaled-identity-trained` and "
-        "`saliency-repeat` train smaller ones for seconds and say so. "
+        "Where none lie of their own small twins, `dimension-twins`, `features-pca`, `same-loss`, "
+        "`saliency-repeat` and `scaled-identity-trained` train smaller ones and say so; "
+        "`latency-measured` times nothing then, and decides nothing where no times lie. "
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
         "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
         "`study.json` and tables stay English.",

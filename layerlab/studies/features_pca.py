@@ -339,7 +339,7 @@ def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
 
     share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
     points = [
-        Curve(name=plain(word), x=places[0], y=places[1], kind=kind)
+        Curve(name=plain(repr(word)), x=places[0], y=places[1], kind=kind)
         for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
     ]
     return plane(

@@ -48,10 +48,10 @@ def run(work: Work) -> Outcome:
             "128 tokens, the same ones in the same order for both arms of a seed; the rate rises "
             "for 20 updates and then stays. Both arms are GPT-1's block with a norm before the "
             "head, and have the same parameters.",
-            f"Each arm has the rate that came lowest in a sweep of its own with another seed "
+            "Each arm has the rate that came lowest in a sweep of its own with another seed "
             f"(rate: nats at the end; {swept}). The target is the loss that the slower arm had "
-            "reached there after three quarters of the updates; a run stops at its first evaluation at or "
-            "below it, or after twice the updates.",
+            "reached there after three quarters of the updates; a run stops at its first "
+            "evaluation at or below it, or after twice the updates.",
             twin.PAIRED,
             *edges(found),
             *notes,

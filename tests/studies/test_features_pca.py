@@ -73,10 +73,10 @@ def test_what_is_drawn_lies_in_three_components_of_the_same_layer():
 
 
 def test_a_picture_shows_each_token_in_its_colour():
-    kept = {"layers": torch.full((6, 6), 0.2).tolist(), "words": ["<a>", "b"]}
+    kept = {"layers": torch.full((6, 6), 0.2).tolist(), "words": ["<a>", "\n"]}
     kept["drawn"] = {"3": [[[0.0, 1.0], [1.0, 2.0], [0.0, 0.0]], [[2.0], [3.0], [0.0]]]}
     picture = cloud(FULL, kept, "3")
-    assert [trace["name"] for trace in picture.data] == ["&lt;a&gt;", "b"]
+    assert [trace["name"] for trace in picture.data] == ["'&lt;a&gt;'", r"'\n'"]
     assert picture.data[0]["y"] == [1.0, 2.0] and picture.name == "pangu-pi-3"
     assert "60.0%" in picture.title
 
