@@ -58,19 +58,40 @@ def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
 
 def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
     """The page of all claims with their verdicts."""
-    words = Counter(one["word"] for study in found.values() for one in study["verdicts"])
-    counts = ", ".join(f"{word}: {words[word]}" for word in ORDER)
-    parts = [HEAD, f"{counts}; of {words.total()} claims in {len(found)} studies."]
+    total = _words(found.values()).total()
+    parts = [HEAD, f"{total} claims in {len(found)} studies:"]
 
     def place(name: str) -> tuple[int, str]:
         return list(SOURCES).index(declared[name].key), name
 
-    for key, names in groupby(sorted(found, key=place), key=lambda name: declared[name].key):
-        parts += [f"## {SOURCES[key]}", _claims(list(names), found)]
+    groups = {
+        key: list(names)
+        for key, names in groupby(sorted(found, key=place), key=lambda name: declared[name].key)
+    }
+    parts.append(_summary({key: [found[name] for name in groups[key]] for key in groups}))
+    for key, names in groups.items():
+        parts += [f"## {SOURCES[key]}", _claims(names, found)]
     waiting = sorted(set(declared) - set(found))
     if waiting:
         parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _words(studies: Iterable[Json]) -> Counter[str]:
+    return Counter(one["word"] for study in studies for one in study["verdicts"])
+
+
+def _summary(groups: Mapping[str, Sequence[Json]]) -> str:
+    """Verdicts by source, and of all."""
+    rows = []
+    for key, studies in groups.items():
+        anchor = re.sub(r"[^a-z0-9]+", "-", SOURCES[key].lower()).strip("-")
+        rows.append((f"[{SOURCES[key]}](#{anchor})", _words(studies)))
+    whole = _words(study for studies in groups.values() for study in studies)
+    rows.append(("**all**", whole))
+    return table(
+        ("source", *ORDER), [(name, *(str(words[word]) for word in ORDER)) for name, words in rows]
+    )
 
 
 def _claims(names: Sequence[str], found: Mapping[str, Json]) -> str:

@@ -46,3 +46,18 @@ def test_a_sentence_begins_with_a_capital_and_a_symbol_or_name_keeps_its_own(sai
     }
     page = list(parts(study, content, Path("nowhere")))
     assert f"> {shown}" in page[2]
+
+
+def test_verdicts_are_counted_by_source_and_the_counts_lead_there():
+    def verdicts(*words):
+        return {"verdicts": [{"word": one, "claim": "c", "said": "s"} for one in words]}
+
+    found = {"a": verdicts("holds", "fails"), "b": verdicts("fails"), "c": verdicts("not decided")}
+    keys = {"a": "pangu23", "b": "pangu23", "c": "Own"}
+    declared = {name: type("Study", (), {"key": key}) for name, key in keys.items()}
+    said = STUDIED["holds"](found, {**declared, "d": declared["c"]})
+    title = STUDIED["SOURCES"]["pangu23"]
+    assert "4 claims in 3 studies:" in said and "Not run yet: `d`." in said
+    assert f"| [{title}](#pangu-pi-nonlinearity-compensation) | 1 | 2 | 0 |" in said
+    assert "| [What layerlab asked itself](#what-layerlab-asked-itself) | 0 | 0 | 1 |" in said
+    assert "| **all** | 1 | 2 | 1 |" in said
