@@ -49,6 +49,7 @@ def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str
             "autorange": "reversed",
             "tickfont": {"size": 8 if wide else 12},
         }
+    layout["margin"] = {**layout["margin"], "t": 36}
     layout["annotations"] = [
         {
             "text": panel["name"],
