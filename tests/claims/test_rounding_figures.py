@@ -117,15 +117,15 @@ def test_conclusion_2_the_condition_number_alone_does_not_matter():
                 assert rows[fixed, digits, layers, 1e8] < 1.25 * rows[fixed, digits, layers, 1.0]
 
 
-def test_conclusion_3_layer_norm_loses_near_a_constant_and_not_in_trained_models():
+def test_conclusion_3_layer_norm_loses_near_a_constant_and_little_in_trained_models():
     found = studied("layernorm-against-rmsnorm", 100)
-    assert [verdict["word"] for verdict in found.verdicts] == ["holds", "fails"]
+    assert [verdict["word"] for verdict in found.verdicts] == ["holds", "holds"]
     rows = found.frame().set_index(["input", "norm", "statistic"])["median"]
     for spread in (1e-2, 1e-3):
         lost = rows[f"1 + {spread:g} N(0, 1)", "layer", "normwise"]
         # ||x|| / ||centred x|| = 1 / spread is the condition of centring.
         assert 0.05 < lost * spread / 2.0**-24 < 5
-    assert found.verdicts[1]["number"] < 1.5
+    assert 1 < found.verdicts[1]["number"] < 1.5
 
 
 def test_future_work_gradients_of_early_blocks_err_more_than_the_result():

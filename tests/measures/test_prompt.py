@@ -1,7 +1,5 @@
 """What a saliency is asked about: texts, words behind them, and what is refused."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -136,10 +134,10 @@ def test_what_does_not_fit_a_model_is_a_reason(patient, options, said):
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_one_token_is_no_prompt():
+def test_one_token_is_no_prompt(tiny):
     bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"I": 0}, "I")))
     with pytest.raises(NotApplicable, match="the prompt is 1 token; give it one word more"):
-        prompt(SimpleNamespace(tokenizer=bare, context=8), {**OPTIONS, "text": "I"}, [])
+        asked(subject(tiny("gpt2"), tokenizer=bare), text="I")
 
 
 def test_a_word_may_stand_behind_a_prompt_that_fills_the_context(patient):
