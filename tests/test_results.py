@@ -111,6 +111,14 @@ def told(row: dict[str, Any]) -> tuple[Any, ...]:
     return (*parts, None if row.get("difference") is None else f"{row['difference']:.6g}")
 
 
+def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
+    """A command names no folder of the machine that it was typed on."""
+    stored = sorted((RESULTS / "studies").glob("*/study.json"))
+    commands = [json.loads(file.read_text("utf-8")).get("command", "") for file in stored]
+    assert any(commands)
+    assert [one for one in commands if any(word.startswith("/") for word in one.split())] == []
+
+
 def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
     """Every kept comparison follows from the kept runs: verdicts cannot be older than claims."""
     for file in sorted(RESULTS.glob("*/comparison.json")):
