@@ -56,13 +56,7 @@ WORDS = (
     *("trained", "random", "neither", "larger", "extended", "causal", "padded", "forward"),
     *("backward", "test", "validation", "draws", "terms", "token", "tokens", "semi-axis"),
     *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
-    *(
-        "{value} nats per token",
-        "{value} bits per byte",
-        "{value} loss spikes a run",
-        "looks",
-        "look",
-    ),
+    *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
     "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
     "as for the first",
