@@ -71,6 +71,7 @@ MARKS = (
     "; ",
     ": ",
     ", ",
+    ",",
     ", and ",
     " and ",
     "{value} ({low} to {high})",

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from layerlab import UserError, disk
 from layerlab.report import (
-    clause,
     curve,
     dossier,
     equality,
@@ -26,7 +25,7 @@ from layerlab.report import (
     setting,
     text,
 )
-from layerlab.report.language import ENGLISH, language
+from layerlab.report.language import ENGLISH, label, language
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
@@ -38,17 +37,17 @@ _STYLES = ("page.css", "comparison.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "comparison.json", "tables", "pictures"
 ROWS = 200
 NAME = 60
-UNITS = {"nats": clause.label("nats per token"), "bits_per_byte": clause.label("bits per byte")}
+UNITS = {"nats": label("nats per token"), "bits_per_byte": label("bits per byte")}
 # What a monitor reads, where it is no column of a measure.
 MONITORED = {
-    "score": clause.label("largest attention score"),
-    "attention_norm": clause.label("spectral norm of attention"),
-    "sink_mass": clause.label("attention to the first token"),
-    "stream_norm": clause.label("norm of the residual stream"),
-    "querykey_norm": clause.label("spectral norm of W_k^T W_q"),
-    "relative_residual": clause.label("share of the stream that differs between tokens"),
-    "growth": clause.label("growth of the residual stream"),
-    "gradient": clause.label("norm of the gradient"),
+    "score": label("largest attention score"),
+    "attention_norm": label("spectral norm of attention"),
+    "sink_mass": label("attention to the first token"),
+    "stream_norm": label("norm of the residual stream"),
+    "querykey_norm": label("spectral norm of W_k^T W_q"),
+    "relative_residual": label("share of the stream that differs between tokens"),
+    "growth": label("growth of the residual stream"),
+    "gradient": label("norm of the gradient"),
 }
 # How a remark on a declared difference begins.
 _DIFFER = "declared to differ"
@@ -171,7 +170,6 @@ def view(content: Mapping[str, Any]) -> Json:
 
 def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown = view(whole)
-    told = clause.teller(lang)
     scripts = [_script(), page.plotly()]
     section = _of(whole["recipe"], "compare")
     declared = [str(one) for one in section.get("differ") or ()]
@@ -194,9 +192,6 @@ def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             most=ROWS,
             signed=forest.signed,
             quantity=quantity,
-            worded=told.word,
-            remarked=told.remark,
-            labelled=told.known.label,
             monitored=lambda name: monitored(str(name), lang),
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),

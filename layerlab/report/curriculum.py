@@ -14,11 +14,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from layerlab import UserError, disk
-from layerlab.report import clause, ledger, page, picture, setting, text
-from layerlab.report.clause import Remark, Teller, label
+from layerlab.report import ledger, page, picture, setting, text
 from layerlab.report.curve import short
 from layerlab.report.forest import signed
-from layerlab.report.language import ENGLISH
+from layerlab.report.language import ENGLISH, Label, Language, label, language
 from layerlab.report.table import plain
 
 _HERE = Path(__file__).parent
@@ -50,9 +49,9 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
             page in this language.
     """
-    whole, told = _checked(content), clause.teller(lang)
+    whole, known = _checked(content), language(lang)
     scripts = [(_HERE / "study.js").read_text(encoding="utf-8"), page.plotly()]
-    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, told))]
+    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
     return (
         page.environment(lang)
         .get_template("curriculum.html")
@@ -67,9 +66,6 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             pictures=pictures,
             recipe=setting.toml(whole["recipe"]),
             most=ROWS,
-            worded=told.word,
-            remarked=told.remark,
-            labelled=told.known.label,
             policy=page.policy(scripts),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
             data=Markup(page.embedded(pictures)),
@@ -156,12 +152,12 @@ def _said(whole: Json) -> Iterable[str]:
 def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for one in whole["samples"]:
-        answer = (Remark(ledger.place(one)), str(one.get("answer")))
+        answer = (Label(ledger.place(one)), str(one.get("answer")))
         found.setdefault(str(one.get("prompt")), []).append(answer)
     return found
 
 
-def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json | None:
+def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> Json | None:
     """Bits per byte along the tokens, a line for each run, a colour for each arm."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
     traces = []
@@ -171,7 +167,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        named = told.word(Remark(f"{arm}, seed {run.get('seed')}"))
+        named = known.said(f"{arm}, seed {run.get('seed')}")
         name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {
@@ -188,6 +184,9 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json
     title = label("General text, held out")
     if kind == "domain":
         title = label("Text of the domain, held out")
+    along, bits = map(
+        known.label, (label("tokens of continued pretraining"), label("bits per byte"))
+    )
     axis = {"gridcolor": "rgba(128,128,128,.25)", "zeroline": False}
     layout = {
         "height": 340,
@@ -195,8 +194,8 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, told: Teller) -> Json
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"size": 13},
-        "xaxis": {**axis, "title": {"text": told.word(label("tokens of continued pretraining"))}},
-        "yaxis": {**axis, "title": {"text": told.word(label("bits per byte"))}, "automargin": True},
+        "xaxis": {**axis, "title": {"text": along}},
+        "yaxis": {**axis, "title": {"text": bits}, "automargin": True},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
         "showlegend": True,
     }

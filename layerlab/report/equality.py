@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerlab.report.clause import Label
+from layerlab.report.language import Label
 
 # Names of a run, which tell it from others; its sittings are compared before there is a page.
 NAMES = frozenset({"schema", "run", "arm", "sittings"})

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from layerlab.report.clause import label
 from layerlab.report.curve import short
+from layerlab.report.language import label
 
 # An arm beyond this many times the middle one is drawn at the edge, with an arrow.
 FAR = 6.0

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from layerlab.report.clause import Label, Remark, label
 from layerlab.report.forest import signed
+from layerlab.report.language import Label, label
 
 # Kinds of texts and tests, behind their names; stages; and why documents are left out.
 NAMED = (
@@ -68,7 +68,7 @@ def _scores(whole: Mapping[str, Any]) -> Json:
     cells = [[*(one.get("cells") or ()), *[None] * len(columns)] for one in tests]
     rows: list[list[Any]] = [
         [
-            Remark(name),
+            Label(name),
             *(_cell(own[at], one.get("unit")) for one, own in zip(tests, cells, strict=True)),
         ]
         for at, name in enumerate(columns)
@@ -140,7 +140,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
         same = one.get("difference") == 0 and not one.get("error")
         rows[same].append(
             [
-                Remark(f"{one.get('title')}: {place(one)}"),
+                Label(f"{one.get('title')}: {place(one)}"),
                 signed(_percent(one.get("difference"))),
                 _percent(one.get("error")),
                 one.get("n"),
@@ -165,7 +165,7 @@ def _percent(value: Any) -> float | None:
 def _changes(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
-            Remark(f"{one.get('arm')}, {one.get('kind')} text"),
+            Label(f"{one.get('arm')}, {one.get('kind')} text"),
             Label(one.get("against") or ""),
             one.get("before"),
             one.get("after"),
@@ -245,7 +245,7 @@ def _texts(whole: Mapping[str, Any]) -> Json:
             one.get("bytes"),
             one.get("kept"),
             one.get("kept_bytes"),
-            Remark(
+            Label(
                 "; ".join(
                     f"{each.get('documents')} {why}"
                     for why, each in (one.get("removed") or {}).items()
@@ -317,7 +317,7 @@ def stages(whole: Mapping[str, Any]) -> Json:
     """Every stage with its folder and how long it took."""
     rows = [
         [
-            Remark(one.get("stage") or ""),
+            Label(one.get("stage") or ""),
             label("finished") if one.get("finished") else label("not finished"),
             None if one.get("seconds") is None else round(one["seconds"], 1),
             one.get("key"),

@@ -125,7 +125,7 @@ def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
     known = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
     found = {message: known.label(message) for message in used}
-    found |= {text: known.sentence(text) for text in said}
+    found |= {text: known.said(text) for text in said}
     return {"words": {key: word for key, word in found.items() if word != key}}
 
 
@@ -170,8 +170,9 @@ def environment(lang: str = ENGLISH) -> Environment:
     environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
     environment.globals["lang"] = lang
     environment.filters |= {
-        "said": lambda value: known.sentence(str(value)),
-        "told": lambda value: known.told(str(value)),
+        "said": lambda value: known.said(str(value)),
+        "worded": known.word,
+        "labelled": known.label,
         "names": known.names,
         "remark": known.remark,
         "column": known.column,

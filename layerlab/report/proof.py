@@ -10,9 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab import disk
-from layerlab.report import clause, ledger, page, setting
-from layerlab.report.clause import Label, label
-from layerlab.report.language import ENGLISH
+from layerlab.report import ledger, page, setting
+from layerlab.report.language import ENGLISH, Label, label
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
@@ -29,7 +28,6 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    told = clause.teller(lang)
     asked = {name: value for name, value in content["asked"].items() if value is not None}
     return (
         page.environment(lang)
@@ -42,8 +40,6 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             tokens=list(_tokens(content)),
             options=setting.toml(asked),
             most=MOST,
-            worded=told.word,
-            remarked=told.remark,
             policy=page.policy([]),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
         )

@@ -10,10 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab import disk
-from layerlab.report import clause, page, setting
-from layerlab.report.clause import Label, label
+from layerlab.report import page, setting
 from layerlab.report.forest import signed
-from layerlab.report.language import ENGLISH
+from layerlab.report.language import ENGLISH, Label, label
 from layerlab.report.ledger import table
 
 _HERE = Path(__file__).parent
@@ -43,7 +42,6 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    told = clause.teller(lang)
     return (
         page.environment(lang)
         .get_template("score.html")
@@ -55,8 +53,6 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             models=_models(content),
             options=setting.toml(content["options"]),
             most=ROWS,
-            worded=told.word,
-            remarked=told.remark,
             policy=page.policy([]),
             style=Markup("\n".join((_HERE / name).read_text("utf-8") for name in _STYLES)),
         )

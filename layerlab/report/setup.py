@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from layerlab.report.clause import label
+from layerlab.report.language import label
 
 # Names of study.json, as a page says them.
 TRAININGS = {

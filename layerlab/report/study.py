@@ -8,8 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from layerlab.report import page
-from layerlab.report.clause import label
-from layerlab.report.language import ENGLISH, language
+from layerlab.report.language import ENGLISH, label, language
 from layerlab.report.setup import rows
 
 _HERE = Path(__file__).parent
@@ -52,7 +51,7 @@ def spoken_by(file: Path) -> str | None:
 
 def told(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
     """Pictures with what stands in them said in a language: axes, legends and categories."""
-    say = language(lang).told
+    say = language(lang).said
     return [
         {**one, "data": [_trace(trace, say) for trace in one["data"]], "layout": _layout(one, say)}
         for one in pictures

@@ -11,7 +11,9 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FEW = 5
 # Anything, with its brackets closed.
 _ANY = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"
-_WORD = r"(?:[^\s(,]|,(?=\S))*(?: %)?(?: \(\S+ to \S+\))?"
+# The same that is one clause, or several with commas.
+_FIRST = r"(?:[^();]|;(?! )|\((?:[^()]|\([^()]*\))*\))*?"
+_WORD = r"(?:[^\s(,:;]|[,:;](?=\S))*(?: %)?(?: \(\S+ to \S+\))?"
 
 
 class Template:
@@ -24,6 +26,8 @@ class Template:
         self.own = own(message)
         self.begins = not message.startswith("{")
         longest = max(self.words, key=len, default="")
+        # No text without it, whatever the case of its letters, is of this template.
+        self.sign = longest.lower()
         self._most = longest if own(longest) > _FEW else ""
 
     def parts(self, text: str) -> dict[str, str] | None:
@@ -74,7 +78,9 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
             # Where nothing stands between two, the first is a number or a name.
             touching = not parts[index + 1] and index + 2 < len(parts)
             digit = r"(?=[-+]?\d)" if numbers and index > 1 and parts[index - 1] == " " else ""
-            written.append(f"{digit}(?P<{part}>{_WORD if few or touching else _ANY})")
+            # What stands before a semicolon is another clause.
+            some = _ANY if written[0] or seen else _FIRST
+            written.append(f"{digit}(?P<{part}>{_WORD if few or touching else some})")
             seen.add(part)
     return re.compile("".join(written), re.DOTALL)
 

@@ -11,7 +11,7 @@ import pytest
 
 from layerlab import UserError, examination, experiment
 from layerlab.report import comparison, curriculum, proof, score
-from layerlab.report.clause import Remark, label, teller
+from layerlab.report.language import label, language
 from layerlab.training.divergence import explained
 from layerlab.training.section import TrainSection
 from tests.cli.several import several
@@ -166,15 +166,14 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_verdict_is_said_clause_by_clause_with_its_numbers(english: str, chinese: str) -> None:
-    # A list has its own comma.
-    assert teller("zh").remark(english).replace("、", "，") == chinese.replace("、", "，")
-    assert teller("en").remark(english) == english
+    assert language("zh").said(english) == chinese
+    assert language("en").said(english) == english
 
 
 def test_only_words_of_the_page_are_translated() -> None:
-    told = teller("zh").word
-    assert told(label("before")) == "之前" and told("before") == "before" and told(3) == 3
-    assert told(Remark("pretrain, seed 1 (replay)")) == "继续预训练，种子 1 (replay)"
+    word = language("zh").word
+    assert word(label("before")) == "之前" and word("before") == "before" and word(3) == 3
+    assert word(label("pretrain, seed 1 (replay)")) == "继续预训练，种子 1 (replay)"
 
 
 def test_what_is_beside_the_page_stays_english(tmp_path: Path) -> None:

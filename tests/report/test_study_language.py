@@ -86,7 +86,7 @@ def test_what_a_study_says_is_known_by_its_template():
     for message, said in messages():
         names = dict.fromkeys(PLACEHOLDER.findall(message))
         parts = {name: f"{number + 2}.5" for number, name in enumerate(names)}
-        found += chinese.sentence(filled(message, parts)) == filled(said, parts)
+        found += chinese.said(filled(message, parts)) == filled(said, parts)
     assert found > 0.9 * len(messages()) > 80
 
 
@@ -103,15 +103,15 @@ def test_the_page_of_all_claims_is_chinese(record: Record):
 @pytest.mark.parametrize(
     ("english", "chinese"),
     [
-        ("pangu23, Figure 4; Own", "pangu23、图 4；自定"),
-        ("RMS norm, bf16", "RMS 归一化、bf16"),
+        ("pangu23, Figure 4; Own", "pangu23，图 4；自定"),
+        ("RMS norm, bf16", "RMS 归一化，bf16"),
         ("post-norm: scores and softmax", "post-norm：分数和 softmax"),
         ("nobody knows what this says: at all", "nobody knows what this says: at all"),
     ],
 )
 def test_a_list_is_said_part_by_part(english: str, chinese: str):
-    assert language("zh").told(english) == chinese
-    assert language("en").told(english) == english
+    assert language("zh").said(english) == chinese
+    assert language("en").said(english) == english
 
 
 def test_pictures_keep_their_numbers_and_english_pages_their_words(record: Record):
