@@ -177,7 +177,7 @@ def studied(recipe: Recipe) -> Study:
         title=recipe.name.replace("-", " ").capitalize(),
         source="; ".join(dict.fromkeys(one.source for one in section.claims)),
         claim=first.says,
-        cost=f"{len(section.arms) * len(section.seeds)} runs",
+        cost=f"{len(section.arms) * len(section.seeds)} runs of {recipe.train.updates} updates",
         draws=len(section.seeds),
         unit="seeds",
         fixed=True,
