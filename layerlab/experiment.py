@@ -26,7 +26,7 @@ from layerlab.training.journal import read
 from layerlab.training.launch import LOG
 from layerlab.training.lockstep import in_lockstep
 from layerlab.training.outcome import MODEL
-from layerlab.training.plan import Run, arms, designed, plan
+from layerlab.training.plan import Run, arms, designed, plan, preview
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
 from layerlab.training.runner import Outcome, alone, carry_out
 from layerlab.training.sweep import carried_out, swept
@@ -256,6 +256,7 @@ def prepared(
     read = _recipe(recipe).changed(settings or {})
     for path in read.model.load:
         registry.load(path)
+    preview(read)
     with _reading(progress) as told:
         corpus = prepare(read.data, progress=told)
     block = read.data.block or designed(read).shape.context

@@ -16,6 +16,7 @@ from layerlab.disk import write_file
 from layerlab.model.account import account
 from layerlab.model.build import assemble
 from layerlab.model.loss import causal_loss
+from layerlab.training.fault import Split
 from layerlab.training.machine import (
     DTYPES,
     cache_folder,
@@ -24,6 +25,7 @@ from layerlab.training.machine import (
     threaded,
     versions,
 )
+from layerlab.training.material import attend
 from layerlab.training.optimizer import optimizer_of
 from layerlab.training.plan import Run, designed
 from layerlab.training.rounding import emulation
@@ -146,7 +148,7 @@ def _fits(run: Run) -> bool:
     size = account(found.spec, found.shape).parameters
     if recipe.run.device == "cpu":
         free = psutil.virtual_memory().available
-        return size <= LARGEST and STATE * size < free / 4 and recipe.train.precision != "fp16"
+        return size <= LARGEST and STATE * size < free / 4
     if torch.device(recipe.run.device).type == "cuda":
         return STATE * size < torch.cuda.mem_get_info(recipe.run.device)[0] / 2
     return size <= LARGEST
@@ -162,9 +164,9 @@ def _assumed_activations(run: Run) -> int:
 
 
 def _rows(run: Run) -> int:
-    """Sequences of a forward pass in one process."""
+    """Sequences of a forward pass in one process, as the loop splits its batch."""
     train = run.recipe.train
-    return max(1, (train.micro_batch or train.batch) // run.recipe.run.processes)
+    return Split(train.batch // run.recipe.run.processes, train.micro_batch).size
 
 
 class _Trial:
@@ -184,7 +186,7 @@ class _Trial:
         self.flops = flops
         self.spec, self.shape = found.spec, found.shape
         model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
-        model.set_attn_implementation(recipe.train.attention)
+        attend(model, recipe.train.attention)
         self.model = model.train()
         self.model.to(self.device)
         self.optimizer = optimizer_of(self.model, recipe.train)

@@ -31,7 +31,7 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
     found = designed(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
-    _attend(model, run.recipe.train.attention, device)
+    attend(model, run.recipe.train.attention)
     if run.recipe.train.compile:
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
@@ -41,19 +41,17 @@ def built(run: Run, device: torch.device) -> LabForCausalLM:
     return model.train()
 
 
-def _attend(model: LabForCausalLM, name: str, device: torch.device) -> None:
-    """Compute attention as the recipe says.
+def attend(model: LabForCausalLM, name: str) -> None:
+    """Compute attention as a recipe says.
 
     Raises:
-        UserError: it cannot be done here.
+        UserError: what it needs is not installed.
     """
-    reason = "it has no backward pass on a CPU"
     try:
-        if name != "flex_attention" or device.type != "cpu":
-            model.set_attn_implementation(name)
-            return
+        model.set_attn_implementation(name)
     except (ImportError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-    raise UserError(
-        f'train.attention is {name!r}, which cannot be had here: {reason}; write attention = "sdpa"'
-    )
+        raise UserError(
+            f"train.attention is {name!r}, which cannot be had here: {reason}; "
+            'write attention = "sdpa"'
+        ) from error

@@ -23,16 +23,11 @@ class Place:
         """Take the device.
 
         Raises:
-            UserError: there is no such device, or it does not know the precision; or several
-                processes were asked for, and are not there or cannot do it.
+            UserError: the run is not permitted, there is no such device here, or several processes
+                were asked for and are not there.
         """
         permit(recipe)
         device, precision = recipe.run.device, recipe.train.precision
-        if precision == "fp16" and device == "cpu":
-            raise UserError(
-                'train.precision is "fp16", which PyTorch trains in on GPUs alone; '
-                'write precision = "bf16" or run.device = "cuda"'
-            )
         # Accelerate keeps its choices for a whole process; an earlier run may have made others.
         if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
             AcceleratorState._reset_state()

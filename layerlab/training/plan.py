@@ -158,6 +158,20 @@ def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 
 
+def preview(recipe: Recipe) -> None:
+    """Refuse what settings alone show to be impossible, before any text is read for it.
+
+    Raises:
+        UserError: as `permit` does, of the run or of any arm.
+    """
+    if recipe.compare is None:
+        permit(recipe)
+        return
+    single = recipe.changed({"compare": None})
+    for arm in arms(recipe.compare, single):
+        permit(_side(arm, single))
+
+
 def plan(recipe: Recipe, extent: Extent) -> list[Run]:
     """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
 

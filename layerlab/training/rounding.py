@@ -11,12 +11,10 @@ gradients too small for the format become 0, so a narrow one (`fp8_e4m3`) is a w
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 
-from layerlab import UserError
 from layerlab.numerics.emulate import Emulation
 from layerlab.numerics.place import Place
 from layerlab.numerics.regime import Regime, regime
@@ -30,7 +28,8 @@ def emulation(
     """Round forward pass, backward pass, or both, until the block ends; nothing without a format.
 
     Both passes of a micro-batch belong inside. Gradients are added to those of the parameters when
-    the block ends without an error.
+    the block ends without an error. Neither autocast, nor compiled layers, nor several processes go
+    with it: `permission.permit` refuses a recipe with them.
 
     - `both`: as the format would have it. Gradients are rounded like all results.
     - `forward`: the backward pass is that of float32 through the rounded values, where rounding
@@ -44,7 +43,7 @@ def emulation(
         first: number, within the update's batch, of the first sequence of the micro-batch.
 
     Raises:
-        UserError: an unknown format, or a run that cannot be looked into.
+        UserError: an unknown format.
 
     Example:
         >>> import layerlab
@@ -59,7 +58,6 @@ def emulation(
     if section.format is None:
         yield None
         return
-    _check(model)
     found = regime(section.format, rounding=section.mode, seed=_number(f"weights/{seed}/{update}"))
     rounded = Rounded(model, found, section.where)
     with rounded.running(backward=True):
@@ -108,28 +106,3 @@ def _backward() -> bool:
 def _number(text: str) -> int:
     """Seed of a stream that has a name."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
-
-
-def _check(model: nn.Module) -> None:
-    """Refuse what hides operations from an emulation, or gradients from other processes."""
-    if any(_compiled(module) for module in model.modules()):
-        raise UserError(
-            "train.compile is true: what a compiled layer rounds inside cannot be emulated; "
-            "write compile = false"
-        )
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise UserError(
-            "train.precision is not fp32, and its own rounding would come on top of the emulated "
-            'one; write precision = "fp32"'
-        )
-    if distributed.is_available() and distributed.is_initialized():
-        processes = distributed.get_world_size()
-        if processes > 1:
-            raise UserError(
-                f"run.processes is {processes}: emulated gradients are not exchanged between "
-                "processes; write processes = 1"
-            )
-
-
-def _compiled(module: Any) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None

@@ -91,8 +91,9 @@ class TrainSection(Section):
         tokens: to train on, rounded to whole updates.
         epochs: passes over the training text, rounded to whole updates.
         batch: sequences per update.
-        micro_batch: sequences per forward pass; all of a batch where it is left out. A batch that
-            does not fit is split further by itself, and its gradients added up.
+        micro_batch: sequences per forward pass of a process; all of its share of a batch where it
+            is left out, or is more. A batch that does not fit is split further by itself, and its
+            gradients added up.
         rate: the largest learning rate.
         schedule: its course after the warm-up.
         warmup: updates, or below 1 a share of them, in which it rises from 0.
@@ -102,7 +103,7 @@ class TrainSection(Section):
         clip: largest norm of the gradient; 0 clips nothing.
         precision: of the forward and backward pass; weights and moments stay float32.
         compile: each layer by torch.compile.
-        attention: how it is computed; `flex` needs a GPU.
+        attention: how it is computed; `flex_attention` and `flash_attention_2` need a GPU.
         seed: draws the weights and the order of the text.
     """
 
@@ -331,7 +332,7 @@ class RunSection(Section):
     """Where and how runs are carried out: nothing here decides what comes out.
 
     Attributes:
-        device: cpu, cuda, cuda:N, mps, or npu (torch_npu; untested).
+        device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).
         threads: of each run on a CPU.
         slots: runs at once; one per core or GPU where it is left out.
         runner: `local` processes, `slurm`, or `submitit` (its local executor).

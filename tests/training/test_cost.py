@@ -217,6 +217,22 @@ def test_memory_is_measured_and_the_formula_comes_near() -> None:
     assert paced(small, flops, 1e11).activations == pytest.approx(measured / 4, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("processes", "micro_batch", "rows"), [(1, None, 16), (1, 100, 16), (2, 100, 8), (2, 4, 4)]
+)
+def test_a_pass_has_the_rows_that_the_loop_gives_it(
+    processes: int, micro_batch: int | None, rows: int
+) -> None:
+    train = {"updates": 20, "batch": 16, "micro_batch": micro_batch}
+    of_run = recipe(train=train, run={"processes": processes})
+    assert calibration._rows(plan(of_run, EXTENT)[0]) == rows
+    memory = [
+        estimate(plan(one, EXTENT), measure=False).sides[0].memory
+        for one in (of_run, recipe(train={"updates": 20, "batch": rows}))
+    ]
+    assert memory[0] == memory[1]
+
+
 def test_what_is_too_long_is_measured_on_less() -> None:
     run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
     flops = work(run.recipe).full

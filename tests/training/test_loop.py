@@ -1,7 +1,7 @@
 """One run: the same bits for the same seed, one mean whatever the pieces, a model that is kept."""
 
-import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +155,36 @@ def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_fp16_on_a_cpu_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match='is "fp16", which PyTorch trains in on'):
-        begun(tmp_path, **{"train.precision": "fp16"})
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train.precision": "fp16"}, 'is "fp16", which PyTorch trains in on GPUs alone'),
+        ({"train.attention": "flex_attention"}, "it has no backward pass on a CPU"),
+        ({"emulate.format": "bf16", "train.precision": "bf16"}, "on top of the emulated one"),
+        ({"emulate.format": "bf16", "train.compile": True}, "cannot be emulated"),
+        ({"run.device": "potato"}, "run.device is 'potato', which is no device"),
+    ],
+)
+def test_what_is_not_permitted_is_not_begun(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    run = run_of()
+    bad = replace(run, recipe=run.recipe.changed(changes))
+    with pytest.raises(UserError, match=said):
+        Training(bad, corpus_of(run), tmp_path, Silent())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_loop_rounds_as_it_is_told(tmp_path: Path) -> None:
+    plain, rounded = (
+        begun(tmp_path / str(format), **({"emulate.format": format} if format else {}))
+        for format in (None, "fp8_e4m3")
+    )
+    weights = [one.model.lm_head.weight for one in (plain, rounded)]
+    assert torch.equal(*weights)
+    for one in (plain, rounded):
+        one.advance()
+    assert not torch.equal(*weights)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -165,18 +192,6 @@ def test_fp16_on_a_cpu_is_refused(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
     with pytest.raises(UserError, match=f"run.device is '{device}', and there is none here"):
         begun(tmp_path, **{"run.device": device})
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("flash_attention_2", "lash"), ("flex_attention", "it has no backward pass on a CPU")],
-)
-def test_an_attention_that_cannot_be_had_is_refused(tmp_path: Path, name: str, reason: str) -> None:
-    if name == "flash_attention_2" and importlib.util.find_spec("flash_attn"):
-        pytest.skip("flash attention is installed here")
-    said = f"train.attention is '{name}', which cannot be had here: .*{reason}"
-    with pytest.raises(UserError, match=said):
-        begun(tmp_path, **{"train.attention": name})
 
 
 def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
