@@ -60,7 +60,7 @@ def train(
     changes = settings(setting or ())
     task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(experiment.estimated(task), as_json)
+        _planned(experiment.estimated(task, several=False), as_json)
         return
     with paused():
         trained = experiment.trained(task, progress=not quiet)
@@ -98,7 +98,7 @@ def compare(
     changes = settings(setting or ())
     task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(experiment.estimated(task), as_json)
+        _planned(experiment.estimated(task, several=True), as_json)
         return
     with paused():
         comparison = (

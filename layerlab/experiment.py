@@ -20,15 +20,16 @@ from layerlab.training.batch import Held
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import Corpus, extent, prepare
-from layerlab.training.cost import Estimate, equal_time, estimate
+from layerlab.training.cost import equal_time
 from layerlab.training.display import Display
+from layerlab.training.forecast import Estimate, estimate
 from layerlab.training.journal import read
 from layerlab.training.launch import LOG
 from layerlab.training.lockstep import in_lockstep
 from layerlab.training.outcome import MODEL
 from layerlab.training.plan import Run, arms, designed, plan, preview
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
-from layerlab.training.runner import Outcome, alone, carry_out
+from layerlab.training.runner import Outcome, alone, carry_out, is_here
 from layerlab.training.sweep import carried_out, swept
 from layerlab.training.watch import Silent, Watch
 
@@ -135,11 +136,7 @@ def trained(task: Task, *, progress: bool = True) -> Trained:
     Raises:
         UserError: the recipe compares several, or the run fails.
     """
-    if task.recipe.compare is not None:
-        raise UserError(
-            f"the recipe {shown(task.recipe.name)} compares several arms; "
-            "type layerlab compare in place of layerlab train"
-        )
+    _check(task, several=False)
     (run,) = task.runs
     with _display(task, progress) as watch:
         result = alone(run, task.folder(run), watch)
@@ -182,12 +179,7 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
     Raises:
         UserError: the recipe compares nothing, or runs differ in what it does not declare.
     """
-    if task.recipe.compare is None:
-        raise UserError(
-            f"the recipe {shown(task.recipe.name)} has no compare section; "
-            "type layerlab train in place of layerlab compare"
-        )
-    comparison, out = task.recipe.compare, task.out / "runs"
+    comparison, out = _check(task, several=True), task.out / "runs"
     outcomes: list[Outcome] = []
     with _display(task, progress) as watch:
 
@@ -229,14 +221,44 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
     return comparison
 
 
-def estimated(task: Task) -> Estimate:
-    """What the runs of a recipe cost, before any of them runs."""
+def _check(task: Task, *, several: bool) -> Any:
+    """The compare section of a recipe, where it has one as it should."""
+    section, name = task.recipe.compare, shown(task.recipe.name)
+    if several and section is None:
+        raise UserError(
+            f"the recipe {name} has no compare section; "
+            "type layerlab train in place of layerlab compare"
+        )
+    if section is not None and not several:
+        raise UserError(
+            f"the recipe {name} compares several arms; "
+            "type layerlab compare in place of layerlab train"
+        )
+    return section
+
+
+def estimated(task: Task, *, several: bool) -> Estimate:
+    """What the runs of a recipe cost, before any of them runs.
+
+    Args:
+        several: whether they are to be compared.
+
+    Raises:
+        UserError: the recipe compares nothing, or should not.
+    """
+    _check(task, several=several)
     section, runs = task.recipe.compare, list(task.runs)
     held = Held(task.corpus, runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
     if section is not None and section.search == "optuna":
         runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
-    own = section is not None and not section.lockstep
-    return estimate(runs, task.recipe.run, validation_tokens=held.tokens, processes=own)
+    return estimate(
+        runs,
+        task.recipe.run,
+        validation_tokens=held.tokens,
+        # A single run has a process of its own only where it has several, or a cluster's.
+        processes=section is not None or not is_here(task.recipe.run),
+        lockstep=section is not None and section.lockstep,
+    )
 
 
 def prepared(

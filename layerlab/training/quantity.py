@@ -1,8 +1,10 @@
 """Large numbers and times as people read them."""
 
 import math
+from collections.abc import Sequence
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+SHORT = 9.95  # seconds; below it two digits are more than a clock shows
 
 
 def amount(value: int | float | None, unit: str = "") -> str:
@@ -31,11 +33,31 @@ def duration(seconds: int | float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return "?"
-    if 0 < seconds < 9.95:
-        return f"{seconds:.2g} s"
+    if 0 < seconds < SHORT:
+        return _in_seconds(seconds)
     whole = max(0, round(seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3600)
     minutes, rest = divmod(rest, 60)
     clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
     return f"{days} day{'s' if days > 1 else ''} {clock}" if days else clock
+
+
+def durations(seconds: Sequence[int | float | None]) -> list[str]:
+    """Those of a column, in one format: in seconds where a clock would hide the shortest.
+
+    Example:
+        >>> durations([9.5, 11.2, None]), durations([62.4, 11.2])
+        (['9.5 s', '11 s', '?'], ['1:02', '0:11'])
+    """
+    told = [one for one in seconds if one is not None and math.isfinite(one)]
+    if not told or min(told) >= SHORT:
+        return [duration(one) for one in seconds]
+    return [
+        duration(one) if one is None or not math.isfinite(one) else _in_seconds(one)
+        for one in seconds
+    ]
+
+
+def _in_seconds(seconds: int | float) -> str:
+    return f"{seconds:.2g} s" if seconds < SHORT else f"{seconds:,.0f} s"

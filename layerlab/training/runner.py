@@ -71,12 +71,22 @@ def alone(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     result, settings = finished(run, folder), run.recipe.run
     if result is not None:
         return result
-    if settings.processes == 1 and settings.runner == "local":
+    if is_here(settings):
         return _here(run, folder, watch or Silent())
     (outcome,) = carry_out([run], folder.parent, settings, watch)
     if outcome.result is None:
         raise UserError(f"{run.name} {outcome.text}; all that it said is in {folder / LOG}")
     return outcome.result
+
+
+def is_here(settings: RunSection) -> bool:
+    """Whether a single run is carried out in the process that asks for it.
+
+    Example:
+        >>> is_here(RunSection()), is_here(RunSection(processes=2))
+        (True, False)
+    """
+    return settings.processes == 1 and settings.runner == "local"
 
 
 def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:

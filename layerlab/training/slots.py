@@ -60,6 +60,22 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
     return _shared(settings, cores())
 
 
+def at_once(settings: RunSection, runs: int) -> int:
+    """How many of so many runs go on at one time, here or on a cluster.
+
+    A GPU that is not here is counted as one, so that what is for another machine can be planned.
+
+    Example:
+        >>> at_once(RunSection(slots=3), 24), at_once(RunSection(slots=3), 1)
+        (3, 1)
+    """
+    if settings.runner == "slurm":
+        return min(runs, settings.slurm.parallel)
+    if settings.device == "cuda" and not gpus():
+        return min(runs, settings.slots or 1)
+    return min(runs, len(slots(settings)))
+
+
 def _shared(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
     each = settings.threads
     count = settings.slots or max(1, len(found) // (each * settings.processes))

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.terminal import plain
-from layerlab.training.quantity import duration
+from layerlab.training.quantity import amount, duration
 from layerlab.training.verdict import number
 
 Row = Mapping[str, Any]
@@ -117,4 +117,4 @@ def _time(value: Value) -> str:
 
 
 def _memory(value: Value) -> str:
-    return "-" if value is None else f"{value / 2**20:,.0f} MiB"
+    return "-" if value is None else amount(value, "B")

@@ -89,6 +89,14 @@ def test_the_metrics_may_be_those_of_run_clm(
     ("words", "said"),
     [
         (
+            ("train", "small.toml", "--set", ARMS, "--plan"),
+            "the recipe 'small' compares several arms; type layerlab compare in place of",
+        ),
+        (
+            ("compare", "small.toml", "--plan"),
+            "the recipe 'small' has no compare section; type layerlab train in place of",
+        ),
+        (
             ("train", "small.toml", "--set", ARMS),
             "the recipe 'small' compares several arms; type layerlab compare in place of",
         ),

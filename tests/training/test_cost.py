@@ -1,7 +1,5 @@
 """What runs cost: FLOPs against published counts, estimates against what was then measured."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,27 +9,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from layerlab import UserError
 from layerlab.model.account import account
-from layerlab.training import calibration, cost, start
-from layerlab.training.calibration import Pace, here, paced
+from layerlab.training import calibration, cost
+from layerlab.training.calibration import Pace, paced
 from layerlab.training.cost import (
-    Estimate,
     Work,
-    _makespan,
     equal_time,
-    estimate,
-    peak_of,
-    slots_of,
     updates_for_time,
     utilisation,
     work,
 )
+from layerlab.training.forecast import estimate
 from layerlab.training.plan import Extent, Run, arms, designed, plan
 from layerlab.training.recipe import Recipe, recipe_of
-from layerlab.training.section import RunSection
 from layerlab.variants.inventory import variants
 
 EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
@@ -102,50 +94,6 @@ def test_times_differ_by_half_an_update_at_most(seconds: dict[str, float], updat
         assert off <= each / 2 * (1 + 1e-6) or found[arm] == 1
 
 
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.integers(1, 8))
-def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
-    found = _makespan(seconds, slots)
-    assert found is not None
-    least = max(max(seconds), sum(seconds) / slots)
-    assert least * (1 - 1e-9) <= found <= (2 - 1 / slots) * least * (1 + 1e-9)
-    assert math.isclose(_makespan(seconds, 1) or 0.0, sum(seconds))
-
-
-def test_an_estimate_adds_up() -> None:
-    found = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
-    assert [side.arm for side in found.sides] == ["llama", "gpt2"]
-    assert found.runs == 4 and found.slots == 2
-    for side in found.sides:
-        assert side.flops == 20 * side.update_tokens * side.token_flops.full
-        assert not side.measured and side.mfu == pytest.approx(calibration.ASSUMED)
-    assert found.flops == sum(2 * side.flops for side in found.sides)
-    one, two = (side.seconds or 0.0 for side in found.sides)
-    assert found.seconds == pytest.approx(one + two)  # each slot takes one of each arm
-    model = designed(runs()[0].recipe)
-    assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
-
-
-def test_every_run_starts_a_process() -> None:
-    with_them = estimate(runs(), RunSection(slots=2), measure=False)
-    without = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
-    # Two slots: each starts two of the four.
-    assert with_them.start == start.ASSUMED and without.start == 0
-    assert (with_them.seconds or 0) - (without.seconds or 0) == pytest.approx(2 * start.ASSUMED)
-
-
-def test_what_was_resized_is_said_at_any_width() -> None:
-    found = estimate(runs(compare={"match": "parameters"}), measure=False)
-    match = found.sides[1].match
-    assert match is not None and found.sides[0].match is None
-    said = f"matched on parameters: gpt2 inner {match.shape.inner}, {match.percent:+.2f} %"
-    assert found.to_json()["arms"][1]["match"]["sizes"]["inner"] == match.shape.inner
-    for width in (80, 140):
-        shown = drawn(found, width)
-        assert said in shown and "layers" in shown.splitlines()[0]
-        assert "MORE MEMORY" not in shown
-    assert "MORE MEMORY than the 1.00 kB" in drawn(replace(found, room=1000), 80).replace("\n", " ")
-
-
 def test_emulated_rounding_takes_the_time_it_takes() -> None:
     sizes = {"width": 48, "context": 32}
     plain = plan(recipe(sizes), EXTENT)[0]
@@ -158,26 +106,6 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     assert (paces[0].forward or 0.0) < times[0]
     assert 1.3 < times[1] / times[0] < 30
     assert calibration._timeless(plain) != calibration._timeless(rounded)
-
-
-def drawn(found: Estimate, width: int) -> str:
-    console = Console(width=width)
-    with console.capture() as captured:
-        console.print(found.table(width))
-    shown = captured.get()
-    assert max(map(len, shown.splitlines())) <= width
-    return shown
-
-
-def test_evaluations_take_time_too() -> None:
-    without = estimate(runs(), measure=False)
-    with_all = estimate(runs(), measure=False, validation_tokens=10_000)
-    few = runs(evaluate={"blocks": 10, "every": 10})
-    with_few = estimate(few, measure=False, validation_tokens=10_000)
-    side = with_few.sides[0]
-    reading = 3 * 160 / side.update_tokens / 3 * (side.update_seconds or 0.0)
-    assert side.seconds == pytest.approx((without.sides[0].seconds or 0.0) + reading)
-    assert (with_all.seconds or 0) > (with_few.seconds or 0) > (without.seconds or 0)
 
 
 def test_a_measured_pace_is_that_of_the_real_loop() -> None:
@@ -250,34 +178,6 @@ def test_measuring_leaves_random_state_and_threads_alone() -> None:
     paced(run, work(run.recipe).full, 1e11)
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.get_num_threads() == threads
-
-
-def test_a_device_that_is_not_here_leaves_times_open() -> None:
-    if here("cuda"):
-        pytest.skip("there is a GPU here")
-    found = estimate(runs(run={"device": "cuda"}), RunSection(device="cuda", slots=1))
-    assert found.peak is None and found.seconds is None and found.flops > 0
-    assert peak_of(recipe(run={"device": "cuda"})) is None
-    assert "times are unknown: there is no such device here" in drawn(found, 90)
-
-
-def test_the_table_and_the_json_say_the_same() -> None:
-    found = estimate(runs(), RunSection(slots=2), measure=False)
-    content = json.loads(json.dumps(found.to_json()))
-    assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
-    assert content["arms"][0]["token_flops"]["causal"] < content["arms"][0]["token_flops"]["full"]
-    for width in (80, 140):
-        shown = drawn(found, width)
-        assert "4 runs, 2 at once" in shown and "~ by formula: 40 % of the peak" in shown
-        assert ("disk" in shown.splitlines()[0]) == (width > 100)
-
-
-def test_slots_are_as_many_as_threads_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert slots_of(RunSection()) == 8
-    assert slots_of(RunSection(threads=3)) == 2
-    assert slots_of(RunSection(threads=16)) == 1
-    assert slots_of(RunSection(processes=2)) == 4
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run]:

@@ -10,7 +10,7 @@ import pytest
 from layerlab import UserError
 from layerlab.training import slots as module
 from layerlab.training.section import RunSection
-from layerlab.training.slots import Slot, cores, gpus, slots
+from layerlab.training.slots import Slot, at_once, cores, gpus, slots
 
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
 
@@ -116,6 +116,21 @@ def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slots(settings(device="cuda:1")) == [(Slot(threads=1),)]
     with pytest.raises(UserError, match=r"one GPU each, and there are 3 here; write processes = 3"):
         slots(settings(device="cuda", processes=4))
+
+
+@pytest.mark.usefixtures("four")
+def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at_once(settings(), 24) == 4 and at_once(settings(), 3) == 3
+    assert at_once(settings(threads=2), 24) == at_once(settings(processes=2), 24) == 2
+    assert at_once(settings(slots=9), 24) == at_once(settings(slots=9, runner="submitit"), 24) == 9
+    assert at_once(settings(slots=9, runner="slurm", slurm={"parallel": 5}), 24) == 5
+    assert at_once(settings(device="npu"), 24) == 1
+    monkeypatch.setattr(module, "gpus", list)
+    assert at_once(settings(device="cuda"), 24) == 1 and at_once(
+        settings(device="cuda", slots=2), 9
+    )
+    monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "4"])
+    assert at_once(settings(device="cuda"), 24) == 3
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
