@@ -122,13 +122,17 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
 
 
 def notes(manifests: Sequence[Manifest]) -> list[str]:
-    """Differences that are allowed and worth a word."""
-    sizes = sorted({one["micro_batch"] for one in manifests if one.get("micro_batch")})
-    if len(sizes) < 2:
-        return []
+    """Differences that are allowed and worth a word: micro-batches of equal batches."""
+    sizes: dict[Any, set[int]] = {}
+    for one in manifests:
+        if one.get("micro_batch"):
+            sizes.setdefault(one.get("batch_tokens"), set()).add(one["micro_batch"])
+    # Where the batch itself differs, another micro-batch follows from it.
     return [
-        f"micro-batches of {', '.join(map(str, sizes))} sequences were used; the tokens of an "
-        "update are the same"
+        f"micro-batches of {', '.join(map(str, sorted(several)))} sequences were used; the tokens "
+        "of an update are the same"
+        for several in sizes.values()
+        if len(several) > 1
     ]
 
 

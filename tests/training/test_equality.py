@@ -142,7 +142,17 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
     found[1]["micro_batch"] = 2
     found[1]["recipe"]["train"]["micro_batch"] = 2
     assert refuse(found, NOTHING) == []
-    assert notes(found)[0].startswith("micro-batches of 2, 4 sequences were used")
+    (said,) = notes(found)
+    assert said.startswith("micro-batches of 2, 4 sequences were used; the tokens of an update")
+
+
+def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
+    half = {"name": "half", "variant": "llama", "set": {"train.batch": 2}}
+    found = manifests("llama", half, differ=["train.batch"])
+    assert {one["micro_batch"] for one in found} == {2, 4}
+    assert notes(found) == []
+    found[0]["micro_batch"] = 1
+    assert [one.split(" sequences")[0] for one in notes(found)] == ["micro-batches of 1, 4"]
 
 
 def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> None:
