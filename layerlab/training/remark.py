@@ -67,7 +67,7 @@ def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
         if side.chosen and side.chosen.edge:
             yield (
                 f"the best learning rate of {side.name}, {side.chosen.rate:g}, is the "
-                f"{side.chosen.edge} of the sweep: widen it by "
+                f"{side.chosen.edge} of the sweep: add "
                 f"{wider(side.tried, side.chosen.edge):g}"
             )
 

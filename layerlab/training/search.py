@@ -14,6 +14,8 @@ Tried = Mapping[float, float]
 Edge = Literal["smallest", "largest"]
 # A rate this near to the end of the range, as a share of its logarithm, counts as at the end.
 NEAR = 0.05
+# How far beyond the end the next rate lies: rates are named by one digit, and searched by decades.
+STEPS = 2.0, 10.0
 _INSTALL = "pip install 'layerlab[tune]'"
 
 
@@ -134,20 +136,33 @@ def best(results: Tried) -> Best:
 
 
 def wider(rates: Tried, edge: Edge) -> float:
-    """A rate to add beyond an end: as far out again as its neighbour lies inside."""
+    """A rate of one digit to add beyond an end: about as far out as its neighbour lies inside.
+
+    Example:
+        >>> wider({1e-3: 3.3, 3e-3: 3.2, 1e-2: 3.1}, "largest")
+        0.03
+    """
+    least, most = STEPS
     ordered = sorted(rates)
     end, inner = (ordered[0], ordered[1]) if edge == "smallest" else (ordered[-1], ordered[-2])
-    return float(f"{end * end / inner:.2g}")
+    step = min(max(end / inner, inner / end, least), most)
+    return float(f"{end / step if edge == 'smallest' else end * step:.1g}")
 
 
 def _edge(rate: float, results: Tried) -> Edge | None:
-    low, high = min(results), max(results)
-    if low == high:
+    """The end that a rate lies at: no other lies beyond it on that side, diverged or not.
+
+    How near an end is goes by the range of rates that did not diverge: one far out says nothing.
+    """
+    trained = [one for one, loss in results.items() if math.isfinite(loss)]
+    if not trained:
         return None
-    share = math.log(rate / low) / math.log(high / low)
-    if share <= NEAR:
-        return "smallest"
-    return "largest" if share >= 1 - NEAR else None
+    near = NEAR * math.log(max(trained) / min(trained))
+    below = any(math.log(rate / one) > near for one in results)
+    above = any(math.log(one / rate) > near for one in results)
+    if below == above:
+        return None
+    return "largest" if below else "smallest"
 
 
 def _between(results: Tried) -> float | None:

@@ -76,11 +76,33 @@ def test_optuna_never_proposes_a_rate_twice_nor_outside() -> None:
 def test_the_best_at_an_end_says_which_and_where_to_go_on() -> None:
     results = {rate: valley(1e-1)(rate) for rate in (1e-3, 3e-3, 1e-2)}
     assert best(results).edge == "largest"
-    assert wider(results, "largest") == pytest.approx(0.033)
+    assert wider(results, "largest") == 0.03
     assert best({rate: valley(1e-5)(rate) for rate in results}).edge == "smallest"
-    assert wider(results, "smallest") == pytest.approx(3.3e-4)
+    assert wider(results, "smallest") == 3e-4
     assert best({1e-3: 3.0}).edge is None
     assert best({1e-3: math.inf, 3e-3: 3.0, 1e-2: math.inf}).rate == 3e-3
+
+
+def test_a_rate_between_others_is_at_no_end_though_one_of_them_diverged() -> None:
+    assert best({1e-3: 3.1, 3e-3: 3.0, 1e30: math.inf}).edge is None
+    assert best({1e-30: math.inf, 1e-3: 3.0, 3e-3: 3.1, 1e-2: 3.2}).edge is None
+    assert best({1e-3: 3.0, 3e-3: 3.1, 1e30: math.inf}).edge == "smallest"
+    assert best({1e29: math.inf, 1e30: math.inf}).edge is None
+    assert best({1e-4: 3.2, 2.9e-3: 3.0, 3e-3: 3.1}).edge == "largest"
+
+
+@given(st.floats(1e-6, 1), st.floats(1.001, 1e40))
+def test_the_rate_to_add_lies_beyond_the_end_and_within_a_decade_or_so(
+    low: float, ratio: float
+) -> None:
+    rates = {low: 3.0, low * ratio: 3.1}
+    assert low / 16 < wider(rates, "smallest") < low
+    assert low * ratio < wider(rates, "largest") < low * ratio * 16
+
+
+def test_the_rate_to_add_is_one_that_a_sweep_would_have() -> None:
+    assert wider({1e-3: 3.0, 1e30: math.inf}, "smallest") == 1e-4
+    assert wider({3e-3: 3.0, 1e-2: 3.1}, "smallest") == 9e-4
 
 
 def test_a_section_chooses_its_search() -> None:
