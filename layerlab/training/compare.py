@@ -70,7 +70,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         "paired": _paired(section, sides, rivals),
         "remarks": [
-            *remarks(section, sides, contrasts),
+            *remarks(section, sides, contrasts, _worse(rows)),
             *notes([one.manifest for one in records]),
             *_loose(section, rows),
             *left,
@@ -172,6 +172,10 @@ def _missing(section: CompareSection, side: Side) -> list[int]:
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     told = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
     return [one for one in told if one is not None]
+
+
+def _worse(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [row["arm"] for row in rows if row["verdict"] == "worse"]
 
 
 def _figures(section: CompareSection, side: Side, base: Side) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a reader of a comparison has to know beside its numbers, each in a sentence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from layerlab.training.equality import Contrast
 from layerlab.training.search import wider
@@ -12,15 +12,23 @@ LOOSE = 0.5
 
 
 def remarks(
-    section: CompareSection, sides: Mapping[str, Side], contrasts: Sequence[Contrast]
+    section: CompareSection,
+    sides: Mapping[str, Side],
+    contrasts: Sequence[Contrast],
+    worse: Collection[str] = (),
 ) -> list[str]:
-    """On rates, seeds, divergence and declared differences."""
+    """On rates, seeds, divergence and declared differences.
+
+    Args:
+        worse: arms with that verdict.
+    """
     return [
         *(f"declared to differ: {contrast}" for contrast in contrasts),
         *_published(section),
         *_rates(section, sides),
         *_unfinished(section, sides),
-        *_diverged(sides),
+        *_few(section),
+        *_diverged(sides, worse),
     ]
 
 
@@ -83,9 +91,25 @@ def _unfinished(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[
         )
 
 
-def _diverged(sides: Mapping[str, Side]) -> Iterator[str]:
+def _few(section: CompareSection) -> Iterator[str]:
+    # Of one seed every verdict says so itself.
+    if len(section.seeds) == 2:
+        yield (
+            "with two seeds the spread is that of two numbers: a small p may mean no more than "
+            "that they happen to agree, and does not say that the difference matters; plan three "
+            "or more"
+        )
+
+
+def _diverged(sides: Mapping[str, Side], worse: Collection[str]) -> Iterator[str]:
     for side in sides.values():
         for runs in side.sweep.values():
             for run in runs.values():
-                if run.diverged is not None:
+                if run.diverged is None:
+                    continue
+                if runs is not side.runs:
+                    yield f"{run.name} diverged, so its rate is not chosen: {run.diverged}"
+                elif side.name in worse:
                     yield f"{run.name} diverged and counts as worse: {run.diverged}"
+                else:
+                    yield f"{run.name} diverged: {run.diverged}"

@@ -93,8 +93,12 @@ def test_a_diverged_run_is_worse_and_named_and_not_dropped() -> None:
     assert row["said"].startswith("gpt2 is worse than llama: gpt2 diverged at seed 2 (NaN in layer")
     assert any("diverged and counts as worse: NaN in layer 3" in one for one in remarks(found))
     assert row["n"] == 2
-    turned = compared(recipe(baseline="gpt2"), given).row("llama")
-    assert turned["verdict"] == "better" and "gpt2 diverged at seed 2" in turned["said"]
+    turned = compared(recipe(baseline="gpt2"), given)
+    row = turned.row("llama")
+    assert row["verdict"] == "better" and "gpt2 diverged at seed 2" in row["said"]
+    # The baseline's own runs are what others are held against: they count as nothing themselves.
+    assert f"{given[index].name} diverged: NaN in layer 3" in remarks(turned)
+    assert not any("counts as worse" in one for one in remarks(turned))
     json.dumps(found.content, allow_nan=False)
 
 
@@ -127,7 +131,28 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
         else record(run, BASE[run.seed] - (run.rate == 3e-3))
         for run in runs(swept)
     ]
-    assert {one["rate"] for one in compared(swept, given).rows} == {1e-3}
+    found = compared(swept, given)
+    assert {one["rate"] for one in found.rows} == {1e-3}
+    told = [one for one in remarks(found) if "diverged" in one]
+    assert [one.split(" diverged")[1] for one in told] == [
+        ", so its rate is not chosen: loss of 99"
+    ] * 2
+
+
+def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
+    given = [record(run, 2.0, diverged="loss of 99") for run in runs(recipe())]
+    found = compared(recipe(), given)
+    assert found.row("gpt2")["verdict"] == "no verdict"
+    told = [one for one in remarks(found) if "diverged" in one]
+    assert told == [f"{one.name} diverged: loss of 99" for one in by_arm(given)]
+
+
+def test_two_seeds_are_told_what_they_cannot_say() -> None:
+    for seeds, expected in (([1, 2], True), ([1], False), ([1, 2, 3], False)):
+        planned = recipe(seeds=seeds)
+        found = compared(planned, records(planned, losses(BASE, BETTER)))
+        said = [one for one in remarks(found) if one.startswith("with two seeds the spread is")]
+        assert bool(said) == expected
 
 
 def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:
@@ -230,6 +255,10 @@ def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
     assert low <= corrected <= high
     assert all(low <= one <= high for one in raw)
     assert raw.sum() > high, "uncorrected, some arm of the three passes too often"
+
+
+def by_arm(given: list[Record]) -> list[Record]:
+    return sorted(given, key=lambda one: (one.arm != "llama", one.seed))
 
 
 def remarks(found: Any) -> list[str]:
