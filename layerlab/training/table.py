@@ -30,11 +30,11 @@ _COLUMNS: tuple[Column, ...] = (
     ("arm", 0, lambda row, _: str(row["arm"])),
     ("n", 60, lambda row, _: f"{row['n']}"),
     ("mean", 0, lambda row, metric: _short(row[metric], ".4f")),
-    ("sd", 90, lambda row, _: "-" if row["sd"] is None else number(row["sd"])),
+    ("sd", 90, lambda row, _: _unsigned(row["sd"])),
     ("difference", 0, lambda row, _: _signed(row["difference"])),
     ("interval", 80, lambda row, _: _interval(row)),
     ("p (Holm)", 70, lambda row, _: _short(row["holm"], ".2g")),
-    ("detectable", 110, lambda row, _: _short(row["detectable"], ".4f")),
+    ("detectable", 110, lambda row, _: _unsigned(row["detectable"])),
     ("rate", 120, lambda row, _: _short(row["rate"], "g")),
     ("match %", WIDE + 10, lambda row, _: _short(row["mismatch"], "+.2f")),
 )
@@ -100,6 +100,10 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
 
 def _signed(value: Value) -> str:
     return "-" if value is None else number(value, sign=True)
+
+
+def _unsigned(value: Value) -> str:
+    return "-" if value is None else number(value)
 
 
 def _interval(row: Row) -> str:

@@ -1,6 +1,7 @@
 """The table fits its terminal, and nothing of it is read as markup."""
 
 import io
+from collections.abc import Mapping
 
 import pytest
 from rich.console import Console
@@ -10,8 +11,11 @@ from layerlab.training.comparison import Comparison
 from tests.training.drawn import recipe, records
 
 
-def comparison(**given: object) -> Comparison:
-    losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
+BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
+
+
+def comparison(gpt2: Mapping[int, float] = BETTER, **given: object) -> Comparison:
+    losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": gpt2}
     found = compared(recipe(), records(recipe(), losses))
     return Comparison({**found.content, **given})
 
@@ -35,6 +39,14 @@ def test_it_fits_and_keeps_what_decides(width: int) -> None:
     assert "1,000" in cost and (cost == row) == ("Cost" not in said) == (width >= 160)
     assert "differences to llama" in " ".join(said.split())
     assert "compared at one learning rate" in " ".join(said.split())
+
+
+def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> None:
+    near = comparison({1: 2.99999, 2: 3.299988, 3: 3.099991})
+    row = near.row("gpt2")
+    assert 1e-6 < row["detectable"] < 5e-5
+    (line, *_) = (one for one in printed(near, 120).splitlines() if one.startswith("gpt2"))
+    assert f"{row['difference']:+.2g}" in line and f" {row['detectable']:.2g} " in line
 
 
 def test_a_verdict_breaks_between_its_words() -> None:
