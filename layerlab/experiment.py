@@ -16,6 +16,7 @@ from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
 from layerlab.report.comparison import save_comparison, save_run
 from layerlab.report.language import ENGLISH, language
+from layerlab.training.agreement import agree
 from layerlab.training.batch import Held
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
@@ -272,7 +273,8 @@ def prepared(
     """A recipe with its text read and its runs planned.
 
     Raises:
-        UserError: a setting is wrong, the text cannot be read, or there is no page in the language.
+        UserError: a setting is wrong, the text cannot be read, runs would differ in what is not
+            declared, or there is no page in the language.
     """
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe).changed(settings or {})
@@ -283,6 +285,8 @@ def prepared(
         corpus = prepare(read.data, progress=told)
     block = read.data.block or designed(read).shape.context
     runs = plan(read, extent(corpus, block))
+    if read.compare is not None:
+        agree(read.compare, runs)
     if read.compare is not None and read.compare.match == "time":
         runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
     return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name, lang=lang)

@@ -72,6 +72,17 @@ def test_there_is_nothing_to_judge_before_anything_has_run(ended: Trained, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
+    ended: Trained, tmp_path: Path
+) -> None:
+    half = {"name": "half", "variant": "llama", "set": {"train.batch": 1}}
+    unequal = {**SMALL, "compare": {"arms": ["llama", half]}}
+    for begun in (compare, prepared):
+        with pytest.raises(UserError, match=r"train\.batch is 2 in llama.* and 1 in half-s1-"):
+            begun(unequal, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_name_that_is_no_recipe_is_told_all_there_are(tmp_path: Path) -> None:
     said = r"no recipe 'eight'; .*expected a TOML file or one of .*eight-residuals-twin"
     with pytest.raises(UserError, match=said):

@@ -101,7 +101,7 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
     Raises:
         UserError: they differ in more; it names where, why that matters, and what to type.
     """
-    flat = [_flat(one) for one in manifests]
+    flat = [settings(one) for one in manifests]
     found = [
         *_contrasts(manifests, flat),
         *_orders(manifests, flat),
@@ -112,12 +112,12 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
     roots = [
         one
         for one in differ
-        if not _declared(one.path, varied.differ)
+        if not matches(one.path, varied.differ)
         and not _implied(one.path, varied.differ, equal_tokens)
     ]
     if roots:
         raise UserError(_refusal(_first(roots, equal_tokens)))
-    declared = [one for one in differ if _declared(one.path, varied.differ)]
+    declared = [one for one in differ if matches(one.path, varied.differ)]
     return list({one.path: one for one in declared}.values())
 
 
@@ -134,6 +134,22 @@ def notes(manifests: Sequence[Manifest]) -> list[str]:
         for several in sizes.values()
         if len(several) > 1
     ]
+
+
+def settings(manifest: Manifest) -> dict[str, Any]:
+    """Settings by the paths that a recipe gives them, and the rest by its own."""
+    found = dict(flattened(manifest))
+    return {path.removeprefix("recipe."): value for path, value in found.items()}
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a path is one of those that are named, or lies in a section that is.
+
+    Example:
+        >>> matches("train.batch", ["train.*"]), matches("train.batch", ["data", "machine.*"])
+        (True, False)
+    """
+    return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
 
 
 def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
@@ -165,9 +181,9 @@ def _between(
 def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
     """The order of the text depends on the seed, and must not depend on anything else."""
     leads: dict[Any, tuple[str, Any]] = {}
-    for manifest, settings in zip(manifests, flat, strict=True):
-        run, order = str(manifest.get("run")), settings.get("data.order")
-        name, expected = leads.setdefault(settings.get("train.seed"), (run, order))
+    for manifest, own in zip(manifests, flat, strict=True):
+        run, order = str(manifest.get("run")), own.get("data.order")
+        name, expected = leads.setdefault(own.get("train.seed"), (run, order))
         if order != expected:
             yield Contrast(
                 path="data.order", runs=(name, run), values=(expected, order), within=False
@@ -177,9 +193,9 @@ def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Con
 def _mixed(manifest: Manifest) -> Iterator[Contrast]:
     """What a run was continued with that it was not begun with."""
     first, *later = manifest.get("sittings") or [{}]
-    run, begun = str(manifest.get("run")), _flat(first)
+    run, begun = str(manifest.get("run")), settings(first)
     for sitting in later:
-        own = _flat(sitting)
+        own = settings(sitting)
         for path in sorted((begun.keys() | own.keys()) - {"update"}):
             values = begun.get(path), own.get(path)
             if values[0] != values[1]:
@@ -187,34 +203,24 @@ def _mixed(manifest: Manifest) -> Iterator[Contrast]:
                 yield Contrast(path=path, runs=runs, values=values, within=True)
 
 
-def _flat(manifest: Manifest) -> dict[str, Any]:
-    """Settings by the paths that a recipe gives them, and the rest by its own."""
-    found = dict(flattened(manifest))
-    return {path.removeprefix("recipe."): value for path, value in found.items()}
-
-
 def _allowed(contrast: Contrast, varied: Varied) -> bool:
     always = [*_BESIDE, *_SEED]
     always += _RATE if varied.rates else ()
     always += _TIME if varied.time and not contrast.within else ()
     always += () if contrast.within else _ARM
-    return _declared(contrast.path, always)
-
-
-def _declared(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
+    return matches(contrast.path, always)
 
 
 def _implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
     """Whether a difference follows from one that has been declared."""
-    if equal_tokens and path in _LENGTH and _declared("train.batch", declared):
+    if equal_tokens and path in _LENGTH and matches("train.batch", declared):
         return True
     return any(path in follows and _covered(cause, declared) for cause, follows in _FOLLOWS.items())
 
 
 def _covered(cause: str, declared: Sequence[str]) -> bool:
     """Whether a setting is declared; of a table such as `data.sources` a part suffices."""
-    return _declared(cause, declared) or any(one.startswith(f"{cause}.") for one in declared)
+    return matches(cause, declared) or any(one.startswith(f"{cause}.") for one in declared)
 
 
 def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
@@ -246,7 +252,7 @@ def _rank(path: str) -> int:
 def _refusal(roots: Sequence[Contrast]) -> str:
     named = "; ".join(map(str, roots[:_FEW]))
     more = f"; and {len(roots) - _FEW} more" if len(roots) > _FEW else ""
-    why = next((reason for key, reason in _WHY.items() if _declared(roots[0].path, [key])), None)
+    why = next((reason for key, reason in _WHY.items() if matches(roots[0].path, [key])), None)
     reason = why or "what else differs may be what makes the difference"
     if any(one.within and one.path.startswith("model.") for one in roots):
         return f"runs differ: {named}{more}: {reason}; run that arm anew in a folder of its own"

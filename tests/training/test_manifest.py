@@ -8,7 +8,8 @@ import pytest
 
 from layerlab import UserError
 from layerlab.training import loop, manifest
-from layerlab.training.equality import Varied, refuse
+from layerlab.training.agreement import PATHS
+from layerlab.training.equality import Varied, refuse, settings
 from layerlab.training.material import corpus_of
 from layerlab.training.watch import Silent
 from tests.training import killed
@@ -54,6 +55,13 @@ def test_a_run_of_two_versions_is_told_and_refused(
     # Two runs that are mixed alike are no better than one.
     with pytest.raises(UserError, match=r"versions\.torch"):
         refuse([found, {**found, "run": "another"}], Varied())
+
+
+def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: Any) -> None:
+    found = sitting(run, tmp_path / "run", 6)
+    beside = {path for path in found if path != "recipe"}
+    beside = set(settings({name: found[name] for name in beside}))
+    assert beside | {"sittings"} == set(PATHS)
 
 
 def test_back_on_the_first_version_the_one_between_is_not_forgotten(

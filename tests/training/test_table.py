@@ -10,7 +10,6 @@ from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
 from tests.training.drawn import recipe, records
 
-
 BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
 
 
