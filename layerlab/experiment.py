@@ -14,7 +14,7 @@ from rich.text import Text
 from layerlab import UserError, registry
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
-from layerlab.report.comparison import save_comparison, save_run
+from layerlab.report.comparison import DATA, save_comparison, save_run
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
 from layerlab.training.batch import Held
@@ -27,6 +27,7 @@ from layerlab.training.forecast import Estimate, estimate
 from layerlab.training.journal import read
 from layerlab.training.launch import LOG
 from layerlab.training.lockstep import in_lockstep
+from layerlab.training.look import looked
 from layerlab.training.outcome import MODEL
 from layerlab.training.plan import Run, arms, designed, plan, preview
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
@@ -216,7 +217,7 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
             if told
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
-    found = compared(task.recipe, folders).content
+    found = looked(compared(task.recipe, folders).content, task.out / DATA)
     comparison = Comparison({**found, "failed": told, "remarks": [*found["remarks"], *told]})
     save_comparison(comparison.content, task.out, task.lang)
     return comparison

@@ -83,6 +83,21 @@ def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
+    ended: Trained, tmp_path: Path
+) -> None:
+    section = {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1]}
+    once = {**SMALL, "compare": section}
+    more = {**SMALL, "compare": {**section, "seeds": [1, 2]}}
+    first = compare(once, out=tmp_path, progress=False)
+    assert not any("after a look" in one for one in first.content["remarks"])
+    said = "seeds added after a look: 2; a table of seeds 1 had been shown before"
+    second = compare(more, out=tmp_path, progress=False)
+    again = judged(prepared(more, tmp_path, progress=False))
+    for found in (second, again):
+        assert sum(one.startswith(said) for one in found.content["remarks"]) == 1
+
+
 def test_a_name_that_is_no_recipe_is_told_all_there_are(tmp_path: Path) -> None:
     said = r"no recipe 'eight'; .*expected a TOML file or one of .*eight-residuals-twin"
     with pytest.raises(UserError, match=said):
