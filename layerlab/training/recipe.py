@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.training import setting
+from layerlab.training.nearby import nearby
 from layerlab.training.section import (
     Arm,
     CompareSection,
@@ -133,7 +134,7 @@ def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     """All settings: those of the recipe that it extends, and its own in their stead."""
-    own = dict(content)
+    own = dict(nearby(content, Path(place).parent))
     if "extends" not in own:
         return own
     given = own.pop("extends")

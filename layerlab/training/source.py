@@ -195,7 +195,8 @@ def _files(given: str) -> list[Path]:
         near = difflib.get_close_matches(given, (DOCUMENTATION, *KEPT), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
-            f"there is no text {shown(given)}; {hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "
+            f"there is no text {shown(given)}: nothing lies at {path.absolute()}; "
+            f"{hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "
             "a file, a folder or hf:NAME"
         )
     if not _kind(path):

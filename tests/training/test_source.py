@@ -111,6 +111,8 @@ def test_without_a_network_the_hub_is_named_in_one_line() -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path) -> None:
+    refused(Source(text="a/b.txt"), f"nothing lies at {Path.cwd() / 'a' / 'b.txt'}; expected")
+    refused(Source(text="~/no.txt"), f"'~/no.txt': nothing lies at {Path.home() / 'no.txt'}; ")
     refused(Source(text="python-doc"), "there is no text 'python-doc'", "did you mean 'python-docs")
     refused(Source(text=str(tmp_path / "a.txt")), "a file, a folder or hf:NAME")
     refused(Source(text=str(tmp_path)), "holds no text; expected files in .txt")
