@@ -91,8 +91,8 @@ def prepared(found: Recipe) -> tuple[Run, Corpus]:
 
 def ours(found: Recipe, folder: Path) -> Round:
     """Layerlab's loop."""
-    run, corpus = prepared(found)
-    training = Training(run, corpus, folder / run.name, Silent())
+    run, _ = prepared(found)
+    training = Training(run, folder / run.name, Silent())
     device = found.run.device
 
     def one(updates: int) -> float:

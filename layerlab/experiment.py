@@ -23,15 +23,18 @@ from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import Corpus, extent, prepare
 from layerlab.training.cost import equal_time
 from layerlab.training.display import Display
+from layerlab.training.footing import same_held
 from layerlab.training.forecast import Estimate, estimate
 from layerlab.training.journal import read
 from layerlab.training.launch import LOG
-from layerlab.training.lockstep import in_lockstep
+from layerlab.training.lockstep import allow, in_lockstep
 from layerlab.training.look import looked
 from layerlab.training.outcome import MODEL
-from layerlab.training.plan import Run, arms, designed, plan, preview
+from layerlab.training.permission import permit
+from layerlab.training.plan import Extent, Run, arms, designed, plan, sides
 from layerlab.training.recipe import Recipe, load_recipe, recipe_of
 from layerlab.training.runner import Outcome, alone, carry_out, is_here
+from layerlab.training.section import DataSection
 from layerlab.training.sweep import carried_out, swept
 from layerlab.training.watch import Silent, Watch
 
@@ -47,11 +50,13 @@ class Trained:
         folder: with recipe, manifest, events and the model.
         result: loss, speed, memory: the content of result.json.
         page: of the report.
+        notes: what has to be known of the text.
     """
 
     folder: Path
     result: Mapping[str, Any]
     page: Path
+    notes: Sequence[str] = ()
 
     def model(self) -> Any:
         """The trained model, as transformers loads it.
@@ -73,11 +78,12 @@ class Trained:
         found = self.result
         kept = self.folder / MODEL
         model = f"The model: {kept}\n" if kept.is_dir() else ""
+        notes = "".join(f"{note}\n" for note in self.notes)
         return (
             f"{found['run']}: {found['nats']:.4f} nats per token, "
             f"{found['bits_per_byte']:.4f} bits per byte, "
             f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
-            f"{model}The page: {self.page}"
+            f"{notes}{model}The page: {self.page}"
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:
@@ -87,13 +93,18 @@ class Trained:
 
 @dataclass(frozen=True)
 class Task:
-    """A recipe made ready: its text as tokens, its runs, their folders, the page's language."""
+    """A recipe made ready: the text of each arm as tokens, its runs, the page's language."""
 
     recipe: Recipe
-    corpus: Corpus
+    corpora: Mapping[str, Corpus]
     runs: tuple[Run, ...]
     out: Path
     lang: str = ENGLISH
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of a result has to know of the texts, each once."""
+        return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
 
     def folder(self, run: Run) -> Path:
         """Of a run."""
@@ -144,7 +155,8 @@ def trained(task: Task, *, progress: bool = True) -> Trained:
         result = alone(run, task.folder(run), watch)
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
-    return Trained(task.folder(run), result, save_run(task.folder(run), task.lang))
+    page = save_run(task.folder(run), task.lang)
+    return Trained(task.folder(run), result, page, task.notes)
 
 
 def compare(
@@ -189,7 +201,7 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
             outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
 
         if comparison.lockstep:
-            in_lockstep(task.runs, task.corpus, out, watch)
+            in_lockstep(task.runs, out, watch)
         elif comparison.search == "optuna":
             swept(comparison, task.runs, out, carry)
         else:
@@ -218,7 +230,8 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
     found = looked(compared(task.recipe, folders).content, task.out / DATA)
-    comparison = Comparison({**found, "failed": told, "remarks": [*found["remarks"], *told]})
+    remarks = [*found["remarks"], *task.notes, *told]
+    comparison = Comparison({**found, "failed": told, "remarks": remarks})
     save_comparison(comparison.content, task.out, task.lang)
     return comparison
 
@@ -249,8 +262,8 @@ def estimated(task: Task, *, several: bool) -> Estimate:
         UserError: the recipe compares nothing, or should not.
     """
     _check(task, several=several)
-    section, runs = task.recipe.compare, list(task.runs)
-    held = Held(task.corpus, runs[0].recipe.data.block or 1, task.recipe.evaluate.blocks)
+    section, evaluated, runs = task.recipe.compare, task.recipe.evaluate, list(task.runs)
+    held = Held(task.corpora[runs[0].arm], runs[0].recipe.data.block or 1, evaluated.blocks)
     if section is not None and section.search == "optuna":
         runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
     return estimate(
@@ -281,16 +294,35 @@ def prepared(
     read = _recipe(recipe).changed(settings or {})
     for path in read.model.load:
         registry.load(path)
-    preview(read)
+    found = sides(read)
+    for side in found.values():
+        permit(side)
+    if read.compare is not None and read.compare.lockstep:
+        allow(found)
     with _reading(progress) as told:
-        corpus = prepare(read.data, progress=told)
-    block = read.data.block or designed(read).shape.context
-    runs = plan(read, extent(corpus, block))
+        made = _prepared([read, *found.values()], told)
+    own = {arm: side for arm, side in found.items() if side.data.text() != read.data.text()}
+    runs = plan(read, _extent(read, made), {arm: _extent(side, made) for arm, side in own.items()})
+    corpora = {arm: made[side.data.text()] for arm, side in found.items()}
+    same_held(runs, corpora)
     if read.compare is not None:
         agree(read.compare, runs)
     if read.compare is not None and read.compare.match == "time":
         runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
-    return Task(recipe=read, corpus=corpus, runs=tuple(runs), out=out / read.name, lang=lang)
+    return Task(recipe=read, corpora=corpora, runs=tuple(runs), out=out / read.name, lang=lang)
+
+
+def _prepared(
+    recipes: Sequence[Recipe], told: Callable[[str, float], None] | None
+) -> dict[DataSection, Corpus]:
+    """The corpus of each text that recipes ask for, made once."""
+    texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
+    return {text: prepare(text, progress=told) for text in texts}
+
+
+def _extent(recipe: Recipe, corpora: Mapping[DataSection, Corpus]) -> Extent:
+    block = recipe.data.block or designed(recipe).shape.context
+    return extent(corpora[recipe.data.text()], block)
 
 
 def _recipe(given: Given) -> Recipe:
@@ -316,4 +348,6 @@ def _display(task: Task, wanted: bool) -> Iterator[Watch]:
         yield Silent()
         return
     with Display(task.runs) as display:
+        for note in task.notes:
+            display.note(note)
         yield display

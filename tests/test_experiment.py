@@ -1,12 +1,17 @@
 """Training as a function: what is said where there is nothing to train, or nothing to keep."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from layerlab import UserError, compare, train
 from layerlab.experiment import Trained, judged, prepared
+from layerlab.training.corpus import prepare
+from layerlab.training.recipe import recipe_of
+from layerlab.training.record import Record, read_record
 
 SMALL = {
     "name": "small",
@@ -16,6 +21,7 @@ SMALL = {
     "evaluate": {"blocks": 2},
 }
 LOST = {**SMALL, "name": "lost", "train": {"updates": 6, "batch": 2, "rate": 1e30, "clip": 0.0}}
+ONCE = {"compare.lockstep": True, "compare.seeds": [1]}
 TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
 
 
@@ -114,3 +120,78 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
         train(LOST, out=tmp_path, progress=False)
     (run,) = (tmp_path / "lost" / "runs").iterdir()
     assert str(told.value).endswith(str(run))
+
+
+def records(folder: Path) -> dict[str, Record]:
+    found = [read_record(one) for one in folder.iterdir()]
+    return {one.arm: one for one in found if one is not None}
+
+
+def test_arms_learn_from_text_or_words_of_their_own_and_are_judged_on_one_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    for name, line in (
+        ("base", "The cat sat on the mat. {}\n"),
+        ("own", "Apples fell; {} fell.\n"),
+    ):
+        text = "\n".join(line.format(number * number) for number in range(600))
+        (tmp_path / f"{name}.txt").write_text(text)
+    base, own = ([{"text": str(tmp_path / f"{name}.txt")}] for name in ("base", "own"))
+    arms = [
+        "llama",
+        {"name": "text", "variant": "llama", "set": {"data.sources": own}},
+        {"name": "words", "variant": "llama", "set": {"data.vocab": 9000}},
+    ]
+    recipe = {
+        **SMALL,
+        "data": {"sources": base, "vocab": 300},
+        "evaluate": {},
+        "compare": {"arms": arms, "seeds": [1], "differ": ["data.sources", "data.vocab"]},
+    }
+    found = compare(recipe, out=tmp_path, progress=False)
+    assert not found.failed and found.content["metric"] == "bits_per_byte"
+    runs = records(tmp_path / "small" / "runs")
+    for run in runs.values():
+        data = recipe_of(run.manifest["recipe"]).data
+        assert run.manifest["data"]["digest"] == prepare(data).digest, run.name
+        assert run.value("bits_per_byte") is not None
+    assert len({run.manifest["data"]["digest"] for run in runs.values()}) == 3
+    held = {run.manifest["data"]["validation_bytes"] for run in runs.values()}
+    assert held == {prepare(recipe_of(recipe).data).validation_bytes}
+    vocab = {name: run.manifest["recipe"]["model"]["vocab"] for name, run in runs.items()}
+    assert vocab["llama"] == vocab["text"] == 300 < vocab["words"] < 9000
+    assert runs["words"].count("embedding") == vocab["words"] * SMALL["model"]["width"]
+    told = [one for one in found.content["remarks"] if "not the 9000 of data.vocab" in one]
+    assert len(told) == 1
+
+
+def test_lockstep_is_refused_at_the_plan(ended: Trained) -> None:
+    with pytest.raises(UserError, match=r'lockstep .*run\.runner is "slurm"'):
+        settings = {"compare.lockstep": True, "run.runner": "slurm"}
+        prepared(TWO, ended.folder, settings, progress=False)
+
+
+def test_what_is_read_in_place_of_a_text_is_said(
+    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    settings = {"data.sources": [{"text": "brown"}], "data.vocab": 299}
+    run = train(SMALL, out=tmp_path, progress=False, settings=settings)
+    assert run.told().count("brown is not here") == 1
+    (note,) = run.notes
+    found = compare(TWO, out=tmp_path, progress=False, settings={**settings, **ONCE})
+    assert [one for one in found.content["remarks"] if "brown" in one] == [note]
+
+
+def test_a_plan_says_what_is_read_in_place_of_a_text(
+    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.cli import app
+
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    words = ["train", "smoke", "--plan", "-q", "--set", 'data.sources=[{text="brown"}]']
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300"])
+    assert told.exit_code == 0 and told.output.count("brown is not here") == 1
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300", "--json"])
+    assert "brown is not here" in json.loads(told.stdout)["notes"][0]

@@ -111,7 +111,7 @@ def taught(trial: Trial, **sizes: int) -> Found:
         asked = recipe(trial, **sizes)
         task = prepared(asked, Path(folder), progress=False)
         (run,) = task.runs
-        training = Training(run, task.corpus, task.folder(run), Silent())
+        training = Training(run, task.folder(run), Silent())
         training.start()
         curve: list[tuple[int, float]] = []
         reached = False

@@ -114,7 +114,7 @@ def taught(arm: str, seed: int, **sizes: int) -> Twin:
     with _ALONE, TemporaryDirectory() as folder:
         task = prepared(recipe(arm, seed, **sizes), Path(folder), progress=False)
         (run,) = [one for one in task.runs if one.arm == arm]
-        training = Training(run, task.corpus, task.folder(run), Silent())
+        training = Training(run, task.folder(run), Silent())
         training.start()
         while not training.done:
             training.advance()

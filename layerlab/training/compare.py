@@ -18,8 +18,9 @@ from layerlab.training.side import Side, side_of
 from layerlab.training.statistics import Difference, Level, against, holm
 from layerlab.training.verdict import Case, judge, number
 
-# Where these differ, tokens are not the same tokens, and only bytes can be compared.
-_WORDS = ("data.tokenizer", "data.vocab")
+# Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
+# that is trained differs with its text.
+_WORDS = ("data.tokenizer", "data.vocab", "data.sources")
 _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 

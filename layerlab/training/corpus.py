@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -107,6 +107,8 @@ def prepare(
 ) -> Corpus:
     """The corpus of a recipe: from the cache where it has been made before.
 
+    Where other texts are held out than those to train on, they are encoded with the same tokenizer.
+
     Args:
         cache: a folder; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
         progress: is told what is done, and the share of it.
@@ -121,6 +123,22 @@ def prepare(
         >>> corpus.name, corpus.vocab
         ('python-docs', 300)
     """
+    own = _prepared(data, cache, progress)
+    if data.held is None:
+        return own
+    words = str(own.folder / "tokenizer")
+    held = data.model_copy(update={"sources": data.held, "held": None, "tokenizer": words})
+    other = _prepared(held, cache, progress)
+    return replace(
+        own,
+        digest=_digest([own.digest, other.digest]),
+        validation=other.validation,
+        notes=tuple(dict.fromkeys([*own.notes, *other.notes])),
+    )
+
+
+def _prepared(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
+    """The corpus of one list of texts."""
     texts = [opened(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else loaded_words(data.tokenizer)
     folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)

@@ -29,7 +29,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data.block": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
     "data.tokenizer": (*_CUT, "data.evaluation"),
     "data.vocab": (*_CUT, "data.evaluation"),
-    "data.sources": (*_CUT, "data.evaluation", "data.validation_bytes"),
+    "data.sources": (*_CUT, "data.evaluation", "data.held"),
     "data.validation": (*_CUT, "data.evaluation", "data.validation_bytes"),
     "data.documents": ("data.digest",),
     "evaluate.blocks": ("data.evaluation",),

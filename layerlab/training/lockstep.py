@@ -3,41 +3,70 @@
 Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 
 from layerlab import UserError
 from layerlab.lock import locked
-from layerlab.training.corpus import Corpus
 from layerlab.training.fault import memory_told
 from layerlab.training.halt import Halt
 from layerlab.training.hold import held
 from layerlab.training.loop import Diverged, Training
 from layerlab.training.plan import Run
+from layerlab.training.recipe import Recipe
 from layerlab.training.runner import finished
 from layerlab.training.watch import Watch
 from layerlab.training.worker import write_run
 
 
-def in_lockstep(runs: Sequence[Run], corpus: Corpus, out: Path, watch: Watch) -> None:
-    """Carry out the runs that are not finished, one seed after the other.
+def allow(sides: Mapping[str, Recipe]) -> None:
+    """Refuse arms that one process cannot take batch by batch in turn, before anything is read.
 
     Args:
-        out: in which each run has a folder of its name.
+        sides: what each arm trains, by its name.
 
     Raises:
-        UserError: runs differ in their precision, of which a process has one, or another process
-            holds one of them.
-        Halted: a signal asked to stop; every run left a checkpoint.
+        UserError: another runner than this process is asked for, or several processes; or arms
+            differ in their precision, of which a process has one, or in their text.
     """
-    precisions = sorted({run.recipe.train.precision for run in runs})
+    for setting, expected in (("runner", "local"), ("processes", 1)):
+        for side in sides.values():
+            given = getattr(side.run, setting)
+            if given != expected:
+                raise UserError(
+                    "compare.lockstep runs all arms in one process, here, and "
+                    f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
+                    f"{setting} = {json.dumps(expected)}"
+                )
+    precisions = sorted({side.train.precision for side in sides.values()})
     if len(precisions) > 1:
         raise UserError(
             f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
             "expected one train.precision: write lockstep = false"
         )
+    first = next(iter(sides))
+    for name, side in sides.items():
+        if side.data.text() != sides[first].data.text():
+            raise UserError(
+                f"compare.lockstep shows all arms the same batch in turn, and {name!r} has another "
+                f"text or tokenizer than {first!r}; write lockstep = false"
+            )
+
+
+def in_lockstep(runs: Sequence[Run], out: Path, watch: Watch) -> None:
+    """Carry out the runs that are not finished, one seed after the other.
+
+    Args:
+        runs: of sides that `allow` lets pass.
+        out: in which each run has a folder of its name.
+
+    Raises:
+        UserError: another process holds one of them.
+        Halted: a signal asked to stop; every run left a checkpoint.
+    """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
             waiting = [run for run in group if finished(run, out / run.name) is None]
@@ -46,7 +75,7 @@ def in_lockstep(runs: Sequence[Run], corpus: Corpus, out: Path, watch: Watch) ->
                 stack.enter_context(locked(out / run.name))
                 write_run(run, out / run.name)
             stack.enter_context(memory_told())
-            _together([Training(run, corpus, out / run.name, watch) for run in waiting])
+            _together([Training(run, out / run.name, watch) for run in waiting])
 
 
 def _together(trainings: list[Training]) -> None:

@@ -16,7 +16,6 @@ from layerlab.training.batch import Batch, Held, Order
 from layerlab.training.chance import random_state, restore_random
 from layerlab.training.checkpoint import Keeper, State, check_weights, load
 from layerlab.training.control import Control
-from layerlab.training.corpus import Corpus
 from layerlab.training.cost import work
 from layerlab.training.distribution import agreed, gathered, quiet, restored, sharded, whole
 from layerlab.training.divergence import Origin, explained, origin
@@ -48,7 +47,7 @@ def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, A
         UserError: the loss is not finite, or memory or the disk does not suffice.
         Halted: a signal asked to stop; a checkpoint was left.
     """
-    training = Training(run, corpus_of(run), folder, watch or Silent())
+    training = Training(run, folder, watch or Silent())
     training.start()
     with Halt() as halt:
         while not training.done:
@@ -66,13 +65,16 @@ class Diverged(UserError):
 class Training:
     """A run on its way: the model, its optimizer, its place in the order of the text."""
 
-    def __init__(self, run: Run, corpus: Corpus, folder: Path, watch: Watch) -> None:
+    def __init__(self, run: Run, folder: Path, watch: Watch) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
 
         Raises:
-            UserError: what the recipe asks for cannot be had here, or the folder holds another run.
+            UserError: what the recipe asks for cannot be had here, the text is not what the run was
+                planned on, or the folder holds another run.
         """
-        self.run, self.corpus, self.folder, self.watch = run, corpus, folder, watch
+        self.run, self.folder, self.watch = run, folder, watch
+        # By the run itself and nobody else: what a manifest says of a text is what was read.
+        self.corpus = corpus = corpus_of(run)
         self.recipe = run.recipe
         self.train = run.recipe.train
         self.block = run.recipe.data.block or 0
@@ -100,7 +102,10 @@ class Training:
         remarks, events = self._resumed()
         allocate(self.optimizer)
         self.journal = Journal(folder, events, silent=not self.place.first)
-        for text in [*corpus.notes, *remarks] if self.update == 0 or remarks else remarks:
+        # On its text: it holds for all runs alike, and whoever planned them tells it once.
+        for text in corpus.notes if self.update == 0 else ():
+            self.journal.write("note", 0, text=text)
+        for text in remarks:
             self.note(text)
 
     @property

@@ -12,7 +12,7 @@ from layerlab.model.design import Design, design
 from layerlab.model.match import Match, match
 from layerlab.training.permission import permit
 from layerlab.training.recipe import Recipe
-from layerlab.training.section import Arm, CompareSection
+from layerlab.training.section import Arm, CompareSection, DataSection, Source
 
 SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
 
@@ -158,70 +158,77 @@ def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 
 
-def preview(recipe: Recipe) -> None:
-    """Refuse what settings alone show to be impossible, before any text is read for it.
+def sides(recipe: Recipe) -> dict[str, Recipe]:
+    """What each arm trains, by its name, with sizes and lengths as they were given.
+
+    A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
+    is judged on the recipe's all the same.
 
     Raises:
-        UserError: as `permit` does, of the run or of any arm.
+        UserError: two arms have one name, a baseline is none of them, an arm takes no such setting,
+            or would be judged on other text than the others.
     """
     if recipe.compare is None:
-        permit(recipe)
-        return
+        return {recipe.model.variant: recipe}
     single = recipe.changed({"compare": None})
-    for arm in arms(recipe.compare, single):
-        permit(_side(arm, single))
+    return {
+        str(arm.name): _judged_alike(str(arm.name), _side(arm, single), single)
+        for arm in arms(recipe.compare, single)
+    }
 
 
-def plan(recipe: Recipe, extent: Extent) -> list[Run]:
+def plan(recipe: Recipe, extent: Extent, own: Mapping[str, Extent] | None = None) -> list[Run]:
     """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
 
     So the first runs to finish already make a comparison, with few seeds.
 
+    Args:
+        extent: of the recipe's corpus.
+        own: of the corpora of arms that have one of their own.
+
     Raises:
         UserError: an arm cannot be built, matched, or resolved, or a run cannot be carried out.
     """
-    runs = _runs(recipe, extent)
+    runs = _runs(recipe, {arm: extent for arm in sides(recipe)} | dict(own or {}))
     for run in runs:
         permit(run.recipe)
     return runs
 
 
-def _runs(recipe: Recipe, extent: Extent) -> list[Run]:
+def _runs(recipe: Recipe, extents: Mapping[str, Extent]) -> list[Run]:
     if recipe.compare is None:
-        return [
-            Run(arm=recipe.model.variant, recipe=resolved(recipe, extent), digest=extent.digest)
-        ]
+        ((arm, extent),) = extents.items()
+        return [Run(arm=arm, recipe=resolved(recipe, extent), digest=extent.digest)]
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
     if len(set(comparison.rates)) < len(comparison.rates):
         raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
-    single = recipe.changed({"compare": None})
-    sides = dict(_sides(comparison, single, extent))
+    matched = dict(_matched(recipe, comparison, extents))
     return [
         Run(
             arm=name,
             recipe=side.changed({"train.seed": seed, "train.rate": rate}),
-            digest=extent.digest,
+            digest=extents[name].digest,
             match=found,
         )
         for seed in comparison.seeds
-        for name, (side, found) in sides.items()
+        for name, (side, found) in matched.items()
         for rate in comparison.rates or (side.train.rate,)
     ]
 
 
-def _sides(
-    comparison: CompareSection, single: Recipe, extent: Extent
+def _matched(
+    recipe: Recipe, comparison: CompareSection, extents: Mapping[str, Extent]
 ) -> Iterator[tuple[str, tuple[Recipe, Match | None]]]:
     """Each arm's recipe, matched to the baseline's size."""
-    found = {str(arm.name): arm for arm in arms(comparison, single)}
-    for name, arm in found.items():
-        side = resolved(_side(arm, single), extent)
-        if comparison.match not in {"parameters", "flops"} or arm.against == name:
+    found = {name: resolved(side, extents[name]) for name, side in sides(recipe).items()}
+    rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
+    for name, side in found.items():
+        if comparison.match not in {"parameters", "flops"} or rivals[name] == name:
             yield name, (side, None)
             continue
-        rival = resolved(_side(found[str(arm.against)], single), extent)
+        rival = found[rivals[name]]
         own = designed(side)
         near = match(own.spec, own.shape, account_of(rival), by=comparison.by, on=comparison.match)
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
@@ -231,6 +238,25 @@ def _sides(
 def _side(arm: Arm, single: Recipe) -> Recipe:
     options = {**single.model.options, **arm.options} if arm.options else single.model.options
     return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
+
+
+def _judged_alike(name: str, side: Recipe, single: Recipe) -> Recipe:
+    """An arm's recipe with the held-out text that all arms have."""
+    own, common = side.data, single.data
+    for setting in ("validation", "held"):
+        if getattr(own, setting) != getattr(common, setting):
+            raise UserError(
+                f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "
+                f"other arms; take it out of the arm, and write {setting} in [data], for all"
+            )
+    if own.held is not None or _texts(own) == _texts(common):
+        return side
+    return side.changed({"data.held": [one.model_dump(mode="json") for one in common.sources]})
+
+
+def _texts(data: DataSection) -> list[Source]:
+    """The sources, whatever their shares of a batch are."""
+    return [one.model_copy(update={"weight": 1.0}) for one in data.sources]
 
 
 def account_of(recipe: Recipe) -> Account:

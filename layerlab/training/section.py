@@ -61,12 +61,19 @@ class Source(Section):
     subset: str | None = None
     limit: Count | None = None
 
+    def reads_on(self, other: "Source") -> bool:
+        """Whether it is the same text as another, and reaches beyond the other's end."""
+        same = self.model_copy(update={"limit": other.limit, "weight": other.weight}) == other
+        return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
+
 
 class DataSection(Section):
     """The text, how it becomes tokens, and how tokens become blocks.
 
     Attributes:
         sources: one or several, mixed by their weights.
+        held: texts whose ends are held out and evaluated; those of `sources` where it is left out.
+            A comparison fills it in for an arm that trains on other text.
         tokenizer: `train` trains a byte-level BPE on the training text; else a name of the Hub, a
             folder or a file.
         vocab: of a tokenizer that is trained.
@@ -76,11 +83,29 @@ class DataSection(Section):
     """
 
     sources: Annotated[tuple[Source, ...], Field(min_length=1)] = (Source(),)
+    held: Annotated[tuple[Source, ...], Field(min_length=1)] | None = None
     tokenizer: Name = "train"
     vocab: Annotated[int, Field(ge=257)] = 2048
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
     block: Count | None = None
     documents: bool = False
+
+    def text(self) -> "DataSection":
+        """All of it but the blocks: what decides which corpus is read."""
+        return self.model_copy(update={"block": None})
+
+    @model_validator(mode="after")
+    def _apart(self) -> "DataSection":
+        """What is held out of the beginning of a text is trained on by whoever reads on."""
+        for one in self.held or ():
+            for own in self.sources:
+                if own.reads_on(one):
+                    raise ValueError(
+                        f"data.sources reads {own.text!r} beyond the {one.limit:,} bytes whose end "
+                        "is held out, and so trains on what it is judged on; write "
+                        f"limit = {one.limit} there too, or a larger one where it is held out"
+                    )
+        return self
 
 
 class TrainSection(Section):

@@ -203,3 +203,16 @@ def test_long_documents_are_encoded_in_bounded_pieces(tmp_path: Path, monkeypatc
     monkeypatch.setattr("layerlab.training.encoding.CHUNK", 3000)
     parts = prepare(data(tmp_path / "a.txt"), tmp_path / "parts")
     assert parts.train[0].documents == 1 and parts.digest == whole.digest
+
+
+def test_other_text_may_be_held_out_in_the_same_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("An apple fell, and then another one fell.\n" * 80)
+    alone = prepare(data(tmp_path / "own.txt"), tmp_path)
+    judge = prepare(data(folder), tmp_path)
+    found = prepare(data(tmp_path / "own.txt", held=(Source(text=str(folder)),)), tmp_path)
+    assert np.array_equal(found.train[0].tokens, alone.train[0].tokens)
+    assert found.validation_bytes == judge.validation_bytes
+    held = documents(found, found.validation[0])
+    assert held == documents(judge, judge.validation[0])
+    assert found.digest not in (alone.digest, judge.digest)
+    assert found.tokenizer.get_vocab() == alone.tokenizer.get_vocab()

@@ -34,13 +34,12 @@ from pathlib import Path
 import torch
 from layerlab.training.distribution import sharded
 from layerlab.training.loop import Training
-from layerlab.training.material import corpus_of
 from layerlab.training.watch import Silent
 from layerlab.training.worker import read_run
 
 def begun(folder):
     run = read_run(folder)
-    training = Training(run, corpus_of(run), folder, Silent())
+    training = Training(run, folder, Silent())
     training.start()
     return training
 

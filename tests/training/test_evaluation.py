@@ -12,7 +12,6 @@ from layerlab import UserError
 from layerlab.training import loop
 from layerlab.training.evaluation import TooLarge, evaluate
 from layerlab.training.journal import read
-from layerlab.training.material import corpus_of
 from layerlab.training.watch import Silent
 from tests.training import killed
 
@@ -74,11 +73,11 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
 ) -> None:
     monkeypatch.setattr(loop, "built", built_with(Room(2)))
     run = run_of(tmp_path)
-    training = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    training = loop.Training(run, tmp_path / "run", Silent())
     training.start()
     training.advance()
     training.checkpoint()
-    again = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    again = loop.Training(run, tmp_path / "run", Silent())
     assert training.reader.size == again.reader.size == 2
 
 
@@ -96,7 +95,7 @@ def test_a_block_that_does_not_fit_alone_ends_the_run(
 def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
     """What all found is added up, and with it whether one of them found nothing."""
     run = run_of(tmp_path)
-    training = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    training = loop.Training(run, tmp_path / "run", Silent())
 
     def reduce(sums: Tensor) -> Tensor:
         return sums + torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)

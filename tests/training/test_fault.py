@@ -15,7 +15,6 @@ from layerlab.training import loop
 from layerlab.training.batch import Batch
 from layerlab.training.fault import Split, is_out_of_memory
 from layerlab.training.launch import ranks
-from layerlab.training.material import corpus_of
 from layerlab.training.outcome import result_of
 from layerlab.training.slots import Slot
 from layerlab.training.watch import Silent
@@ -119,7 +118,7 @@ def test_moments_are_there_before_the_first_batch(
     """What runs out of memory later does so in a pass, which can be taken in pieces."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = killed.run_of(killed.recipe(tmp_path))
-    training = loop.Training(run, corpus_of(run), tmp_path / "run", Silent())
+    training = loop.Training(run, tmp_path / "run", Silent())
     moments = [training.optimizer.state[one] for one in training.model.parameters()]
     assert training.update == 0
     assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)

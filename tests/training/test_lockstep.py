@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.training.corpus import Corpus, extent, prepare
-from layerlab.training.lockstep import in_lockstep
+from layerlab.training.corpus import extent, prepare
+from layerlab.training.lockstep import allow, in_lockstep
 from layerlab.training.loop import carry_out
 from layerlab.training.outcome import result_of
-from layerlab.training.plan import Run, plan
+from layerlab.training.plan import Run, plan, sides
 from layerlab.training.recipe import recipe_of
 from layerlab.training.watch import Silent
 
@@ -22,30 +22,47 @@ SMALL: dict[str, Any] = {
 }
 
 
-def prepared(**comparison: Any) -> tuple[list[Run], Corpus]:
+def planned(**comparison: Any) -> list[Run]:
     recipe = recipe_of({**SMALL, "compare": {"arms": ["llama", "history-3"], **comparison}})
-    corpus = prepare(recipe.data)
-    return plan(recipe, extent(corpus, 16)), corpus
+    return plan(recipe, extent(prepare(recipe.data), 16))
 
 
 def test_each_arm_learns_what_it_learns_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    runs, corpus = prepared(seeds=[1, 2])
-    in_lockstep(runs, corpus, tmp_path / "together", Silent())
+    runs = planned(seeds=[1, 2])
+    in_lockstep(runs, tmp_path / "together", Silent())
     for run in runs:
         alone = carry_out(run, tmp_path / "alone" / run.name)
         together = result_of(tmp_path / "together" / run.name)
         assert together is not None and together["weights"] == alone["weights"]
     # What is finished is left alone.
-    in_lockstep(runs, corpus, tmp_path / "together", Silent())
+    in_lockstep(runs, tmp_path / "together", Silent())
 
 
-def test_one_process_has_one_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    half = {"name": "half", "set": {"train.precision": "bf16"}}
-    runs, corpus = prepared(arms=["llama", half])
-    said = "compare.lockstep runs all arms in one process, and they ask for"
-    with pytest.raises(UserError, match=said):
-        in_lockstep(runs, corpus, tmp_path, Silent())
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train.precision": "bf16"}, r"they ask for \['bf16', 'fp32'\]; expected one"),
+        ({"data.vocab": 400}, "'own' has another text or tokenizer than 'llama'; write lockstep"),
+        ({"data.sources": [{"text": "brown"}]}, "'own' has another text or tokenizer"),
+        ({"data.documents": True}, "'own' has another text or tokenizer"),
+        ({"run.runner": "slurm"}, 'run.runner is "slurm"; write lockstep = false, or runner = "lo'),
+        ({"run.runner": "submitit"}, 'run.runner is "submitit"'),
+        ({"run.processes": 2}, "run.processes is 2; write lockstep = false, or processes = 1"),
+    ],
+)
+def test_what_one_process_cannot_take_in_turn_is_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    own = {"name": "own", "variant": "llama", "set": settings}
+    compare = {"arms": ["llama", own], "lockstep": True}
+    with pytest.raises(UserError, match=said) as told:
+        allow(sides(recipe_of({**SMALL, "compare": compare})))
+    assert str(told.value).startswith("compare.lockstep ") and "\n" not in str(told.value)
+
+
+def test_arms_of_other_blocks_go_in_lockstep() -> None:
+    own = {"name": "own", "variant": "llama", "set": {"data.block": 8}}
+    allow(sides(recipe_of({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}})))

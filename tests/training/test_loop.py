@@ -65,7 +65,7 @@ def run_of(**settings: Any) -> Run:
 
 def begun(folder: Path, **settings: Any) -> Training:
     run = run_of(**settings)
-    training = Training(run, corpus_of(run), folder, Silent())
+    training = Training(run, folder, Silent())
     training.start()
     return training
 

@@ -10,7 +10,7 @@ import pytest
 from layerlab import UserError
 from layerlab.experiment import prepared
 from layerlab.training.permission import permit
-from layerlab.training.plan import Extent, plan, preview
+from layerlab.training.plan import Extent, plan
 from layerlab.training.recipe import recipe_of
 
 EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
@@ -66,8 +66,6 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], sa
         plan(recipe.changed(good), EXTENT)
     with pytest.raises(UserError, match=said):
         permit(recipe.changed(changes))
-    with pytest.raises(UserError, match=said):
-        preview(recipe.changed(changes))
     with pytest.raises(UserError, match=said):
         plan(recipe.changed(changes), EXTENT)
 

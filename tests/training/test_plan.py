@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab import UserError
-from layerlab.training.plan import Extent, account_of, flattened, plan, resolved
+from layerlab.training.plan import Extent, account_of, flattened, plan, resolved, sides
 from layerlab.training.recipe import load_recipe, recipe_of
 
 EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
@@ -121,3 +121,48 @@ def test_a_vocabulary_below_the_tokenizers_is_refused():
 def test_a_block_beyond_the_context_is_refused():
     with pytest.raises(UserError, match=r"data\.block is 32, more than the model's context of 16"):
         resolved(recipe(data={"block": 32}), EXTENT)
+
+
+def arm_with(**settings):
+    changes = {path.replace("__", "."): value for path, value in settings.items()}
+    return {"name": "own", "variant": "llama", "set": changes}
+
+
+def test_an_arm_with_words_of_its_own_is_planned_with_them():
+    found = compared(arms=["llama", arm_with(data__vocab=400)], match="parameters")
+    own = Extent(vocab=400, tokens=8_000, digest="b")
+    runs = {run.arm: run for run in plan(found, EXTENT, {"own": own}) if run.seed == 1}
+    assert (runs["llama"].digest, runs["own"].digest) == ("a", "b")
+    assert runs["llama"].recipe.model.vocab == 300 and runs["own"].recipe.model.vocab == 400
+    sizes = {name: account_of(run.recipe) for name, run in runs.items()}
+    assert sizes["own"].embedding == sizes["llama"].embedding * 400 / 300
+    assert sizes["own"].parameters == pytest.approx(sizes["llama"].parameters, rel=0.01)
+
+
+def test_an_arm_with_a_text_of_its_own_is_judged_on_the_recipes():
+    other, heavier = [{"text": "brown"}], [{"text": "python-docs", "weight": 2.0}]
+    own = arm_with(data__sources=other)
+    data = {name: one.data for name, one in sides(compared(arms=["llama", own])).items()}
+    assert data["llama"].held is None and data["own"].sources[0].text == "brown"
+    assert data["own"].held == data["llama"].sources
+    # The same texts in other shares, and other words, leave the held-out text what it is.
+    for same in (arm_with(data__sources=heavier), arm_with(data__vocab=400)):
+        assert sides(compared(arms=["llama", same]))["own"].data.held is None
+
+
+@pytest.mark.parametrize("setting", [{"data__validation": 0.1}, {"data__held": [{"text": "x"}]}])
+def test_an_arm_that_holds_out_other_text_is_refused(setting):
+    with pytest.raises(UserError, match=r"'own' sets data\.\w+, and would be judged on other text"):
+        sides(compared(arms=["llama", arm_with(**setting)]))
+
+
+def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
+    part = {"sources": [{"limit": 9000}]}
+    longer = compared(arms=["llama", arm_with(data__sources=[{"limit": 9001}])]).changed(
+        {f"data.{name}": value for name, value in part.items()}
+    )
+    said = "reads 'python-docs' beyond the 9,000 bytes whose end is held out"
+    with pytest.raises(UserError, match=said):
+        sides(longer)
+    shorter = compared(arms=["llama", arm_with(data__sources=[{"limit": 8000}])])
+    assert sides(shorter)["own"].data.held == shorter.data.sources
