@@ -60,7 +60,7 @@ def train(
     changes = settings(setting or ())
     task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(experiment.estimated(task, several=False), as_json)
+        _planned(task, as_json, several=False)
         return
     with paused():
         trained = experiment.trained(task, progress=not quiet)
@@ -98,7 +98,7 @@ def compare(
     changes = settings(setting or ())
     task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(experiment.estimated(task, several=True), as_json)
+        _planned(task, as_json, several=True)
         return
     with paused():
         comparison = (
@@ -157,11 +157,17 @@ def _draw(found: Any) -> None:
     console.print(found.table(console.width))
 
 
-def _planned(found: Any, as_json: bool) -> None:
+def _planned(task: Any, as_json: bool, *, several: bool) -> None:
+    """What the runs of a task cost, and what has to be known of their texts."""
+    from layerlab.experiment import estimated
+
+    found = estimated(task, several=several)
     if as_json:
-        _print(found.to_json())
-    else:
-        _draw(found)
+        _print({**found.to_json(), "notes": task.notes})
+        return
+    _draw(found)
+    for note in task.notes:
+        typer.echo(note)
 
 
 def _print(content: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
 
 def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None:
     (run,) = prepared(SMALL, tmp_path / "out", progress=False).runs
-    training = Training(run, corpus_of(run), tmp_path / "run", Silent())
+    training = Training(run, tmp_path / "run", Silent())
     training.start()
     for _ in range(10):
         training.advance()

@@ -171,7 +171,7 @@ def test_what_is_not_permitted_is_not_begun(
     run = run_of()
     bad = replace(run, recipe=run.recipe.changed(changes))
     with pytest.raises(UserError, match=said):
-        Training(bad, corpus_of(run), tmp_path, Silent())
+        Training(bad, tmp_path, Silent())
     assert not list(tmp_path.iterdir())
 
 
