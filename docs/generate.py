@@ -246,12 +246,14 @@ def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         nested = _section(field.annotation)
         taken = schema["properties"][name]
-        if nested in (None, Recipe) or taken.get("type") == "array":
+        kinds = {one.get("type") for one in (taken, *taken.get("anyOf", ()))}
+        if nested in (None, Recipe) or "array" in kinds:
             meaning = meanings.get(name) or PLAIN.get(name, "")
             row = f"`{name}`", _takes(taken), _default(field), meaning.removesuffix(".")
             rows.append(row)
         # A recipe of training inside another has its tables on a page of its own.
-        if nested is not None and nested is not Recipe:
+        # Of two lists of one section, the first has its table.
+        if nested is not None and nested is not Recipe and nested not in inside.values():
             inside[name] = nested
     if rows:
         yield table(("setting", "takes", "default", "meaning"), rows)
