@@ -10,7 +10,6 @@ from layerlab.experiment import contested, estimated, prepared
 from layerlab.training import cost
 from layerlab.training.footprint import checkpoints, journal, kept
 from layerlab.training.loop import Training
-from layerlab.training.material import corpus_of
 from layerlab.training.watch import Silent
 
 SMALL: dict[str, Any] = {
