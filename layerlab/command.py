@@ -52,6 +52,11 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train one model as a recipe says; type the same again to resume it."""
+    if metrics is not None and as_json:
+        raise UserError(
+            "--metrics run-clm prints a block of text, and --json JSON; expected one of the two: "
+            "leave one out"
+        )
     if recipe is None:
         _catalogue(single=True)
         return
@@ -62,16 +67,21 @@ def train(
     if planned:
         _planned(task, as_json, several=False)
         return
-    with paused():
-        trained = experiment.trained(task, progress=not quiet)
-    if metrics is not None:
-        from layerlab.training.runclm import block
 
-        typer.echo(block(trained.folder))
-    elif as_json:
-        _print(trained.result)
-    else:
-        typer.echo(trained.told())
+    def tell(found: Any) -> None:
+        if metrics is not None:
+            from layerlab.training.runclm import block
+
+            typer.echo(block(found.folder))
+        elif as_json:
+            _print(found.result)
+        else:
+            typer.echo(found.told())
+
+    with paused():
+        found = experiment.trained(task, progress=not quiet, tell=tell)
+    if metrics is None and not as_json:
+        typer.echo(f"The page: {found.page}")
 
 
 def compare(
@@ -100,14 +110,19 @@ def compare(
     if planned:
         _planned(task, as_json, several=True)
         return
+
+    def tell(found: Any) -> None:
+        if as_json:
+            _print(found.content)
+        else:
+            _draw(found)
+
     with paused():
-        comparison = (
-            experiment.judged(task) if judge else experiment.contested(task, progress=not quiet)
-        )
-    if as_json:
-        _print(comparison.content)
-    else:
-        _draw(comparison)
+        if judge:
+            comparison = experiment.judged(task, tell=tell)
+        else:
+            comparison = experiment.contested(task, progress=not quiet, tell=tell)
+    if not as_json:
         typer.echo(f"The page: {task.out / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)

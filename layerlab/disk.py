@@ -5,6 +5,8 @@ there before steps aside for that moment and comes back if the rename fails.
 """
 
 import errno
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +16,10 @@ from pathlib import Path
 from layerlab import UserError
 
 Like = Callable[[Path], bool]
+# What passes once somebody makes room; the last is a limit of the shell.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
+_SYSTEM = re.compile(r"os error (\d+)")
 _REASONS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",
@@ -25,6 +31,18 @@ _REASONS = {
     errno.ENOTEMPTY: "something else was written there meanwhile",
     errno.ENAMETOOLONG: "the name is too long",
 }
+
+
+class Unwritten(UserError):
+    """The file system did not take something.
+
+    Attributes:
+        reason: what could not be written, and why, without what to do.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
 
 
 def write_folder(
@@ -146,10 +164,29 @@ def _explained(path: Path) -> Iterator[None]:
     """An error of the file system as one line that says what to do."""
     try:
         yield
-    except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
-        raise UserError(f"cannot write {path}: {reason}; name another place") from error
-    except ValueError as error:
-        if "null" not in str(error):
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and "null" in str(error):
+            said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
+            raise UserError(said) from error
+        found = _system(error)
+        if found is None:
             raise
-        raise UserError(f"cannot write {str(path)!r}: a name cannot hold a null byte") from error
+        reason = _REASONS.get(found.errno or 0, found.strerror or str(found))
+        remedy = "make room there, or name another place"
+        raise Unwritten(
+            f"cannot write {path}: {reason}",
+            remedy if found.errno in FULL else "name another place",
+        ) from error
+
+
+def _system(error: Exception) -> OSError | None:
+    """The operating system's error, also where a library has wrapped it in a text of its own."""
+    if isinstance(error, OSError):
+        return error
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
+        return cause
+    matched = _SYSTEM.search(str(error))
+    return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None

@@ -14,7 +14,7 @@ from rich.text import Text
 from layerlab import UserError, registry
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
-from layerlab.report.comparison import DATA, save_comparison, save_run
+from layerlab.report.comparison import DATA, PAGE, save_comparison, save_run
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
 from layerlab.training.batch import Held
@@ -74,7 +74,7 @@ class Trained:
             return AutoModelForCausalLM.from_pretrained(self.folder / MODEL)
 
     def told(self) -> str:
-        """What a terminal shows of it."""
+        """What a terminal shows of it, but for the page, which is written later."""
         found = self.result
         kept = self.folder / MODEL
         model = f"The model: {kept}\n" if kept.is_dir() else ""
@@ -83,7 +83,7 @@ class Trained:
             f"{found['run']}: {found['nats']:.4f} nats per token, "
             f"{found['bits_per_byte']:.4f} bits per byte, "
             f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
-            f"{notes}{model}The page: {self.page}"
+            f"{notes}{model}".rstrip()
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:
@@ -143,20 +143,38 @@ def train(
     return trained(task, progress=progress)
 
 
-def trained(task: Task, *, progress: bool = True) -> Trained:
+def trained(
+    task: Task, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
+) -> Trained:
     """Carry out the one run of a task.
 
+    Args:
+        tell: is handed the finished run before its page is written, which may find no room.
+
     Raises:
-        UserError: the recipe compares several, or the run fails.
+        UserError: the recipe compares several, the run fails or diverges, or its page cannot be
+            written.
     """
     _check(task, several=False)
     (run,) = task.runs
     with _display(task, progress) as watch:
         result = alone(run, task.folder(run), watch)
+    folder = task.folder(run)
     if result["diverged"]:
-        raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
-    page = save_run(task.folder(run), task.lang)
-    return Trained(task.folder(run), result, page, task.notes)
+        raise UserError(f"{result['diverged']}; {_lost(folder, task.lang)}")
+    found = Trained(folder, result, folder / PAGE, task.notes)
+    if tell is not None:
+        tell(found)
+    save_run(folder, task.lang)
+    return found
+
+
+def _lost(folder: Path, lang: str) -> str:
+    """Where a run that diverged lies; its page is written, if it can be."""
+    try:
+        return f"its page: {save_run(folder, lang)}; the run is kept in {folder}"
+    except UserError as error:
+        return f"the run is kept in {folder}, without its page: {error}"
 
 
 def compare(
@@ -187,8 +205,13 @@ def compare(
     return contested(task, progress=progress)
 
 
-def contested(task: Task, *, progress: bool = True) -> Comparison:
+def contested(
+    task: Task, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
+) -> Comparison:
     """Carry out all runs of a task, and judge them.
+
+    Args:
+        tell: as for `judged`.
 
     Raises:
         UserError: the recipe compares nothing, or runs differ in what it does not declare.
@@ -206,14 +229,23 @@ def contested(task: Task, *, progress: bool = True) -> Comparison:
             swept(comparison, task.runs, out, carry)
         else:
             carry(task.runs)
-    return judged(task, [one for one in outcomes if one.result is None])
+    return judged(task, [one for one in outcomes if one.result is None], tell=tell)
 
 
-def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
+def judged(
+    task: Task,
+    failed: Sequence[Outcome] = (),
+    *,
+    tell: Callable[[Comparison], None] | None = None,
+) -> Comparison:
     """The comparison of what is finished, with its report written.
 
+    Args:
+        tell: is handed the comparison before its report is written, which may find no room.
+
     Raises:
-        UserError: runs differ in what the recipe does not declare, or nothing has run.
+        UserError: runs differ in what the recipe does not declare, nothing has run, or the report
+            cannot be written.
     """
     section = task.recipe.compare
     runs = task.runs
@@ -232,6 +264,8 @@ def judged(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
     found = looked(compared(task.recipe, folders).content, task.out / DATA)
     remarks = [*found["remarks"], *task.notes, *told]
     comparison = Comparison({**found, "failed": told, "remarks": remarks})
+    if tell is not None:
+        tell(comparison)
     save_comparison(comparison.content, task.out, task.lang)
     return comparison
 

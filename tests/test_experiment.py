@@ -8,10 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from layerlab import UserError, compare, train
-from layerlab.experiment import Trained, judged, prepared
+from layerlab.experiment import Trained, contested, judged, prepared, trained
+from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import prepare
 from layerlab.training.recipe import recipe_of
 from layerlab.training.record import Record, read_record
+from tests import mounted
 
 SMALL = {
     "name": "small",
@@ -41,13 +43,13 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
     said = ended.told().splitlines()
     assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
-    assert said[1:] == [f"The model: {ended.folder / 'model'}", f"The page: {ended.page}"]
+    assert said[1:] == [f"The model: {ended.folder / 'model'}"]
 
 
 def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
     settings = {"run.model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
-    assert "The model" not in run.told() and "The page" in run.told()
+    assert "The model" not in run.told()
     with pytest.raises(UserError, match=r"kept no model; write run\.model = true, delete it"):
         run.model()
 
@@ -114,12 +116,40 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(UserError, match=r"lower train\.rate"):
-        train(LOST, out=tmp_path, progress=False)
-    with pytest.raises(UserError, match="; the run is kept in ") as told:
-        train(LOST, out=tmp_path, progress=False)
+    said = []
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"lower train\.rate") as told:
+            train(LOST, out=tmp_path, progress=False)
+        said.append(str(told.value))
     (run,) = (tmp_path / "lost" / "runs").iterdir()
-    assert str(told.value).endswith(str(run))
+    assert said[0] == said[1] and said[0].endswith(f"; the run is kept in {run}")
+    assert f"; its page: {run / 'report.html'}" in said[0]
+    assert "diverged" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: Path) -> None:
+    place, told = tmp_path / "disk", list[Trained]()
+    with mounted.disk(place, "3m"):
+        task = prepared(SMALL, place, progress=False)
+        with pytest.raises(UserError, match=r"cannot write .*report\.html: no space is left"):
+            trained(task, progress=False, tell=told.append)
+        assert [one.result["updates"] for one in told] == [2]
+        assert not told[0].page.exists() and not list(told[0].folder.glob(".*"))
+        mounted.grown(place, "40m")
+        assert trained(task, progress=False).page.is_file()
+
+
+def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path: Path) -> None:
+    place, told = tmp_path / "disk", list[Comparison]()
+    lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
+    with mounted.disk(place, "3m"):
+        task = prepared(lockstep, place, {"run.model": False}, progress=False)
+        with pytest.raises(UserError, match=r"cannot write .*no space is left on the device; make"):
+            contested(task, progress=False, tell=told.append)
+        assert [row["arm"] for row in told[0].rows] == ["llama", "gpt2"]
+        assert not (task.out / "report.html").exists() and not list(task.out.glob(".*"))
+        mounted.grown(place, "40m")
+        assert judged(task).rows == told[0].rows and (task.out / "report.html").is_file()
 
 
 def records(folder: Path) -> dict[str, Record]:

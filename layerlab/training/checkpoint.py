@@ -23,13 +23,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.disk import write_folder
+from layerlab.disk import Unwritten, write_folder
 
 SCHEMA = 1
 _WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _PLAIN = (type(None), bool, int, float, str)
-_SYSTEM = re.compile(r"os error (\d+)")
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,17 @@ def latest(folder: Path) -> Path | None:
     return max(_all(folder), default=(0, None))[1]
 
 
+def remedy(folder: Path) -> str:
+    """What to type where a run cannot be written, and from where it then goes on.
+
+    Args:
+        folder: of all checkpoints of the run.
+    """
+    newest = latest(folder)
+    begin = f"goes on from {_update(newest)}" if newest else "begins anew"
+    return f"make room there, then type the same command, which {begin}"
+
+
 def check_weights(own: Mapping[str, Tensor], state: State) -> None:
     """Raise where a checkpoint does not belong to a model.
 
@@ -136,24 +146,23 @@ class Keeper:
         """
         try:
             save(self.folder, state, self.keep)
-        except UserError as error:
+        except Unwritten as error:
             self._failed += 1
             return self._told(state, error)
         again, self._failed = self._failed > 0, 0
         return "checkpoints can be written again" if again else None
 
-    def _told(self, state: State, error: UserError) -> str:
-        newest = latest(self.folder)
-        held = f"update {int(newest.name.split('-')[1])}" if newest else "the start"
-        reason = str(error).removesuffix("; name another place")
+    def _told(self, state: State, error: Unwritten) -> str:
         if self._failed > 1:
             raise UserError(
-                f"two checkpoints in a row could not be written ({reason}); make room there, "
-                f"then type the same command, which goes on from {held}"
+                f"two checkpoints in a row could not be written ({error.reason}); "
+                f"{remedy(self.folder)}"
             ) from error
+        newest = latest(self.folder)
+        held = _update(newest) if newest else "the start"
         return (
-            f"no checkpoint of update {state.counters['update']} ({reason}); training goes on, "
-            f"the newest is of {held}; make room before the next one"
+            f"no checkpoint of update {state.counters['update']} ({error.reason}); "
+            f"training goes on, the newest is of {held}; make room before the next one"
         )
 
 
@@ -162,6 +171,10 @@ def _all(folder: Path) -> Iterator[tuple[int, Path]]:
         matched = _NAME.fullmatch(path.name)
         if matched and path.is_dir():
             yield int(matched[1]), path
+
+
+def _update(path: Path) -> str:
+    return f"update {int(path.name.split('-')[1])}"
 
 
 def _is_one(path: Path) -> bool:
@@ -178,12 +191,9 @@ def _kind(tensor: Tensor | None) -> str:
 def _fill(folder: Path, state: State) -> None:
     kept, tied = _untied(state.weights)
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
-    try:
-        save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
-        with (folder / _OPTIMIZER).open("wb") as file:
-            torch.save(_plain(rest), file)
-    except (SafetensorError, RuntimeError) as error:
-        raise _system(error) from error
+    save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
+    with (folder / _OPTIMIZER).open("wb") as file:
+        torch.save(_plain(rest), file)
     body = {
         "schema": SCHEMA,
         "counters": state.counters,
@@ -194,15 +204,6 @@ def _fill(folder: Path, state: State) -> None:
     (folder / _STATE).write_text(text, encoding="utf-8")
     for path in (*folder.iterdir(), folder):
         _forced(path)
-
-
-def _system(error: Exception) -> Exception:
-    """The operating system's error that a library has wrapped in a text."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(cause, OSError):
-        return cause
-    matched = _SYSTEM.search(str(error))
-    return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else error
 
 
 def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,17 +1,14 @@
 """The events of a run, a line each: what a report draws, and what a resumed run goes on from."""
 
-import errno
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
-from layerlab.disk import write_file
+from layerlab.disk import FULL, write_file
 
 FILE = "events.jsonl"
-# What passes once somebody makes room; the last is a limit of the shell.
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Journal:
@@ -51,7 +48,7 @@ class Journal:
             try:
                 self._append()
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno not in FULL:
                     raise self._told(error) from error
         return event
 
@@ -80,15 +77,10 @@ class Journal:
         self._waiting, self._end = [], end
 
     def _told(self, error: OSError) -> UserError:
-        from layerlab.training.checkpoint import latest
+        from layerlab.training.checkpoint import remedy
 
-        newest = latest(self.file.parent / "checkpoints")
-        kept = f"checkpoint {newest.name} is kept" if newest else "no checkpoint is kept yet"
-        begin = f"goes on after update {int(newest.name[5:])}" if newest else "begins anew"
-        return UserError(
-            f"cannot write {self.file}: {error.strerror or error}; {kept}: make room there, then "
-            f"type the same command, which {begin}"
-        )
+        then = remedy(self.file.parent / "checkpoints")
+        return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from layerlab.training.manifest import keep, manifest
 from layerlab.training.material import built, corpus_of
 from layerlab.training.monitor import Monitor
 from layerlab.training.optimizer import allocate, optimizer_of
-from layerlab.training.outcome import fingerprint, keep_model, write_result
+from layerlab.training.outcome import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.place import Place
 from layerlab.training.plan import Run
 from layerlab.training.rounding import emulation
@@ -98,7 +98,7 @@ class Training:
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.score: Score | None = None
         self.step0: float | None = None
-        self.keeper = Keeper(folder / "checkpoints", run.recipe.run.keep)
+        self.keeper = Keeper(folder / CHECKPOINTS, run.recipe.run.keep)
         remarks, events = self._resumed()
         allocate(self.optimizer)
         self.journal = Journal(folder, events, silent=not self.place.first)

@@ -3,17 +3,20 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlab.disk import write_file, write_folder
+from layerlab import UserError
+from layerlab.disk import Unwritten, write_file, write_folder
 from layerlab.measures.checkpoint import quiet
+from layerlab.training.checkpoint import remedy
 
-FILE, MODEL = "result.json", "model"
+FILE, MODEL, CHECKPOINTS = "result.json", "model", "checkpoints"
 
 
 def result_of(folder: Path) -> dict[str, Any] | None:
@@ -26,9 +29,14 @@ def result_of(folder: Path) -> dict[str, Any] | None:
 
 
 def write_result(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write the result: from then on the run counts as finished, and keeps no checkpoints."""
-    write_file(folder / FILE, json.dumps(result, indent=1) + "\n")
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    """Write the result: from then on the run counts as finished, and keeps no checkpoints.
+
+    Raises:
+        UserError: it cannot be written; it names what the run then goes on from.
+    """
+    with _remedied(folder):
+        write_file(folder / FILE, json.dumps(result, indent=1) + "\n")
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
@@ -36,14 +44,26 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
 
     Args:
         weights: of the model, of which this process may hold a part alone.
+
+    Raises:
+        UserError: it cannot be written; it names what the run then goes on from.
     """
 
     def fill(empty: Path) -> None:
         model.save_pretrained(empty, state_dict=dict(weights))
         tokenizer.save_pretrained(empty)
 
-    with quiet():
+    with _remedied(folder), quiet():
         write_folder(folder / MODEL, fill, "model", like=lambda _: True)
+
+
+@contextmanager
+def _remedied(folder: Path) -> Iterator[None]:
+    """Another place would be another run, trained anew: here it is room that is wanted."""
+    try:
+        yield
+    except Unwritten as error:
+        raise UserError(f"{error.reason}; {remedy(folder / CHECKPOINTS)}") from error
 
 
 @torch.no_grad()

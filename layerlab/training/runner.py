@@ -64,6 +64,8 @@ class Outcome:
 def alone(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Carry out one run, in this process where that is all it needs, and give its result.
 
+    A run that diverges has a result too, which says so.
+
     Raises:
         UserError: it fails, or another process is carrying it out.
         Halted: a signal asked to stop; a checkpoint was left.
@@ -100,6 +102,8 @@ def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
         with held([folder]), locked(folder):
             write_run(run, folder)
             return loop.carry_out(run, folder, watch)
+    except loop.Diverged:
+        return result_of(folder) or {}
     finally:
         torch.set_num_threads(before)
 

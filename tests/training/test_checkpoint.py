@@ -1,7 +1,6 @@
 """Checkpoints: bit-exact, proved whole, and passed over where they are not."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel
 from layerlab import UserError, build
 from layerlab.training.chance import random_state
 from layerlab.training.checkpoint import Keeper, State, check_weights, latest, load, save
+from tests import mounted
 from tests.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
@@ -297,12 +297,7 @@ def test_a_disk_without_room_costs_no_checkpoint(tmp_path: Path, limit: int) -> 
 
 def test_a_real_disk_without_room(tmp_path: Path) -> None:
     """On a file system of 300 kB, where this process may mount one."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(tmp_path)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system can be mounted here")
-    try:
+    with mounted.disk(tmp_path, "300k"):
         state = trained()[2]
         keeper = Keeper(tmp_path / "checkpoints", 3)
         assert [keeper.save(at(state, update)) for update in (1, 2)] == [None, None]
@@ -312,5 +307,3 @@ def test_a_real_disk_without_room(tmp_path: Path) -> None:
             keeper.save(at(state, 4))
         assert loaded(keeper.folder).counters == {"update": 2}
         assert len(list(keeper.folder.iterdir())) == 2
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)

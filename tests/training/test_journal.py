@@ -54,11 +54,9 @@ def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: b
     said = str(told.value)
     assert said.startswith(f"cannot write {tmp_path / FILE}: File too large; ") and "\n" not in said
     expected = (
-        "checkpoint step-00000120 is kept: make room there, then type the same command, "
-        "which goes on after update 120"
+        "make room there, then type the same command, which goes on from update 120"
         if kept
-        else "no checkpoint is kept yet: make room there, then type the same command, "
-        "which begins anew"
+        else "make room there, then type the same command, which begins anew"
     )
     assert said.endswith(expected)
     # The same command goes on from there.
@@ -69,5 +67,5 @@ def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: b
 def test_what_room_does_not_mend_is_told_at_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path, 0)
     (tmp_path / FILE).unlink()
-    with pytest.raises(UserError, match="No such file or directory; no checkpoint is kept yet"):
+    with pytest.raises(UserError, match="No such file or directory; make room there"):
         journal.write("note", 1, text="lost")

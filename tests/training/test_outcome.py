@@ -1,0 +1,43 @@
+"""The end of a run on a disk that is full: nothing half-written, and the same again finishes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError, train
+from tests import mounted
+
+SMALL = {
+    "name": "small",
+    "model": {"width": 64, "layers": 1, "heads": 2, "context": 16},
+    "data": {"vocab": 2048},
+    "train": {"updates": 3, "batch": 2},
+    "evaluate": {"blocks": 2},
+}
+
+
+@pytest.mark.parametrize(("checkpoint", "then"), [(2, "goes on from update 2"), (9, "begins anew")])
+def test_a_model_that_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: int, then: str
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "disk"
+    # Room for the checkpoint of update 2, and not for the model beside it.
+    size = "4500k" if checkpoint == 2 else "300k"
+    settings = {"run.checkpoint": checkpoint}
+    with mounted.disk(place, size):
+        said = (
+            r"cannot write .*/model: no space is left on the device; make room there, then type "
+            rf"the same command, which {then}"
+        )
+        with pytest.raises(UserError, match=said):
+            train(SMALL, out=place, progress=False, settings=settings)
+        (folder,) = (place / "small" / "runs").iterdir()
+        left = {one.name for one in folder.iterdir()}
+        assert "result.json" not in left and "model" not in left
+        assert not [name for name in left if re.search("partial", name)]
+        mounted.grown(place, "40m")
+        again = train(SMALL, out=place, progress=False, settings=settings)
+        assert again.result["updates"] == 3 and again.model().config.hidden_size == 64
+        assert again.result["resumes"] == (1 if checkpoint == 2 else 0)
