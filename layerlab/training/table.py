@@ -1,13 +1,13 @@
 """A comparison for a terminal; what came from outside is never read as markup."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from layerlab.terminal import plain
+from layerlab.terminal import WORDS, grids, plain
 from layerlab.training.quantity import amount, duration
 from layerlab.training.verdict import number
 
@@ -22,59 +22,126 @@ STYLES = {
     "no verdict": "yellow",
 }
 CLAIMS = {"holds": "green", "fails": "red"}
-Column = tuple[str, int, Callable[[Row, str], str]]
-# From this width on what runs cost stands beside what decides; else in a table below.
-WIDE = 160
-# From these widths on a column is shown; what decides comes first.
-_COLUMNS: tuple[Column, ...] = (
-    ("arm", 0, lambda row, _: str(row["arm"])),
-    ("n", 60, lambda row, _: f"{row['n']}"),
-    ("mean", 0, lambda row, metric: _short(row[metric], ".4f")),
-    ("sd", 90, lambda row, _: _unsigned(row["sd"])),
-    ("difference", 0, lambda row, _: _signed(row["difference"])),
-    ("interval", 80, lambda row, _: _interval(row)),
-    ("p (Holm)", 70, lambda row, _: _short(row["holm"], ".2g")),
-    ("detectable", 110, lambda row, _: _unsigned(row["detectable"])),
-    ("rate", 120, lambda row, _: _short(row["rate"], "g")),
-    ("match %", WIDE + 10, lambda row, _: _short(row["mismatch"], "+.2f")),
-)
-_COST: tuple[Column, ...] = (
-    ("parameters", 0, lambda row, _: _short(row["parameters"], ",.0f")),
-    ("tokens/s", 0, lambda row, _: _short(row["tokens_per_second"], ",.0f")),
-    ("memory", 0, lambda row, _: _memory(row["peak_memory_bytes"])),
-    ("time a run", 0, lambda row, _: _time(row["seconds"])),
-)
-_VERDICT: Column = ("verdict", 0, lambda row, _: str(row["verdict"]))
+Column = tuple[str, Callable[[Row, str], str]]
+_ARM: Column = ("arm", lambda row, _: str(row["arm"]))
+_VERDICT: Column = ("verdict", lambda row, _: str(row["verdict"]))
+# What decides, the most telling first: on a narrow terminal the last of them go below.
+_DECISIVE = ("difference", "mean", "interval", "p (Holm)", "detectable")
+_BESIDE = ("sd", "n", "start", "rate", "match %")
+_COST = ("parameters", "tokens/s", "memory", "time a run")
+# In the order that they stand in.
+_COLUMNS: dict[str, Callable[[Row, str], str]] = {
+    "n": lambda row, _: f"{row['n']}",
+    "mean": lambda row, metric: _short(row[metric], ".4f"),
+    "sd": lambda row, _: _number(row["sd"]),
+    "difference": lambda row, _: _number(row["difference"], sign=True),
+    "interval": lambda row, _: _interval(row),
+    "p (Holm)": lambda row, _: _short(row["holm"], ".2g"),
+    "detectable": lambda row, _: _number(row["detectable"]),
+    "start": lambda row, _: _number(row["start"], sign=True),
+    "rate": lambda row, _: _short(row["rate"], "g"),
+    "match %": lambda row, _: _short(row["mismatch"], "+.2f"),
+    "parameters": lambda row, _: _short(row["parameters"], ",.0f"),
+    "tokens/s": lambda row, _: _short(row["tokens_per_second"], ",.0f"),
+    "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
+    "time a run": lambda row, _: _time(row["seconds"]),
+}
+# Columns whose cells may go on in the next line, in the order in which they do.
+_FOLDING = ("verdict", "interval", "arm")
 
 
 def table(content: Mapping[str, Any], width: int) -> Group:
-    """The rows, then each verdict in words, then what has to be known beside."""
-    shown = [column for column in _COLUMNS if width >= column[1]]
-    if width >= WIDE:
-        tables: list[RenderableType] = [_grid(content, [*shown, *_COST, _VERDICT])]
-    else:
-        cost = _grid(content, [_COLUMNS[0], *_COST])
-        tables = [_grid(content, [*shown, _VERDICT]), Text(), plain("Cost", "bold"), cost]
-    return Group(*_above(content), *tables, Text(), *_below(content))
+    """The rows, then each verdict in words, then what has to be known beside.
+
+    No column is left out: what finds no room beside the verdicts has a table below them.
+    """
+    shown = _chosen(content, width)
+    drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
+    for title, names in (("Beside", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
+        left = [column for column in _columns(names) if column[0] not in shown]
+        if left:
+            whole = [_ARM, *left]
+            rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
+            below = grids([name for name, _ in whole], rows, {"arm"}, width)
+            drawn += [Text(), plain(title, "bold"), below]
+    return Group(*_above(content), *drawn, Text(), *_below(content))
 
 
-def _grid(content: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+def _columns(names: Collection[str]) -> list[Column]:
+    return [(name, cell) for name, cell in _COLUMNS.items() if name in names]
+
+
+def _chosen(content: Mapping[str, Any], width: int) -> list[str]:
+    """The columns that find room between the arm and its verdict.
+
+    What decides may fold the words of others for it; what costs stands together or not at all.
+    """
+    natural = _widths(content, _columns(_COLUMNS))
+    least = {**natural, **{name: _least(name, natural[name], content) for name in _FOLDING}}
+
+    def fits(names: Collection[str], wide: Mapping[str, int]) -> bool:
+        return sum(wide[name] + 1 for name in ("arm", "verdict", *names)) <= width + 1
+
+    shown: list[str] = []
+    for name in _DECISIVE:
+        if not fits([*shown, name], least):
+            return shown
+        shown.append(name)
+    for group in (*((name,) for name in _BESIDE), _COST):
+        if not fits([*shown, *group], natural):
+            break
+        shown += group
+    return shown
+
+
+def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> Table:
+    wide = _widths(content, columns)
+    for name in _FOLDING:
+        excess = sum(wide.values()) + len(wide) - 1 - width
+        if name in wide and excess > 0:
+            wide[name] = max(_least(name, wide[name], content), wide[name] - excess)
     # One blank between columns: "not distinguishable" then breaks between its words at 80 columns.
     found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for name, _, _ in columns:
-        left = name in ("arm", "verdict")
+    for name, most in wide.items():
+        left, folds = name in ("arm", "verdict"), name in _FOLDING
         found.add_column(
             plain(name),
             justify="left" if left else "right",
-            no_wrap=not left,
+            no_wrap=not folds,
             overflow="fold",
-            min_width=max(map(len, "not distinguishable".split())) if name == "verdict" else None,
+            width=most,
         )
-    metric = str(content["metric"])
     for row in content["rows"]:
         style = STYLES.get(str(row["verdict"]), "")
-        found.add_row(*(plain(cell(row, metric), style) for _, _, cell in columns))
+        cells = _cells(row, [_ARM, *columns, _VERDICT], content)
+        found.add_row(*(plain(cell, style) for _, cell in cells))
     return found
+
+
+def _cells(
+    row: Row, columns: Sequence[Column], content: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    metric = str(content["metric"])
+    return ((name, cell(row, metric)) for name, cell in columns)
+
+
+def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
+    """Characters that each column asks for, with the arm and its verdict around them."""
+    whole = [_ARM, *columns, _VERDICT]
+    found = {name: len(name) for name, _ in whole}
+    for row in content["rows"]:
+        for name, cell in _cells(row, whole, content):
+            found[name] = max(found[name], plain(cell).cell_len)
+    return found
+
+
+def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
+    """Characters that a column can do with: names fold anywhere, others before their last word."""
+    if name == "arm":
+        return min(natural, WORDS)
+    cell = _VERDICT[1] if name == "verdict" else _COLUMNS[name]
+    parts = [len(part) for row in content["rows"] for part in cell(row, "").rpartition(" ")]
+    return max([len(name), *parts])
 
 
 def _above(content: Mapping[str, Any]) -> Iterator[Text]:
@@ -98,12 +165,8 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
         yield plain(f"- {remark}", "dim")
 
 
-def _signed(value: Value) -> str:
-    return "-" if value is None else number(value, sign=True)
-
-
-def _unsigned(value: Value) -> str:
-    return "-" if value is None else number(value)
+def _number(value: Value, sign: bool = False) -> str:
+    return "-" if value is None else number(value, sign)
 
 
 def _interval(row: Row) -> str:

@@ -26,18 +26,45 @@ def printed(found: Comparison, width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 120, 160, 200])
-def test_it_fits_and_keeps_what_decides(width: int) -> None:
+def test_no_column_is_left_out_and_all_fit(width: int) -> None:
     said = printed(comparison(), width)
     assert max(map(len, said.splitlines())) <= width
-    row = next(line for line in said.splitlines() if line.startswith("gpt2") and "better" in line)
-    assert "-0.0100" in row
-    assert ("0.00083" in row) == (width >= 70)
-    assert ("-0.0112 to -0.0088" in row) == (width >= 80)
-    cost = next(line for line in said.splitlines() if line.startswith("gpt2") and " MB" in line)
-    assert cost.split()[-4:] == ["100", "1.05", "MB", "0:10"] or cost == row
-    assert "1,000" in cost and (cost == row) == ("Cost" not in said) == (width >= 160)
+    heads = [line.split() for line in said.splitlines() if line.startswith("arm  ")]
+    shown = [word for head in heads for word in head if word not in ("(Holm)", "%", "a", "run")]
+    assert sorted(shown) == sorted([*NAMES, *["arm"] * len(heads), "verdict"])
+    main = said[said.index("arm ") :].partition("\n\n")[0]
+    assert "-0.0100" in main and "better" in main
     assert "differences to llama" in " ".join(said.split())
     assert "compared at one learning rate" in " ".join(said.split())
+
+
+NAMES = (
+    *("n", "mean", "sd", "difference", "interval", "p", "detectable", "start", "rate", "match"),
+    *("parameters", "tokens/s", "memory", "time"),
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_what_decides_stands_beside_the_verdict(width: int) -> None:
+    found = comparison()
+    said = printed(found, width)
+    main = said[said.index("arm ") :].partition("\n\n")[0]
+    row = found.row("gpt2")
+    wanted = ("3.1233", "-0.0100", "-0.0112", "-0.0088", "0.00083", f"{row['detectable']:.4f}")
+    assert [one for one in wanted if one not in main] == []
+    assert ("Cost" not in said) == ("memory" in main) == (width >= 160)
+    assert ("Beside" not in said) == ("match %" in main)
+
+
+def test_of_long_names_the_last_column_goes_below() -> None:
+    losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
+    found = compared(recipe(), records(recipe(), losses))
+    rows = [{**row, "arm": f"{row['arm']}-with-a-long-name"} for row in found.rows]
+    said = printed(Comparison({**found.content, "rows": rows}), 80)
+    assert max(map(len, said.splitlines())) <= 80
+    main, beside, cost = said[said.index("arm ") :].split("\n\n")[:3]
+    assert "p (Holm)" in main and "detectable" not in main
+    assert beside.startswith("Beside") and "detectable" in beside and cost.startswith("Cost")
 
 
 def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> None:
@@ -51,7 +78,7 @@ def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> No
 def test_a_verdict_breaks_between_its_words() -> None:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
     said = printed(compared(recipe(), records(recipe(), losses)), 80)
-    head = said[: said.index("Cost")]
+    head = said[: said.index("Beside")]
     assert "not" in head.split() and "distinguishable" in head.split()
 
 
