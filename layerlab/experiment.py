@@ -325,7 +325,7 @@ def prepared(
             declared, or there is no page in the language.
     """
     language(lang)  # an unknown one is refused before the work is done
-    read = _recipe(recipe).changed(settings or {})
+    read = _recipe(recipe, settings or {})
     for path in read.model.load:
         registry.load(path)
     found = sides(read)
@@ -359,10 +359,12 @@ def _extent(recipe: Recipe, corpora: Mapping[DataSection, Corpus]) -> Extent:
     return extent(corpora[recipe.data.text()], block)
 
 
-def _recipe(given: Given) -> Recipe:
+def _recipe(given: Given, settings: Mapping[str, Any]) -> Recipe:
     if isinstance(given, Recipe):
-        return given
-    return recipe_of(given) if isinstance(given, Mapping) else load_recipe(given)
+        return given.changed(settings)
+    if isinstance(given, Mapping):
+        return recipe_of(given, settings=settings)
+    return load_recipe(given, settings)
 
 
 @contextmanager

@@ -27,12 +27,13 @@ from layerlab.training.section import (
     Section,
     TrainSection,
 )
-from layerlab.training.setting import changed, checked, load_table
+from layerlab.training.setting import amended, changed, checked, load_table
 
 # How a run is carried out and what it is called do not decide what comes out of it.
 _BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
 HOME = "layerlab.training"
 LENGTHS = ("updates", "tokens", "epochs")
+EXCLUSIVE = {"train": LENGTHS}
 
 
 class Recipe(Section):
@@ -111,15 +112,20 @@ class Recipe(Section):
         Raises:
             UserError: there is no such setting, or it takes no such value.
         """
-        return changed(self, settings, {"train": LENGTHS})
+        return changed(self, settings, EXCLUSIVE)
 
 
-def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
+def recipe_of(
+    content: Mapping[str, Any],
+    place: str = "the recipe",
+    settings: Mapping[str, Any] | None = None,
+) -> Recipe:
     """A recipe from plain values.
 
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
         place: what errors call it: the file, beside which another may lie.
+        settings: changes by path, as `Recipe.changed` takes them; they may complete what is given.
 
     Raises:
         UserError: a key that no section has, or a value that a setting does not take; a recipe that
@@ -129,7 +135,9 @@ def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
         >>> recipe_of({"extends": "smoke", "train": {"updates": 3}}).train.updates
         3
     """
-    return checked(Recipe, _whole(content, place, ()), place)
+    settings = settings or {}
+    whole = amended(Recipe, _whole(content, place, ()), settings, EXCLUSIVE)
+    return checked(Recipe, whole, place, settings)
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -166,8 +174,11 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **own, **both}
 
 
-def load_recipe(given: str | PathLike[str]) -> Recipe:
+def load_recipe(given: str | PathLike[str], settings: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from a TOML file, or one of the package by its name.
+
+    Args:
+        settings: as for `recipe_of`.
 
     Raises:
         UserError: there is none, it is not TOML, or a setting is wrong.
@@ -176,7 +187,7 @@ def load_recipe(given: str | PathLike[str]) -> Recipe:
         >>> load_recipe("eight-residuals-twin").compare.baseline
         'llama'
     """
-    return recipe_of(*load_table(given, HOME))
+    return recipe_of(*load_table(given, HOME), settings)
 
 
 def packaged() -> list[str]:

@@ -1,13 +1,14 @@
 """Tables of settings: plain values or TOML, checked against sections; what is wrong is named."""
 
+import copy
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -18,8 +19,14 @@ from layerlab.domain import shown
 Whole = TypeVar("Whole", bound=BaseModel)
 
 
-def checked(kind: type[Whole], content: Mapping[str, Any], place: str) -> Whole:
+def checked(
+    kind: type[Whole], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
+) -> Whole:
     """Sections from plain values.
+
+    Args:
+        place: what errors call it.
+        settings: that were set by their paths, and so name their place themselves.
 
     Raises:
         UserError: a key that no section has, or a value that a setting does not take.
@@ -28,7 +35,7 @@ def checked(kind: type[Whole], content: Mapping[str, Any], place: str) -> Whole:
         # By way of JSON: a strict model then takes its arrays as tuples, and nothing else as such.
         return kind.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
-        raise UserError(_told(kind, max(error.errors(), key=_telling), place)) from None
+        raise UserError(_told(kind, max(error.errors(), key=_telling), place, settings)) from None
 
 
 def changed(
@@ -42,13 +49,33 @@ def changed(
     Raises:
         UserError: there is no such setting, or it takes no such value.
     """
-    kind, content = type(whole), whole.model_dump(mode="json")
+    content = amended(type(whole), whole.model_dump(mode="json"), settings, exclusive)
+    return checked(type(whole), content, ", ".join(settings), settings)
+
+
+def amended(
+    kind: type[BaseModel],
+    content: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    exclusive: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Plain values of sections with settings by their paths, not checked yet.
+
+    What is set may be just what the values lack.
+
+    Args:
+        exclusive: as for `changed`.
+
+    Raises:
+        UserError: there is no such setting.
+    """
+    content = copy.deepcopy(dict(content))
     for path, value in settings.items():
         table = content
         head, options, option = path.partition(".options.")
         *tables, last = [*head.split("."), *(["options", option] if options else [])]
         for depth, name in enumerate(tables):
-            if table.get(name, 0) is None and _section(kind, tables[: depth + 1]):
+            if table.get(name) is None and name in _fields(kind, tables[:depth]):
                 table[name] = {}
             if isinstance(table.get(name), list):
                 raise _listed(path, name, table[name])
@@ -63,7 +90,7 @@ def changed(
         others = exclusive.get(tables[-1], ()) if tables else ()
         if last in others:
             table.update({name: None for name in others if name != last})
-    return checked(kind, content, ", ".join(settings))
+    return content
 
 
 def load_table(
@@ -124,7 +151,7 @@ def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
     return len(error["loc"]), "str" not in error["loc"], error["type"] != "missing"
 
 
-def _told(kind: type[BaseModel], error: ErrorDetails, place: str) -> str:
+def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]) -> str:
     """The first error of a validation, in one line."""
     # A table where a name may stand too is tried as both: only its own errors are of use.
     where = [str(part) for part in error["loc"] if not _branch(str(part))]
@@ -140,8 +167,7 @@ def _told(kind: type[BaseModel], error: ErrorDetails, place: str) -> str:
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
     message = error["msg"][:1].lower() + error["msg"][1:]
     given = f" is {shown(error['input'])}" if error["type"] != "missing" else ""
-    # A place that is a list of settings may name this one already.
-    named = any(f"{path}.".startswith(f"{one}.") for one in place.split(", "))
+    named = any(f"{path}.".startswith(f"{one}.") for one in settings)
     return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
 
 
@@ -160,6 +186,18 @@ def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | 
             return None
         found = next(iter(_models([found.model_fields[name].annotation])), None)
     return found
+
+
+def _fields(kind: type[BaseModel], tables: Sequence[str]) -> Collection[str]:
+    """The settings of the section at a path that are tables themselves."""
+    section = _section(kind, tables)
+    if section is None:
+        return ()
+    return [
+        name
+        for name, field in section.model_fields.items()
+        if _section(section, [name]) or get_origin(field.annotation) is dict
+    ]
 
 
 def _keys(kind: type[BaseModel], tables: Sequence[str]) -> list[str]:

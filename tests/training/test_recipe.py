@@ -213,3 +213,21 @@ def test_a_setting_that_is_refused_is_named_once(path, value, said):
     with pytest.raises(UserError) as raised:
         recipe_of(LENGTH).changed({"train.rate": 0.1, path: value})
     assert str(raised.value).startswith(said)
+
+
+def test_settings_may_complete_a_recipe(tmp_path):
+    file = tmp_path / "frag.toml"
+    file.write_text('[compare]\narms = ["llama", "gpt2"]\n')
+    with pytest.raises(UserError, match=r"frag\.toml: train gives no length"):
+        load_recipe(file)
+    settings = {"train.updates": 10, "model.options.head": "tied", "compare.differ": ["model.*"]}
+    found = load_recipe(file, settings)
+    assert (found.train.updates, found.model.options) == (10, {"head": "tied"})
+    assert found == load_recipe(file, {"train.updates": 10}).changed(settings)
+    assert load_recipe("smoke", {"train.tokens": 100}).train.updates is None
+    assert load_recipe(file, {"train.updates": 1, "run.slurm.gpus": 2}).run.slurm.gpus == 2
+    with pytest.raises(UserError, match=r"^train\.updates is 0; "):
+        load_recipe(file, {"train.updates": 0})
+    for path in ("train.batch.x", "trian.updates", "compare.arms.0.name", "train.options.x"):
+        with pytest.raises(UserError, match="a recipe has no setting"):
+            load_recipe(file, {"train.updates": 1, path: 1})
