@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from layerlab import UserError
 from layerlab.adaptation.section import (
@@ -22,7 +22,7 @@ from layerlab.adaptation.section import (
 from layerlab.training import setting
 from layerlab.training.recipe import LENGTHS, load_recipe
 from layerlab.training.recipe import Recipe as Training
-from layerlab.training.section import Section
+from layerlab.training.section import Section, Title
 from layerlab.training.setting import changed, checked, load_table
 
 HOME = "layerlab.adaptation"
@@ -38,7 +38,7 @@ class Recipe(Section):
         arm: variations that share the stages they have in common.
     """
 
-    name: Annotated[str, Field(pattern=r"^\w[\w .+-]*$")] = "adaptation"
+    name: Title = "adaptation"
     about: str = ""
     inferred: str = ""
     base: BaseSection

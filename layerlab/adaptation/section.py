@@ -99,7 +99,14 @@ class VocabularySection(Section):
         jec_qa: prove it on the questions of JEC-QA as well, beside the source's figures.
     """
 
-    size: Annotated[str, Field(pattern=r"^\+?[1-9]\d*$")]
+    size: Annotated[
+        str,
+        Field(
+            pattern=r"^\+?[1-9]\d*$",
+            description="a text: a whole number from 1, or one behind a +",
+            examples=["+1600"],
+        ),
+    ]
     jec_qa: bool = False
 
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from layerlab import UserError
 from layerlab.domain import shown
@@ -25,6 +25,7 @@ from layerlab.training.section import (
     MonitorSection,
     RunSection,
     Section,
+    Title,
     TrainSection,
 )
 from layerlab.training.setting import amended, changed, checked, load_table
@@ -45,7 +46,7 @@ class Recipe(Section):
         inferred: what of it a source does not say and stands here as an inference.
     """
 
-    name: Annotated[str, Field(pattern=r"^\w[\w .+-]*$")] = "recipe"
+    name: Title = "recipe"
     about: str = ""
     inferred: str = ""
     model: ModelSection = ModelSection()
@@ -151,8 +152,8 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
             f"{place}: extends is {shown(given)}; expected a TOML file or the name of a recipe: "
             'write extends = "smoke"'
         )
-    beside = Path(place).parent / given
-    found, name = load_table(beside if Path(given).suffix else given, HOME)
+    folder = Path(place).parent
+    found, name = load_table(folder / given if Path(given).suffix else given, HOME, beside=folder)
     way = (*seen, Path(place).resolve())
     if Path(name).resolve() in way:
         raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")

@@ -9,6 +9,16 @@ Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
+# It is the name of a folder, too.
+Title = Annotated[
+    str,
+    Field(
+        pattern=r"^\w[\w .+-]*$",
+        description="a text of letters, digits, blanks and _ . + -, beginning with a letter, "
+        "a digit or _",
+        examples=["my-recipe"],
+    ),
+]
 
 
 class Section(BaseModel):
@@ -67,6 +77,10 @@ class Source(Section):
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
 
+# What `min_length` refuses is told with the example of what to write.
+_Sources = Annotated[tuple[Source, ...], Field(min_length=1, examples=[[{"text": "python-docs"}]])]
+
+
 class DataSection(Section):
     """The text, how it becomes tokens, and how tokens become blocks.
 
@@ -82,8 +96,8 @@ class DataSection(Section):
         documents: whether attention stops at the boundaries of documents.
     """
 
-    sources: Annotated[tuple[Source, ...], Field(min_length=1)] = (Source(),)
-    held: Annotated[tuple[Source, ...], Field(min_length=1)] | None = None
+    sources: _Sources = (Source(),)
+    held: _Sources | None = None
     tokenizer: Name = "train"
     vocab: Annotated[int, Field(ge=257)] = 2048
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -274,10 +288,10 @@ class CompareSection(Section):
         claims: of sources, each judged by the runs; they change none of them.
     """
 
-    arms: Annotated[tuple[str | Arm, ...], Field(min_length=1)]
+    arms: Annotated[tuple[str | Arm, ...], Field(min_length=1, examples=[["llama", "pangu-pi"]])]
     baseline: str | None = None
     seeds: Annotated[tuple[Whole, ...], Field(min_length=1)] = (1, 2, 3)
-    rates: tuple[Positive, ...] = ()
+    rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
     search: Literal["grid", "optuna"] = "grid"
     trials: Count = 8
     match: Literal["none", "parameters", "flops", "time"] = "none"

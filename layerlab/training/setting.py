@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training.expected import expected
 
 Whole = TypeVar("Whole", bound=BaseModel)
 
@@ -69,9 +70,9 @@ def amended(
     Raises:
         UserError: there is no such setting.
     """
-    content = copy.deepcopy(dict(content))
+    whole: dict[str, Any] = copy.deepcopy(dict(content))
     for path, value in settings.items():
-        table = content
+        table = whole
         head, options, option = path.partition(".options.")
         *tables, last = [*head.split("."), *(["options", option] if options else [])]
         for depth, name in enumerate(tables):
@@ -90,11 +91,11 @@ def amended(
         others = exclusive.get(tables[-1], ()) if tables else ()
         if last in others:
             table.update({name: None for name in others if name != last})
-    return content
+    return whole
 
 
 def load_table(
-    given: str | PathLike[str], home: str, what: str = "a recipe"
+    given: str | PathLike[str], home: str, what: str = "a recipe", beside: Path = Path()
 ) -> tuple[dict[str, Any], str]:
     """The content of a TOML file, or of one of a package by its name, and what errors call it.
 
@@ -103,13 +104,16 @@ def load_table(
     Args:
         home: the package in whose folder `recipes` there are some by name.
         what: is read, in words.
+        beside: the folder in which a file may have been meant, where there is no such name.
 
     Raises:
         UserError: there is none, or it is not TOML.
     """
     path = Path(given)
     if not path.suffix and not path.exists():
-        return {"name": str(given), **tomllib.loads(_packaged(str(given), home))}, str(given)
+        return {"name": str(given), **tomllib.loads(_packaged(str(given), home, beside))}, str(
+            given
+        )
     bare = what.removeprefix("a ")
     try:
         text = path.read_text(encoding="utf-8")
@@ -132,10 +136,11 @@ def packaged(home: str) -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def _packaged(name: str, home: str) -> str:
+def _packaged(name: str, home: str, beside: Path) -> str:
     known = packaged(home)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+        file = f"{name}.toml"
+        near = [file] if (beside / file).is_file() else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(
             f"no recipe {shown(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
@@ -165,15 +170,28 @@ def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Coll
         return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
     if error["type"] == "value_error":
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
-    message = error["msg"][:1].lower() + error["msg"][1:]
-    given = f" is {shown(error['input'])}" if error["type"] != "missing" else ""
+    given = f" is {shown(error['input'])}" if error["type"] != "missing" else " is missing"
+    message = _remedy(kind, where) or error["msg"][:1].lower() + error["msg"][1:]
     named = any(f"{path}.".startswith(f"{one}.") for one in settings)
     return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
 
 
+def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
+    """What a setting takes, and what to write; nothing is known of what is in free content."""
+    found = expected(kind, where)
+    if found is None:
+        return ""
+    words, path, example = found
+    if example == {}:
+        return f"expected {words}: write [{path}] above its settings"
+    if example == [{}]:
+        return f"expected {words}: write [[{path}]] above the settings of each"
+    return f"expected {words}: write {path} = {_toml(example)}"
+
+
 def _branch(part: str) -> bool:
     """Whether a part of a place only says which of several kinds was tried."""
-    return part == "str" or part[:1].isupper() or "[" in part
+    return part in ("str", "int", "float") or part[:1].isupper() or "[" in part
 
 
 def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:

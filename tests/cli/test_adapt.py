@@ -81,7 +81,10 @@ def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
             ("short.toml", "--set", "pretrain.tokns=3"),
             "a recipe has no setting 'pretrain.tokns'; did you mean 'pretrain.tokens'?",
         ),
-        (("short.toml", "--set", "pretrain.tokens=-3"), "pretrain.tokens is -3; input should be"),
+        (
+            ("short.toml", "--set", "pretrain.tokens=-3"),
+            "pretrain.tokens is -3; expected a whole number from 1: write pretrain.tokens = ",
+        ),
         (
             ("short.toml", "--set", "data.domain=[]"),
             "needs text of the domain, and there is none; write [data] with domain",

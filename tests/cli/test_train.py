@@ -108,7 +108,10 @@ def test_the_metrics_may_be_those_of_run_clm(
             ("compare", "small.toml", "--set", ARMS, "--judge", "--out", "none"),
             "nothing has run yet in none/small; type layerlab compare without --judge",
         ),
-        (("train", "small.toml", "--set", "train.batch=0"), "train.batch is 0; input should be"),
+        (
+            ("train", "small.toml", "--set", "train.batch=0"),
+            "train.batch is 0; expected a whole number from 1: write train.batch = 16",
+        ),
         (
             ("train", "small.toml", "--set", "train.batch"),
             "cannot read the setting 'train.batch'; expected PATH=VALUE: type for example",

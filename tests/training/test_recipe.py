@@ -1,15 +1,20 @@
 """Recipes: what is wrong in one is named, and what decides a run decides its hash."""
 
+import json
 import re
 import subprocess
 import sys
+from typing import Annotated, get_args, get_origin
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
 
 from layerlab import UserError
-from layerlab.training.recipe import load_recipe, packaged, recipe_of
+from layerlab.adaptation.recipe import Recipe as Adaptation
+from layerlab.training.expected import expected
+from layerlab.training.recipe import Recipe, load_recipe, packaged, recipe_of
 
 LENGTH = {"train": {"updates": 3}}
 ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
@@ -20,20 +25,40 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
     [
         ({"train": {"updates": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
         ({"trian": {}, **LENGTH}, r"a recipe has no 'trian'; did you mean 'train'\?"),
-        ({"train": {"updates": "a"}}, r"train\.updates is 'a'; input should be a valid integer"),
+        (
+            {"train": {"updates": "a"}},
+            r"train\.updates is 'a'; expected a whole number from 1: write train\.updates = 128$",
+        ),
         (
             {"train": {"updates": 3, "rate": -1}},
-            r"train\.rate is -1; input should be greater than 0",
+            r"train\.rate is -1; expected a number above 0: write train\.rate = 0\.001",
         ),
         ({"train": {"updates": 1, "tokens": 3}}, "train gives updates and tokens; expected one of"),
         ({}, "train gives no length; expected one of updates, tokens, epochs: write updates = 400"),
         ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
-        ({**LENGTH, "compare": {"arms": []}}, r"compare\.arms is \[\]"),
+        (
+            {**LENGTH, "compare": {"arms": []}},
+            r"arms is \[\]; expected a list of 1 or more, each a text or a table: write compare\.",
+        ),
+        ({**LENGTH, "compare": {"seeds": [1]}}, r"compare\.arms is missing; expected a list of 1"),
+        (
+            {**LENGTH, "train": 3},
+            r"train is 3; expected a table: write \[train\] above its settings",
+        ),
+        ({**LENGTH, "model": {"inner": "x"}}, "model.inner is 'x'; expected a whole number or a"),
+        ({**LENGTH, "run": {"track": ["x"]}}, r"'trackio': write run.track = \[\"tensorboard\"\]"),
+        (
+            {**LENGTH, "compare": {"arms": ["a"], "claims": [{"source": "x", "says": 3}]}},
+            'claims.0.says is 3; expected a text that is not empty: write says = "NAME"',
+        ),
         ({**LENGTH, "data": {"sources": [{"txt": "x"}]}}, "has no 'txt'; did you mean 'text'"),
         ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
         ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
         ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
-        ({**LENGTH, "name": "../out"}, r"name is '\.\./out'; string should match pattern"),
+        (
+            {**LENGTH, "name": "../out"},
+            r"name is '\.\./out'; .*a digit or _: write name = \"my-recipe\"$",
+        ),
         (
             {**LENGTH, "compare": {"arms": ["llama"], "lockstep": True, "search": "optuna"}},
             r"compare\.lockstep runs all arms side by side, and a search decides as it goes",
@@ -55,6 +80,16 @@ def test_recipes_of_the_package_are_recipes(name):
 def test_a_name_that_is_no_recipe_is_told_its_nearest():
     with pytest.raises(UserError, match="no recipe 'eight-residual'; did you mean eight-residuals"):
         load_recipe("eight-residual")
+
+
+def test_a_name_beside_a_file_of_that_name_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text('extends = "smoke"\n')
+    (tmp_path / "mine.toml").write_text('extends = "tiny"\n')
+    with pytest.raises(UserError, match=r"no recipe 'tiny'; did you mean tiny\.toml\?"):
+        load_recipe(tmp_path / "mine.toml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no recipe 'tiny'; did you mean tiny\.toml\?"):
+        load_recipe("tiny")
 
 
 def test_a_file_that_is_no_toml_is_told_so(tmp_path):
@@ -201,11 +236,11 @@ def test_the_example_of_a_list_can_be_typed():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("train.batch", "a", "train.batch is 'a'; input should be a valid integer"),
+        ("train.batch", "a", "train.batch is 'a'; expected a whole number from 1: write train."),
         (
             "data.sources",
             [{"text": "x", "weight": -1}],
-            "data.sources.0.weight is -1; input should",
+            "data.sources.0.weight is -1; expected a number above 0: write weight = 1.0",
         ),
     ],
 )
@@ -231,3 +266,39 @@ def test_settings_may_complete_a_recipe(tmp_path):
     for path in ("train.batch.x", "trian.updates", "compare.arms.0.name", "train.options.x"):
         with pytest.raises(UserError, match="a recipe has no setting"):
             load_recipe(file, {"train.updates": 1, path: 1})
+
+
+def test_every_setting_has_words_and_an_example_that_it_takes():
+    """All of both kinds of recipe, by their own declarations: what is advised is accepted."""
+    for kind in (Recipe, Adaptation):
+        found = {path: expected(kind, path.split(".")) for path in leaves(kind)}
+        assert [path for path, one in found.items() if one is None] == []
+        for path, (words, name, example) in found.items():
+            assert "a value" not in words and name == path
+            *_, field = fields(kind, path)
+            if example == [{}]:  # told to write [[...]] above the settings of each
+                continue
+            taken = TypeAdapter(Annotated[field.annotation, field])
+            taken.validate_json(json.dumps(example))
+
+
+def leaves(kind, place=""):
+    for name, field in kind.model_fields.items():
+        inside = section(field)
+        if inside is None:
+            yield f"{place}{name}"
+        else:
+            yield from leaves(inside, f"{place}{name}.")
+
+
+def fields(kind, path):
+    for name in path.split("."):
+        field = kind.model_fields[name]
+        yield field
+        kind = section(field)
+
+
+def section(field):
+    kinds = [field.annotation, *get_args(field.annotation)]
+    tables = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+    return tables[0] if tables and get_origin(field.annotation) is not tuple else None
