@@ -167,25 +167,33 @@ def _resized(shape: Shape, by: str, step: int) -> Shape:
     return replace(shape, width=width, head_width=head_width, inner=inner)
 
 
+def _others(by: str) -> str:
+    """What to type in place of a size that does not do."""
+    first, second = (way for way in ("ffn", "depth", "width") if way != by)
+    return (
+        f"match by {first} or {second}: type --match {first} with layerlab variants, or write "
+        f'compare.by = "{first}" in a recipe'
+    )
+
+
 def _nearest(count: Callable[[int], int], wanted: int, by: str) -> int:
     """The step at which a growing count is nearest to what is wanted."""
     if count(1) == count(64):
         raise UserError(
             f"matching by {by} changes nothing here: this variant costs the same at every size; "
-            "type another of --match ffn, depth, width"
+            f"{_others(by)}"
         )
     if count(1) > wanted:
         raise UserError(
             f"the smallest {by} already gives {count(1):,} where {wanted:,} are wanted; "
-            "type another of --match ffn, depth, width"
+            f"{_others(by)}"
         )
     low, high = 1, 2
     while count(high) < wanted:
         low, high = high, 2 * high
         if high > _MOST[by]:
             raise UserError(
-                f"no {by} up to {low} reaches the {wanted:,} that are wanted; "
-                "type another of --match ffn, depth, width"
+                f"no {by} up to {low} reaches the {wanted:,} that are wanted; {_others(by)}"
             )
     while high - low > 1:
         middle = (low + high) // 2

@@ -76,7 +76,10 @@ def test_a_preset_brings_its_own_sizes_but_those_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "attention-only", "by": "ffn"}, "matching by ffn changes nothing here"),
+        (
+            {"name": "attention-only", "by": "ffn"},
+            "matching by ffn changes nothing here.*; match by depth or width: type --match depth",
+        ),
         (
             {
                 "name": "llama",
@@ -106,5 +109,8 @@ def test_what_cannot_be_matched_is_answered_in_one_line(given, message) -> None:
 def test_shared_blocks_do_not_grow_with_depth() -> None:
     own = design("llama", sizes=SIZES, options={"sharing": "blocks"})
     wanted = cost(design("llama", sizes={**SIZES, "width": 480}))
-    with pytest.raises(UserError, match="no depth up to 256 reaches the"):
+    with pytest.raises(
+        UserError,
+        match=r"no depth up to 256 reaches the .* write compare\.by = \"ffn\" in a recipe$",
+    ):
         match(own.spec, own.shape, wanted, by="depth")
