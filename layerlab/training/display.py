@@ -19,6 +19,7 @@ from layerlab.training.cost import peak_of
 from layerlab.training.pulse import Pulse
 from layerlab.training.quantity import amount, duration
 
+BAR = 24  # characters
 ROWS = 16  # of running runs that are shown at once
 FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thirds
 WELL = {"finished", "skipped"}
@@ -178,15 +179,18 @@ class Display:
         return facts
 
     def _single(self, name: str, pulse: Pulse) -> RenderableType:
-        head = Table.grid(padding=(0, 1))
         left = pulse.left()
-        head.add_row(
-            Text(printable(name)),
-            _bar(pulse, 24),
+        told = (
             Text(f"update {pulse.update:,} of {pulse.updates:,}"),
             Text(f"{duration(left)} left{_until(left)}"),
         )
-        return Group(head, Text(", ".join(self._facts(pulse)), style="dim"))
+        head = Text(printable(name), no_wrap=True, overflow="ellipsis")
+        # The name gets the room that is left; where that is too little for it, a line of its own.
+        room = self.console.width - sum(one.cell_len + 1 for one in told) - BAR - 1
+        line = Table.grid(padding=(0, 1))
+        line.add_row(*([head] if head.cell_len <= room else []), _bar(pulse, BAR), *told)
+        above = [] if head.cell_len <= room else [head]
+        return Group(*above, line, Text(", ".join(self._facts(pulse)), style="dim"))
 
     def _many(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="dim")

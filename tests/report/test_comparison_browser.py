@@ -120,6 +120,19 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
     )
 
 
+def test_small_differences_widen_no_page(window: Open):
+    """Six decimals, in the forest and in the table, at the width of a small laptop."""
+    rows = [
+        {**row, "difference": -0.000354, "low": -0.000419, "high": -0.00029, "arm": row["arm"]}
+        for row in race()["rows"]
+    ]
+    page = window(render({**race(), "rows": rows}), viewport={"width": 1200, "height": 900})
+    assert page.get_by_text("−0.000419").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    for box in page.locator(".contest .gap, #numbers .scroll").all():
+        assert box.evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
 def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
     page = window(render(race()), viewport=PHONE, has_touch=True, is_mobile=True)
     for name in ("curves", "paired", "monitor"):

@@ -136,6 +136,20 @@ def test_a_terminal_shows_one_run_in_two_lines() -> None:
     assert shown[1].startswith("loss 4.9, 20,480 tokens/s, 40.0 GFLOP/s, MFU 40%")
 
 
+@pytest.mark.parametrize("name", ["llama", "llama-s0-r0.005-be12f0aa", "l" * 90])
+def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
+    clock = Clock()
+    narrow = console(terminal=True, width=80)
+    display = Display({name: 60_000}, peak=1e11, console=narrow, clock=clock)
+    go(display, clock, name, 50_000, step=1000)
+    before = len(written(display))
+    display.console.print(display.drawn())
+    shown = bare(written(display)[before:]).splitlines()
+    assert max(map(len, shown)) <= 80 and shown[0].startswith(name[:79])
+    (line,) = [one for one in shown if "left, until " in one]
+    assert "update 50,000 of 60,000" in line and len(shown) == (2 if name == "llama" else 3)
+
+
 def test_a_terminal_shows_many_runs_as_a_table() -> None:
     clock = Clock()
     names = [f"run-{number}" for number in range(5)]
