@@ -39,6 +39,7 @@ from layerlab.training.sweep import carried_out, swept
 from layerlab.training.watch import Silent, Watch
 
 OUT = Path("layerlab-runs")
+KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
 Given = str | PathLike[str] | Mapping[str, Any] | Recipe
 
 
@@ -87,7 +88,16 @@ class Trained:
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:
-        """Events of one kind: train, evaluation, sample, note, monitor, alarm."""
+        """Events of one kind, a row each; those of a kind that did not happen are none.
+
+        Raises:
+            UserError: there is no such kind.
+        """
+        if kind not in KINDS:
+            raise UserError(
+                f"a run has no events of the kind {shown(kind)}; expected one of "
+                f'{", ".join(KINDS)}: type frame("train")'
+            )
         return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])
 
 

@@ -46,6 +46,14 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
 
 
+def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
+    assert ended.frame("alarm").empty
+    with pytest.raises(
+        UserError, match="no events of the kind 'nonsense'; expected one of train, "
+    ):
+        ended.frame("nonsense")
+
+
 def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
     settings = {"run.model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)

@@ -307,10 +307,17 @@ def _paired(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[J
 
 def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:
     for name in names:
-        rows = _rows(content, name)
+        rows = [{key: _cell(one) for key, one in row.items()} for row in _rows(content, name)]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
         written = table.to_csv(index=False).encode("utf-8", "backslashreplace").decode()
         disk.write_file(folder / TABLES / f"{name}.csv", written)
+
+
+def _cell(value: Any) -> Any:
+    """What is no plain value is written as JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return value
 
 
 def _rows(content: Mapping[str, Any], name: str) -> list[Any]:

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlab import UserError
+from layerlab.domain import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +53,18 @@ class Comparison:
         )
 
     def frame(self, part: Part = "rows") -> "pd.DataFrame":
-        """A part of it as a table; of curves a row is a point of a run."""
+        """A part of it as a table; of curves a row is a point of a run.
+
+        Raises:
+            UserError: there is no such part.
+        """
         import pandas as pd
+
+        if part not in get_args(Part):
+            raise UserError(
+                f"a comparison has no part {shown(part)}; expected one of "
+                f'{", ".join(get_args(Part))}: type frame("rows")'
+            )
 
         if part in ("rows", "runs"):
             return pd.DataFrame(self.content[part])

@@ -356,3 +356,12 @@ def test_what_sources_claim_stands_with_its_verdict():
     wild = Tags(render(race() | {"claims": [claim(HOSTILE, HOSTILE) | {"source": HOSTILE}]}))
     calm = Tags(render(race() | {"claims": [claim("calm", "calm")]}))
     assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]
+
+
+def test_a_cell_of_a_table_is_a_plain_value_or_json(tmp_path: Path) -> None:
+    tried = [{"rate": 0.003, "nats": 3.5}, {"rate": 0.01, "nats": None}]
+    content = race()
+    rows = [{**row, "rates": tried} for row in content["rows"]]
+    save_comparison({**content, "rows": rows}, tmp_path)
+    for line in table(tmp_path, "rows"):
+        assert json.loads(line["rates"]) == tried
