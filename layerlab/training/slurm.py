@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ DELAY = 120  # seconds that a job has for its checkpoint before its time is over
 TIMEOUTS = 10_000  # times that a job goes back into the queue: until the run is finished
 LOOK = 10.0  # seconds between two questions to Slurm
 _POLL = 0.2
+# What sbatch says where no cluster has answered it.
+_UNREACHED = (
+    "configuration source",
+    "contact slurm controller",
+    "Connection refused",
+    "timed out",
+)
 
 
 class Task:
@@ -122,13 +130,11 @@ class Cluster:
     def _submitted(self, folders: Sequence[Path], place: tuple[Slot, ...]) -> list[Any]:
         tasks = [Task(folder.resolve(), place, self.command) for folder in folders]
         try:
-            return list(self._executor.submit_array(tasks))
+            # submitit prints what Slurm said, and hands it on as well.
+            with redirect_stderr(StringIO()):
+                return list(self._executor.submit_array(tasks))
         except Exception as error:
-            # Slurm's own words, as of a partition that is not there, are on the last line.
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise UserError(
-                f"Slurm takes no jobs: {said[-1].strip()}; mend [run.slurm] of the recipe"
-            ) from error
+            raise _refused(error) from error
 
 
 class Job:
@@ -200,6 +206,18 @@ class Queue:
         if told.returncode == 0:
             lines = [line.split() for line in told.stdout.splitlines()]
             self._states = {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+def _refused(error: Exception) -> UserError:
+    """Slurm's own words, as of a partition that is not there, are on the last line."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    remedy = "mend [run.slurm] of the recipe"
+    if any(one in said for one in _UNREACHED):
+        remedy = (
+            "Slurm is not set up or not running here: type the command on a machine where sinfo "
+            'answers, or write run.runner = "local"'
+        )
+    return UserError(f"Slurm takes no jobs: {said}; {remedy}")
 
 
 def _executor(folder: Path, settings: RunSection) -> Any:

@@ -116,6 +116,10 @@ def test_the_metrics_may_be_those_of_run_clm(
             ("train", "small.toml", "--set", "train.batch"),
             "cannot read the setting 'train.batch'; expected PATH=VALUE: type for example",
         ),
+        (
+            ("train", "small.toml", "--metrics", "run-clm", "--json"),
+            "--metrics run-clm prints a block of text, and --json JSON; expected one of the two",
+        ),
         (("train", "smal.toml"), "cannot read the recipe 'smal.toml': No such file"),
     ],
 )

@@ -157,6 +157,33 @@ def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
         carry_out(runs("first"), tmp_path / "runs", settings, None, command("well"))
 
 
+@pytest.mark.parametrize(
+    ("last", "remedy"),
+    [
+        ("fatal: Could not establish a configuration source", "Slurm is not set up or not running"),
+        ("error: Batch job submission failed: Invalid qos", r"mend \[run\.slurm\] of the recipe$"),
+    ],
+)
+def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    last: str,
+    remedy: str,
+) -> None:
+    said = f"#!/bin/sh\necho 'sbatch: error: first' >&2\necho 'sbatch: {last}' >&2\nexit 1\n"
+    for name in ("srun", "sbatch"):
+        script = tmp_path / name
+        script.write_text(said)
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match=f"^Slurm takes no jobs: sbatch: {last}; {remedy}"):
+        carry_out(
+            runs("first"), tmp_path / "runs", RunSection(runner="slurm"), None, command("well")
+        )
+    assert "sbatch" not in "".join(capfd.readouterr())
+
+
 def test_submitit_is_imported_only_where_it_is_used() -> None:
     source = Path(module.__file__).read_text("utf-8")
     assert "\n    from submitit" in source and "\nfrom submitit" not in source
