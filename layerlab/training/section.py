@@ -14,8 +14,7 @@ Title = Annotated[
     str,
     Field(
         pattern=r"^\w[\w .+-]*$",
-        description="a text of letters, digits, blanks and _ . + -, beginning with a letter, "
-        "a digit or _",
+        description="letters, digits, blanks and _ . + -, beginning with a letter, a digit or _",
         examples=["my-recipe"],
     ),
 ]
@@ -77,7 +76,6 @@ class Source(Section):
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
 
-# What `min_length` refuses is told with the example of what to write.
 _Sources = Annotated[tuple[Source, ...], Field(min_length=1, examples=[[{"text": "python-docs"}]])]
 
 
