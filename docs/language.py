@@ -143,7 +143,7 @@ def sentences() -> Iterator[Message]:
         for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
             yield None, phrase, file.relative_to(PACKAGE).as_posix()
     yield from _claimed()
-    claims = [PACKAGE / "training" / name for name in ("claim.py", "remark.py")]
+    claims = [PACKAGE / "training" / name for name in ("claim.py", "look.py", "remark.py")]
     for file in [*claims, *sorted((PACKAGE / "studies").glob("*.py"))]:
         if file.name not in SILENT:
             for phrase in Phrases.of(file.read_text("utf-8"), words=True):
