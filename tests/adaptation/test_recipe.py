@@ -25,7 +25,7 @@ ROWS = {"name": "a", "rows": "a.json"}
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({}, "base; field required"),
+        ({}, "base is missing; expected a table: write .base. above its settings"),
         ({**BASE, "pretrian": {}}, r"a recipe has no 'pretrian'; did you mean 'pretrain'\?"),
         ({**BASE, "vocabulary": {"siez": "+1"}}, r"\[vocabulary\] has no 'siez'; .* 'size'\?"),
         ({"base": {"recipe": {"train": {"rte": 1}}}}, r"\[base\.recipe\.train\] has no 'rte'"),
@@ -35,7 +35,10 @@ ROWS = {"name": "a", "rows": "a.json"}
             "base gives both of model and recipe; expected one of them",
         ),
         ({"base": {}}, "base gives neither of model and recipe"),
-        ({**BASE, **TEXT, "vocabulary": {"size": "1e3"}}, "should match pattern"),
+        (
+            {**BASE, **TEXT, "vocabulary": {"size": "1e3"}},
+            "expected a text: a whole number from 1, or one behind a",
+        ),
         ({**BASE, "pretrain": {"tokens": 9}}, "pretrain needs text of the domain, and there is"),
         ({**BASE, "vocabulary": {"size": "+9"}}, "vocabulary needs text of the domain"),
         ({**BASE, "clean": {}}, "clean needs text of the domain"),
