@@ -1,6 +1,7 @@
 """What a setting takes, in words and by example: read off the JSON schema of its section."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -47,7 +48,7 @@ def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any]
         >>> expected(Recipe, ["compare", "seeds", "0"])
         ('a whole number from 0', 'compare.seeds', [1, 2, 3])
     """
-    whole = kind.model_json_schema()
+    whole = _schema(kind)
     # A list is set whole; within a table of a list, a setting is known by its own name.
     last = max((place for place, part in enumerate(path) if not part.isdigit()), default=-1)
     setting = path[: last + 1]
@@ -56,6 +57,11 @@ def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any]
         return None
     name = setting[-1] if any(map(str.isdigit, setting)) else ".".join(setting)
     return _words(whole, taken), name, _example(whole, written)
+
+
+@cache
+def _schema(kind: type[BaseModel]) -> Schema:
+    return kind.model_json_schema()
 
 
 def _at(whole: Schema, path: Sequence[str]) -> Schema | None:

@@ -91,6 +91,6 @@ def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
 
 def test_a_checkpoint_counts_on_events_that_are_written(tmp_path: Path, run: Any) -> None:
     training = loop.Training(run, tmp_path / "run", Silent())
-    with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="kept yet"):
+    with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="begins anew"):
         training.note("no room")
         training.checkpoint()
