@@ -54,7 +54,7 @@ def _lines(estimate: Any) -> list[str]:
         f"{amount(estimate.flops, 'FLOP')}, {amount(estimate.memory, 'B')} of memory "
         f"beside the processes, {amount(estimate.disk, 'B')} on disk",
         "FLOPs: forward and backward, attention with its full square; a causal mask saves "
-        + ", ".join(f"{_saved(side.token_flops)} ({side.arm})" for side in estimate.sides[:4]),
+        + _savings(estimate.sides),
     ]
     matched = [side for side in estimate.sides if side.match is not None]
     if matched:
@@ -92,6 +92,14 @@ def _together(estimate: Any) -> str:
     if estimate.lockstep:
         return f"{estimate.runs} runs in one process, in lockstep"
     return f"{estimate.runs} runs, {estimate.slots} at once"
+
+
+def _savings(sides: Sequence[Any]) -> str:
+    """Of all arms alike, or of the first ones by their names."""
+    told = {side.arm: _saved(side.token_flops) for side in sides}
+    if len({*told.values()}) == 1:
+        return told[sides[0].arm]
+    return ", ".join(f"{share} ({arm})" for arm, share in list(told.items())[:4])
 
 
 def _saved(flops: Any) -> str:

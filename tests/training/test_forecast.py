@@ -172,6 +172,15 @@ def test_what_a_mask_saves_is_never_minus_nothing() -> None:
     assert "a causal mask saves" in drawn(estimate(runs(), measure=False), 120)
 
 
+def test_what_a_mask_saves_is_said_once_where_arms_agree() -> None:
+    found = estimate(runs(), measure=False)
+    half, fewer = Work(full=100, causal=50), Work(full=100, causal=70)
+    alike = tuple(replace(side, token_flops=half) for side in found.sides)
+    assert "a causal mask saves 50 %\n" in drawn(replace(found, sides=alike), 120)
+    apart = (replace(alike[0], token_flops=fewer), *alike[1:])
+    assert f"saves 30 % ({alike[0].arm}), 50 % (" in drawn(replace(found, sides=apart), 120)
+
+
 def test_times_of_a_column_have_one_format() -> None:
     found = estimate(runs(), measure=False)
     one, two = (
