@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -209,19 +208,6 @@ def test_attention_really_stops_at_documents(variant: str, attention: str) -> No
                 alone = model(rows[row : row + 1, first:last], use_cache=False).logits[0]
                 torch.testing.assert_close(packed[row, first:last], alone, atol=2e-5, rtol=1e-4)
     assert (packed[1, 15:] - mixed[1, 15:]).abs().max() > 1e-3
-
-
-def test_a_batch_costs_less_than_a_hundredth_of_a_step(docs: Corpus) -> None:
-    order = Order(docs, 128, 0)
-    order.batch(0, 16)
-
-    def cost() -> float:
-        start = time.process_time()
-        for update in range(50):
-            order.batch(update, 16)
-        return (time.process_time() - start) / 50
-
-    assert min(cost() for _ in range(5)) < 3e-4
 
 
 def test_a_batch_knows_its_rows() -> None:
