@@ -165,7 +165,7 @@ def records(folder: Path) -> dict[str, Record]:
     return {one.arm: one for one in found if one is not None}
 
 
-def test_arms_learn_from_text_or_words_of_their_own_and_are_judged_on_one_text(
+def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
@@ -178,8 +178,7 @@ def test_arms_learn_from_text_or_words_of_their_own_and_are_judged_on_one_text(
     base, own = ([{"text": str(tmp_path / f"{name}.txt")}] for name in ("base", "own"))
     arms = [
         "llama",
-        {"name": "text", "variant": "llama", "set": {"data.sources": own}},
-        {"name": "words", "variant": "llama", "set": {"data.vocab": 9000}},
+        {"name": "own", "variant": "llama", "set": {"data.sources": own, "data.vocab": 9000}},
     ]
     recipe = {
         **SMALL,
@@ -194,12 +193,12 @@ def test_arms_learn_from_text_or_words_of_their_own_and_are_judged_on_one_text(
         data = recipe_of(run.manifest["recipe"]).data
         assert run.manifest["data"]["digest"] == prepare(data).digest, run.name
         assert run.value("bits_per_byte") is not None
-    assert len({run.manifest["data"]["digest"] for run in runs.values()}) == 3
+    assert len({run.manifest["data"]["digest"] for run in runs.values()}) == 2
     held = {run.manifest["data"]["validation_bytes"] for run in runs.values()}
     assert held == {prepare(recipe_of(recipe).data).validation_bytes}
     vocab = {name: run.manifest["recipe"]["model"]["vocab"] for name, run in runs.items()}
-    assert vocab["llama"] == vocab["text"] == 300 < vocab["words"] < 9000
-    assert runs["words"].count("embedding") == vocab["words"] * SMALL["model"]["width"]
+    assert vocab["llama"] == 300 < vocab["own"] < 9000
+    assert runs["own"].count("embedding") == vocab["own"] * SMALL["model"]["width"]
     told = [one for one in found.content["remarks"] if "not the 9000 of data.vocab" in one]
     assert len(told) == 1
 
