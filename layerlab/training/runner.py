@@ -103,7 +103,9 @@ def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
             write_run(run, folder)
             return loop.carry_out(run, folder, watch)
     except loop.Diverged:
-        return result_of(folder) or {}
+        if (lost := result_of(folder)) is None:
+            raise
+        return lost
     finally:
         torch.set_num_threads(before)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,30 +21,9 @@ from layerlab.training.cost import (
     work,
 )
 from layerlab.training.forecast import estimate
-from layerlab.training.plan import Extent, Run, arms, designed, plan
-from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.training.plan import Run, arms, designed, plan
 from layerlab.variants.inventory import variants
-
-EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
-SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
-
-
-def recipe(model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
-    given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"updates": 20}}
-    return recipe_of({**given, **sections})
-
-
-def runs(**sections: Any) -> list[Run]:
-    compare = {"arms": ["llama", "gpt2"], "seeds": [1, 2], **sections.pop("compare", {})}
-    return plan(recipe(compare=compare, **sections), EXTENT)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No peak of an earlier test, and none that is measured where it does not matter."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
-    return tmp_path / "cache"
+from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
 def test_both_conventions_are_those_of_the_literature() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,33 +11,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from layerlab.model.account import account
-from layerlab.training import calibration, cost, start
+from layerlab.training import calibration, start
 from layerlab.training.calibration import here
 from layerlab.training.cost import Work, peak_of
 from layerlab.training.forecast import Estimate, _makespan, estimate
-from layerlab.training.plan import Extent, Run, designed, plan
+from layerlab.training.plan import designed, plan
 from layerlab.training.quote import _saved
-from layerlab.training.recipe import Recipe, recipe_of
 from layerlab.training.section import RunSection
-
-EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
-SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
-
-
-def recipe(**sections: Any) -> Recipe:
-    return recipe_of({"model": SIZES, "train": {"updates": 20}, **sections})
-
-
-def runs(**sections: Any) -> list[Run]:
-    compare = {"arms": ["llama", "gpt2"], "seeds": [1, 2], **sections.pop("compare", {})}
-    return plan(recipe(compare=compare, **sections), EXTENT)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that was measured before, and no peak that is measured here."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
+from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.integers(1, 8))

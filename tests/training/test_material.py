@@ -9,7 +9,9 @@ from layerlab.model.build import build
 from layerlab.training.material import attend
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="it is here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed here"
+)
 def test_an_attention_that_is_not_installed_is_refused() -> None:
     model = build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
     said = (

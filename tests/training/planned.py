@@ -1,0 +1,30 @@
+"""Plans of small models, and a machine of which nothing has been measured."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.training import cost
+from layerlab.training.plan import Extent, Run, plan
+from layerlab.training.recipe import Recipe, recipe_of
+
+EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
+SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
+
+
+def recipe(model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
+    given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"updates": 20}}
+    return recipe_of({**given, **sections})
+
+
+def runs(**sections: Any) -> list[Run]:
+    compare = {"arms": ["llama", "gpt2"], "seeds": [1, 2], **sections.pop("compare", {})}
+    return plan(recipe(compare=compare, **sections), EXTENT)
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peak of an earlier test, and none that is measured where it does not matter."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
