@@ -16,7 +16,8 @@ import pandas as pd
 from layerlab import UserError
 from layerlab.domain import Domain, shown
 
-Word = Literal["holds", "fails", "not decided"]
+# `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
+Word = Literal["holds", "smaller than asked", "fails", "not decided"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,11 @@ class Verdict:
         number: that decides it.
         said: one sentence with the number, its interval and what it is compared with.
         source: where it stands, if that is not the place the study names.
+        unit: of replication, with its number: `3 seeds`, `100 passages of one text`; that of the
+            study where it is left out.
+        scale: the models that it was judged on, with parameters and training tokens; that of the
+            study where it is left out.
+        looked: whether its threshold or its number of draws was set after a first result.
     """
 
     claim: str
@@ -36,6 +42,9 @@ class Verdict:
     number: float
     said: str
     source: str = ""
+    unit: str = ""
+    scale: str = ""
+    looked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +92,7 @@ class Study:
         fast: draws and options that give the same verdict in seconds.
         fixed: whether the draws are what they are.
         inputs: what the numbers depend on in the folder of training runs, as JSON values.
+        scale: the models that it judges, with parameters and training tokens.
     """
 
     name: str
@@ -98,6 +108,7 @@ class Study:
     fast: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = False
     inputs: Callable[[Path], Any] = nothing
+    scale: str = ""
 
     @property
     def key(self) -> str:
