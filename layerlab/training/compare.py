@@ -1,21 +1,24 @@
 """From the folders of runs to a comparison: equal terms checked, differences judged, all kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab import UserError, __version__
-from layerlab.training.claim import claimed
+from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
+from layerlab.training.family import Family, Test, shares
 from layerlab.training.plan import arms
+from layerlab.training.quantity import amount
 from layerlab.training.recipe import Recipe
 from layerlab.training.record import Record, read_record
 from layerlab.training.remark import loose, remarks
 from layerlab.training.section import CompareSection
-from layerlab.training.side import Side, side_of
-from layerlab.training.statistics import Difference, Level, against, holm
+from layerlab.training.side import Side
+from layerlab.training.stage import Stage, staged
+from layerlab.training.statistics import Difference, Level
 from layerlab.training.verdict import Case, judge, number
 
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
@@ -47,10 +50,9 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     contrasts = refuse([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
-    sides = {
-        name: side_of(name, [one for one in records if one.arm == name], metric) for name in names
-    }
-    rows = _rows(section, sides, rivals, [one.path for one in contrasts])
+    stage, family = weighed(section, rivals, records, metric)
+    sides = stage.sides
+    rows = _rows(section, stage, family, rivals, [one.path for one in contrasts])
     content = {
         "schema": SCHEMA,
         "layerlab": __version__,
@@ -66,12 +68,14 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "seeds": list(section.seeds),
         "match": section.match,
         "rows": rows,
-        "claims": claimed(section, rivals, sides, UNITS[metric]),
+        "tests": len(family),
+        "claims": claimed(section, rivals, stage, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         "paired": _paired(section, sides, rivals),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
+            *_unequal(stage),
             *notes([one.manifest for one in records]),
             *_loose(section, rows),
             *left,
@@ -118,56 +122,100 @@ def _refuse_twice(records: Sequence[Record]) -> None:
         seen[key] = record.name
 
 
+def weighed(
+    section: CompareSection, rivals: Mapping[str, str], records: Sequence[Record], metric: str
+) -> tuple[Stage, Family]:
+    """The runs up to the latest look, and what came of every test at any."""
+    asked = [Test(name, rival) for name, rival in rivals.items() if name != rival]
+    asked += [
+        test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
+    ]
+    parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
+    level = Level(
+        confidence=section.confidence,
+        power=section.power,
+        comparisons=len(Family(asked, (), 0.0)),
+        share=parts[-1],
+    )
+
+    def at(seeds: Collection[int] | None) -> Stage:
+        return Stage(
+            sides=staged(records, list(rivals), metric, seeds),
+            shared={rival for name, rival in rivals.items() if name != rival},
+            level=level,
+            moderated=section.variance == "moderated",
+        )
+
+    whole = at(None)
+    taken = [
+        (part, at(section.seeds[:look]))
+        for part, look in zip(parts, section.looks, strict=False)
+        if all(not _missing(section, one, section.seeds[:look]) for one in whole.sides.values())
+    ]
+    stages = taken if section.looks else [(1.0, whole)]
+    return (stages[-1][1] if stages else whole), Family(asked, stages, level.alpha)
+
+
 def _rows(
     section: CompareSection,
-    sides: Mapping[str, Side],
+    stage: Stage,
+    family: Family,
     rivals: Mapping[str, str],
     differ: Sequence[str],
 ) -> list[dict[str, Any]]:
-    others = {name: sides[rival] for name, rival in rivals.items() if rival != name}
-    level = _level(section, max(1, len(others)))
-    found = {name: against(sides[name].values, base.values, level) for name, base in others.items()}
-    # Where a run diverged, the seeds that are left are no fair sample of either side.
-    raw = {
-        name: None if sides[name].diverged or base.diverged else found[name].p
-        for name, base in others.items()
-    }
-    # All planned arms count in the correction, also those that have no p yet.
-    corrected = holm([1.0 if one is None else one for one in raw.values()])
-    after = dict(zip(raw, corrected, strict=True))
     rows = []
     for name, rival in rivals.items():
-        side, base = sides[name], sides[rival]
+        side, base = stage.sides[name], stage.sides[rival]
         row = _figures(section, side, base)
         if name == rival:
             none = Difference(kind="paired", n=len(side.values))
-            rows.append({**row, **_tested(none, None, None), **_baseline(side)})
+            rows.append({**row, **_tested(none), **_baseline(side)})
             continue
+        test = Test(name, rival)
         case = Case(
             arm=name,
             baseline=rival,
-            difference=found[name],
-            holm=None if raw[name] is None else after[name],
-            level=level,
+            evidence=stage.evidence(test),
+            finding=family[test],
+            level=stage.level,
             planned=len(section.seeds),
             diverged=side.diverged,
             base_diverged=base.diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
             differ=differ,
+            scale=_scale(side),
             unit=UNITS[side.metric],
         )
         verdict = judge(case)
-        tested = _tested(found[name], raw[name], case.holm)
+        tested = _tested(case.difference, family[test].corrected)
         rows.append({**row, **tested, "verdict": verdict.word, "said": verdict.said})
     return rows
 
 
-def _level(section: CompareSection, comparisons: int = 1) -> Level:
-    return Level(confidence=section.confidence, power=section.power, comparisons=comparisons)
+def _scale(side: Side) -> str:
+    """The size that a verdict is about: what holds there may not hold at another."""
+    parameters, tokens = side.most("parameters"), side.most("tokens")
+    if parameters is None or tokens is None:
+        return ""
+    return f"at {amount(parameters)} parameters and {amount(tokens)} tokens a run"
 
 
-def _missing(section: CompareSection, side: Side) -> list[int]:
-    return side.missing(section.seeds, section.rates if section.search == "grid" else ())
+def _unequal(stage: Stage) -> list[str]:
+    """A remark where arms vary unlike each other more than chance would have it."""
+    p = stage.model.unequal() if stage.moderated else None
+    if p is None or p >= stage.level.alpha:
+        return []
+    spreads = {name: stage.model.spread(name) for name in stage.model.arms}
+    least, most = min(spreads, key=spreads.__getitem__), max(spreads, key=spreads.__getitem__)
+    return [
+        f"arms do not vary alike from seed to seed (Bartlett's p = {p:.2g}): {most} by "
+        f"{number(spreads[most])}, {least} by {number(spreads[least])}; each keeps some of its own"
+    ]
+
+
+def _missing(section: CompareSection, side: Side, seeds: Sequence[int] | None = None) -> list[int]:
+    rates = section.rates if section.search == "grid" else ()
+    return side.missing(section.seeds if seeds is None else seeds, rates)
 
 
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -202,18 +250,21 @@ def _figures(section: CompareSection, side: Side, base: Side) -> dict[str, Any]:
     }
 
 
-def _tested(found: Difference, p: float | None, corrected: float | None) -> dict[str, Any]:
+def _tested(found: Difference, corrected: float | None = None) -> dict[str, Any]:
     return {
         "n": found.n,
         "difference": found.mean,
         "difference_sd": found.sd,
         "low": found.low,
         "high": found.high,
-        "p": p,
-        "holm": corrected,
+        "seeds_error": found.error,
+        "text_error": found.text[0] or None,
+        "p": found.p,
+        "holm": None if found.p is None else corrected,
         "detectable": found.detectable,
         "seeds_needed": found.needed,
-        "paired": found.kind == "paired",
+        "variance": found.kind,
+        "paired": found.kind != "welch",
     }
 
 
@@ -262,7 +313,8 @@ def _is_chosen(record: Record, sides: Mapping[str, Side]) -> bool:
 
 
 def _run(record: Record, sides: Mapping[str, Side]) -> dict[str, Any]:
-    result = {name: one for name, one in (record.result or {}).items() if name != "schema"}
+    left = ("schema", "blocks")
+    result = {name: one for name, one in (record.result or {}).items() if name not in left}
     return {
         **result,
         "run": record.name,
@@ -284,6 +336,8 @@ def _paired(
     for name, rival in rivals.items():
         side, base = sides[name], sides[rival]
         if name != rival:
-            points = paired_curve(side.runs, base.runs, by, base.metric, _level(section))
+            points = paired_curve(
+                side.runs, base.runs, by, base.metric, Level(confidence=section.confidence)
+            )
             curves.append({"arm": name, "against": rival, "by": by, "points": points})
     return curves

@@ -1,6 +1,6 @@
 """Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +24,18 @@ class Score:
         nats: mean negative log-likelihood of a token.
         bits_per_byte: the same per byte of text, which tokenizers share.
         accuracy: share of tokens that are the likeliest.
+        blocks: nats per token of each block, and its tokens: what the choice of the text adds to a
+            difference shows in them.
     """
 
     nats: float
     bits_per_byte: float
     accuracy: float
+    blocks: Mapping[str, list[Any]]
+
+    def means(self) -> dict[str, float]:
+        """Of the whole text alone."""
+        return {name: getattr(self, name) for name in ("nats", "bits_per_byte", "accuracy")}
 
 
 class TooLarge(UserError):
@@ -56,24 +63,33 @@ def evaluate(
         TooLarge: memory does not hold so many blocks.
     """
     every = list(held.batches(batch))
-    sums = torch.zeros(4, dtype=torch.float64)
+    # Nats, likeliest tokens that are right, and tokens of each block.
+    sums = torch.zeros(len(held), 3, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
     short = Shortage(bears=part[1] == 1 or not sharded(model))
     with resting(model), short:
         for number in passes(len(every), part):
             found = _sums(model, every[min(number, len(every) - 1)], precision)
-            sums[:3] += found if number < len(every) else 0
-    sums[3] = short.found
-    nats, right, count, failed = reduce(sums).tolist()
-    if failed:
+            if number < len(every):
+                sums[number * batch : number * batch + len(found)] = found
+    failed = torch.tensor([short.found], dtype=torch.float64)
+    whole = reduce(torch.cat([sums.flatten(), failed])).cpu()
+    if whole[-1]:
         raise TooLarge(
             f"held-out text does not fit into memory {batch} blocks at a time; write a smaller "
             "evaluate.batch, data.block, model.width or model.layers"
         )
+    table = whole[:-1].view(-1, 3)
+    nats, right, count = table.sum(0).tolist()
+    means = (table[:, 0] / table[:, 2]).tolist()
     return Score(
         nats=nats / count,
         bits_per_byte=bits_per_byte(nats, held.bytes),
         accuracy=right / count,
+        blocks={
+            "nats": [round(one, 7) for one in means],
+            "tokens": [int(one) for one in table[:, 2]],
+        },
     )
 
 
@@ -159,9 +175,11 @@ class Reader:
 
 
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
-    """Nats, likeliest tokens that are right, and tokens; on the CPU."""
+    """Nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
     flat, wanted = predicted(model, rows, precision)
-    nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="sum")
+    nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
     kept = wanted != IGNORED
     right = (flat.argmax(-1) == wanted) & kept
-    return torch.stack([nats.double(), right.sum().double(), kept.sum().double()]).cpu()
+    # Not every device has double precision.
+    parts = torch.stack([nats, right.float(), kept.float()], dim=-1).cpu().double()
+    return parts.view(*rows.targets.shape, 3).sum(1)

@@ -287,7 +287,7 @@ class Training:
         self.score = score = self.reader.score(self.model, self.note)
         if self.update == 0:
             self.step0 = score.nats
-        self._count("evaluation", **vars(score), runtime=round(time.perf_counter() - start, 4))
+        self._count("evaluation", **score.means(), runtime=round(time.perf_counter() - start, 4))
         for prompt, text in continuations(self.model, self.corpus, self.recipe.evaluate):
             self._tell("sample", prompt=prompt, text=text)
 
@@ -387,6 +387,7 @@ class Training:
             "weights": fingerprint(weights),
             "resumes": self.resumes,
             "micro_batch": self.split.size,
+            "blocks": score and score.blocks,
         }
         if self.place.first:
             if diverged is None and self.recipe.run.model:

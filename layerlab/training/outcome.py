@@ -35,8 +35,14 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> None:
         UserError: it cannot be written; it names what the run then goes on from.
     """
     with _remedied(folder):
-        write_file(folder / FILE, json.dumps(result, indent=1) + "\n")
+        write_file(folder / FILE, _text(result))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    """A line for each of its values, the losses of blocks in one."""
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:

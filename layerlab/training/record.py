@@ -4,8 +4,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from layerlab import UserError
 from layerlab.training.journal import read
@@ -63,6 +66,26 @@ class Record:
         found = (self.result or {}).get(name)
         number = isinstance(found, int | float) and math.isfinite(found)
         return float(found) if number and found is not None else None
+
+    @cached_property
+    def blocks(self) -> np.ndarray | None:
+        """Nats per token of each held-out block; None where the run did not keep them."""
+        found = (self.result or {}).get("blocks")
+        return None if found is None else np.array(found["nats"], float)
+
+    def halves(self, name: str) -> tuple[float, float] | None:
+        """A loss as the sum of what the even and the odd blocks of held-out text brought.
+
+        Where the run did not keep its blocks each half is said to have brought the same.
+        """
+        whole = self.value(name)
+        if whole is None:
+            return None
+        if self.blocks is None or not self.blocks.any():
+            return whole / 2, whole / 2
+        nats = self.blocks * np.array((self.result or {})["blocks"]["tokens"], float)
+        share = float(nats[::2].sum() / nats.sum())
+        return whole * share, whole * (1 - share)
 
     def count(self, name: str) -> float | None:
         """A number of the model's account in the manifest."""

@@ -275,6 +275,10 @@ class CompareSection(Section):
             section) where they are left out.
         search: `grid` tries every rate; `optuna` searches between the smallest and the largest.
         trials: of a search by optuna.
+        looks: numbers of seeds after which it is judged and may stop, as `[3, 6, 12]`; each spends
+            a part of alpha. One, at the end, where they are left out.
+        variance: `moderated`: three arms or more tell of each other's noise; `own`: each pair has
+            a t-test of its own.
         match: what arms have in common with the baseline: `parameters`, `flops` of a token,
             `time` of the whole run, or `none`.
         by: the size that is changed for it: `ffn`, `depth`, `width`.
@@ -292,6 +296,8 @@ class CompareSection(Section):
     rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
     search: Literal["grid", "optuna"] = "grid"
     trials: Count = 8
+    looks: tuple[Count, ...] = ()
+    variance: Literal["moderated", "own"] = "moderated"
     match: Literal["none", "parameters", "flops", "time"] = "none"
     by: Literal["ffn", "depth", "width"] = "ffn"
     lockstep: bool = False

@@ -5,15 +5,13 @@ Lower nats are better, so a negative difference speaks for the arm. One pair has
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Literal
-
-from layerlab import UserError
 
 # Beyond this many seeds nobody trains; the search for a number of them ends here.
 MOST_SEEDS = 1_000_000
-Kind = Literal["paired", "welch"]
+Kind = Literal["paired", "welch", "moderated"]
 Number = int | float
 
 
@@ -24,13 +22,15 @@ class Level:
     Attributes:
         confidence: of intervals; an arm differs where its corrected p is below 1 - confidence.
         power: at which the smallest detectable effect and the seeds that it takes are stated.
-        comparisons: arms that are held against the baseline. What can be detected is stated at the
-            level that Holm asks of the smallest p, so that it does not promise too much.
+        comparisons: tests that are corrected together. What can be detected is stated at the level
+            that Holm asks of the smallest p, so that it does not promise too much.
+        share: of alpha that the last look has.
     """
 
     confidence: float = 0.95
     power: float = 0.8
     comparisons: int = 1
+    share: float = 1.0
 
     @property
     def alpha(self) -> float:
@@ -40,7 +40,10 @@ class Level:
     @property
     def strictest(self) -> float:
         """The level that Holm asks of the smallest p."""
-        return self.alpha / max(1, self.comparisons)
+        return self.alpha * self.share / max(1, self.comparisons)
+
+
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,34 +51,113 @@ class Difference:
     """An arm against the baseline.
 
     Attributes:
-        kind: `paired` by seed; `welch` where the two sides share no seed.
+        kind: `paired` by seed; `welch` where the two sides share no seed; `moderated` where the
+            other arms of a comparison tell of the noise (`additive.Additive`).
         n: pairs; with `welch` the smaller side's seeds.
         mean: arm - baseline; None without any pair.
-        sd: of the differences; with `welch` the one that gives the same standard error at n seeds
-            a side. None for fewer than two.
-        low: of the interval; None where there is none.
-        high: of the interval.
-        p: of the two-sided t-test, before any correction.
-        detectable: smallest true effect that this many seeds would find at the power.
-        needed: seeds at which an effect as large as the observed one would be found at the power.
+        error: standard error of the mean from seed to seed; None for fewer than two.
+        freedom: degrees of it.
+        text: standard error that the held-out text adds, and its degrees; 0 where it is not known.
         flat: whether every seed shows exactly the same difference, so that no spread can be told.
+        level: how sure it has to be.
     """
 
     kind: Kind
     n: int
     mean: float | None = None
-    sd: Number | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    detectable: float | None = None
-    needed: int | None = None
+    error: float | None = None
+    freedom: Number = 0
+    text: Range = (0.0, 1)
     flat: bool = False
+    level: Level = field(default_factory=Level)
 
     @property
     def identical(self) -> bool:
         """Whether both sides ended at the same numbers, seed by seed."""
-        return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.sd or 0) == 0
+        return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.error or 0) == 0
+
+    @cached_property
+    def whole(self) -> Range | None:
+        """Standard error with its degrees, of seeds and text together; None without a spread."""
+        if self.error is None or self.flat:
+            return None
+        return satterthwaite([(self.error**2, self.freedom), (self.text[0] ** 2, self.text[1])])
+
+    @property
+    def sd(self) -> float | None:
+        """Of the differences from seed to seed, as this standard error has it."""
+        return None if self.error is None else self.error * math.sqrt(self.n)
+
+    def p_at(self, shift: float = 0.0) -> float | None:
+        """Two-sided p of the true difference being `shift`, before any correction."""
+        if self.mean is None:
+            return None
+        if self.whole is None:
+            return float(self.mean == shift) if self.identical else None
+        from scipy.special import stdtr
+
+        error, freedom = self.whole
+        return 2 * float(stdtr(freedom, -abs(self.mean - shift) / error))
+
+    @property
+    def p(self) -> float | None:
+        """Of the two-sided t-test, before any correction."""
+        return self.p_at()
+
+    @cached_property
+    def interval(self) -> Range | None:
+        """At the level's confidence; None where there is none."""
+        if self.whole is None or self.mean is None:
+            return None
+        from scipy.special import stdtrit
+
+        error, freedom = self.whole
+        half = -float(stdtrit(freedom, self.level.alpha / 2)) * error
+        return self.mean - half, self.mean + half
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+        return self.interval[0] if self.interval else None
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+        return self.interval[1] if self.interval else None
+
+    @cached_property
+    def detectable(self) -> Range | None:
+        """Where the smallest true effect lies that so many seeds find at the power.
+
+        A range, as sigma is known to a range: its ends are those of the interval of sigma at the
+        level's confidence.
+        """
+        if self.whole is None:
+            return None
+        error, freedom = self.whole
+        least, most = spread_limits(error, freedom, self.level.confidence)
+        return detectable(least, freedom, self.level), detectable(most, freedom, self.level)
+
+    @cached_property
+    def needed(self) -> tuple[int | None, int | None] | None:
+        """Seeds at which an effect as large as the observed one is found at the power: a range.
+
+        An end is None beyond a million: then no number of seeds does.
+        """
+        if self.whole is None or not self.mean or self.error is None:
+            return None
+        limits = spread_limits(self.error, self.freedom, self.level.confidence)
+        least, most = (_needed(self.mean, self._at(error), self.level) for error in limits)
+        return least, most
+
+    def _at(self, error: float) -> Callable[[int], Range]:
+        """Standard error and its degrees at another number of seeds; the text stays as it is."""
+
+        def at(n: int) -> Range:
+            seeds = error**2 * self.n / n, self.freedom * (n - 1) / (self.n - 1)
+            return satterthwaite([seeds, (self.text[0] ** 2, self.text[1])])
+
+        return at
 
 
 def against(
@@ -114,11 +196,9 @@ def paired(
     # What is left of equal differences after rounding is no spread.
     if sd <= _rounding(arm, baseline):
         same = mean if any(differences) else 0.0
-        p = None if same else 1.0
-        return Difference(kind="paired", n=n, mean=same, sd=0.0, p=p, flat=True)
-    return _tested(
-        "paired", n, mean, _Error(sd / math.sqrt(n), n - 1, lambda m: (sd, m - 1)), level
-    )
+        return Difference(kind="paired", n=n, mean=same, error=0.0, flat=True, level=level)
+    error = sd / math.sqrt(n)
+    return Difference(kind="paired", n=n, mean=mean, error=error, freedom=n - 1, level=level)
 
 
 def welch(
@@ -136,14 +216,37 @@ def welch(
     if min(sizes) < 2:
         return Difference(kind="welch", n=1, mean=mean)
     spreads = deviation(arm) ** 2, deviation(baseline) ** 2
+    n = min(sizes)
     if math.sqrt(sum(spreads)) <= _rounding(arm, baseline):
-        return Difference(kind="welch", n=min(sizes), mean=mean, sd=0.0, flat=True)
-    error, freedom = _satterthwaite(spreads, sizes)
+        return Difference(kind="welch", n=n, mean=mean, error=0.0, flat=True, level=level)
+    parts = [(one / size, size - 1) for one, size in zip(spreads, sizes, strict=True)]
+    error, freedom = satterthwaite(parts)
+    return Difference(kind="welch", n=n, mean=mean, error=error, freedom=freedom, level=level)
 
-    def at(n: int) -> tuple[Number, Number]:
-        return math.sqrt(sum(spreads)), _satterthwaite(spreads, (n, n))[1]
 
-    return _tested("welch", min(sizes), mean, _Error(error, freedom, at), level)
+def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
+    """Standard error and degrees of freedom of a sum of independent estimates of variance.
+
+    Args:
+        parts: variances with their degrees.
+
+    Example:
+        >>> error, freedom = satterthwaite([(1.0, 2), (1.0, 2)])
+        >>> round(error, 3), freedom
+        (1.414, 4.0)
+    """
+    total = math.fsum(variance for variance, _ in parts)
+    below = math.fsum(variance**2 / freedom for variance, freedom in parts if variance)
+    return math.sqrt(total), total**2 / below if below else math.inf
+
+
+def spread_limits(error: Number, freedom: Number, confidence: float) -> Range:
+    """The interval of sigma around an estimate of it: its chi-squared limits."""
+    from scipy.special import chdtri
+
+    tail = (1 - confidence) / 2
+    low, high = (error * math.sqrt(freedom / chdtri(freedom, one)) for one in (tail, 1 - tail))
+    return low, high
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -207,56 +310,16 @@ def _shift(freedom: Number, alpha: float, wanted: float) -> float:
     return float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
-def needed(effect: Number, sd: Number, level: Level, start: int = 2) -> int | None:
-    """Pairs at which a paired test finds this effect at the power; None beyond a million.
-
-    Raises:
-        UserError: an effect of 0, which no number of seeds finds.
-    """
-    if effect == 0:
-        raise UserError("an effect of 0 takes no number of seeds; expected one other than 0")
-    return _needed(effect, lambda n: (sd, n - 1), level, start)
-
-
-@dataclass(frozen=True)
-class _Error:
-    """A standard error, its degrees of freedom, and sd and degrees at another number of seeds."""
-
-    size: Number
-    freedom: Number
-    at: Callable[[int], tuple[Number, Number]]
-
-
-def _tested(kind: Kind, n: int, mean: float, error: _Error, level: Level) -> Difference:
-    from scipy.stats import t
-
-    half = float(t.isf(level.alpha / 2, error.freedom)) * error.size
-    return Difference(
-        kind=kind,
-        n=n,
-        mean=mean,
-        sd=error.size * math.sqrt(n),
-        low=mean - half,
-        high=mean + half,
-        p=2 * float(t.sf(abs(mean) / error.size, error.freedom)),
-        detectable=detectable(error.size, error.freedom, level),
-        needed=_needed(mean, error.at, level, 2) if mean else None,
-    )
-
-
 def _rounding(arm: Sequence[float], baseline: Sequence[float]) -> float:
     return 8 * math.ulp(max(map(abs, [*arm, *baseline])))
 
 
-def _needed(
-    effect: Number, at: Callable[[int], tuple[Number, Number]], level: Level, start: int
-) -> int | None:
+def _needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | None:
     def enough(n: int) -> bool:
-        sd, freedom = at(n)
-        shift = math.inf if sd == 0 else abs(effect) * math.sqrt(n) / sd
-        return sd == 0 or power(shift, freedom, level.strictest) >= level.power
+        error, freedom = at(n)
+        return error == 0 or power(abs(effect) / error, freedom, level.strictest) >= level.power
 
-    low, high = max(2, start) - 1, max(2, start)
+    low, high = 1, 2
     while not enough(high):
         low, high = high, 2 * high
         if high > MOST_SEEDS:
@@ -265,11 +328,3 @@ def _needed(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _satterthwaite(spreads: tuple[float, float], sizes: tuple[int, int]) -> tuple[Number, Number]:
-    """Standard error and degrees of freedom of a difference of two means."""
-    parts = [spread / size for spread, size in zip(spreads, sizes, strict=True)]
-    total = sum(parts)
-    below = sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
-    return math.sqrt(total), total**2 / below

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from layerlab.training.family import Evidence, Finding
 from layerlab.training.statistics import MOST_SEEDS, Difference, Level
 
 Word = Literal[
@@ -12,6 +13,7 @@ Word = Literal[
     "worse",
     "identical",
     "not distinguishable",
+    "diverged",
     "too few seeds",
     "no verdict",
 ]
@@ -25,28 +27,35 @@ class Case:
     Attributes:
         arm: that is judged.
         baseline: that it is judged against.
-        difference: between them, over the seeds that finished with a number.
-        holm: p after the correction; None where there is none.
+        evidence: what the runs say of both.
+        finding: what came of the test among all tests of the recipe.
         level: what was asked for in advance.
         planned: seeds, fixed in advance.
         diverged: of the arm's seeds, with what happened.
         base_diverged: of the baseline's.
         missing: seeds of either side that have not finished.
         differ: declared settings in which runs differ beside the arm.
+        scale: parameters and tokens that the verdict is about.
         unit: of the differences.
     """
 
     arm: str
     baseline: str
-    difference: Difference
-    holm: float | None
+    evidence: Evidence
+    finding: Finding
     level: Level
     planned: int
     diverged: Losses = field(default_factory=dict)
     base_diverged: Losses = field(default_factory=dict)
     missing: Sequence[int] = ()
     differ: Sequence[str] = ()
+    scale: str = ""
     unit: str = "nats"
+
+    @property
+    def difference(self) -> Difference:
+        """Between the two, over the seeds that ended with a number."""
+        return self.evidence.found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +74,7 @@ class Verdict:
 def judge(case: Case) -> Verdict:
     """The verdict on an arm."""
     word = _word(case)
-    parts = [_sentence(case, word), _unfinished(case), _beside(case)]
+    parts = [_sentence(case, word), case.scale, _unfinished(case), _beside(case)]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
 
 
@@ -81,22 +90,18 @@ def number(value: int | float, sign: bool = False) -> str:
 
 
 def _word(case: Case) -> Word:
-    found = case.difference
-    if len(case.diverged) != len(case.base_diverged):
-        return "worse" if len(case.diverged) > len(case.base_diverged) else "better"
-    if case.diverged:
-        return "no verdict"
+    found, decided = case.difference, case.finding
+    if decided.corrected < case.level.alpha and decided.side:
+        return "better" if decided.side < 0 else "worse"
+    if case.diverged or case.base_diverged:
+        return "diverged"
     if found.n == 0 or found.mean is None:
         return "no verdict"
     if found.identical:
         return "identical"
     if found.n == 1:
         return "too few seeds"
-    if case.holm is None:
-        return "no verdict"
-    if case.holm >= case.level.alpha:
-        return "not distinguishable"
-    return "better" if found.mean < 0 else "worse"
+    return "no verdict" if found.p is None else "not distinguishable"
 
 
 def _sentence(case: Case, word: Word) -> str:
@@ -121,14 +126,20 @@ def _divergence(case: Case, word: Word) -> str:
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
     ]
-    said = f"{case.arm} is {word} than {case.baseline}"
-    if word == "no verdict":
-        said = f"no verdict on {case.arm}"
-    said += f": {', '.join(told)}"
-    if case.difference.mean is not None:
-        mean = number(case.difference.mean, sign=True)
-        left = _seeds(case.difference.n)
-        said += f"; over the {left} left the difference is {mean} {case.unit}"
+    said = f"{case.arm} is {word} than {case.baseline}: "
+    if word == "diverged":
+        said = f"no verdict on {case.arm}: "
+    said += ", ".join(told)
+    evidence, found = case.evidence, case.difference
+    lost, ended = evidence.lost, evidence.ended
+    said += (
+        f"; {lost[0]} of {ended[0]} runs against {lost[1]} of {ended[1]}, "
+        f"Fisher's exact p = {evidence.divergence:.2g}"
+    )
+    if found.mean is not None:
+        mean = number(found.mean, sign=True)
+        said += f"; over the {_seeds(found.n)} left the difference is {mean} {case.unit}"
+        said += f" ({_evidence(case)})" if found.interval else ""
     return said
 
 
@@ -163,36 +174,53 @@ def _undecided(case: Case) -> str:
             f"{case.level.comparisons} arms"
         )
     if found.detectable is not None:
-        power = f"{case.level.power:.0%}".replace("%", " %")
-        size = number(found.detectable)
+        low, high = map(number, found.detectable)
         said += (
-            f"; {_seeds(found.n)} find an effect of {size} or more with a probability of {power}"
+            f"; {_seeds(found.n)} find an effect of {low} to {high} with a probability of "
+            f"{_percent(case.level.power)}: so far sigma is known"
         )
     return said + _more(case)
 
 
 def _more(case: Case) -> str:
     found = case.difference
-    if not found.mean:
-        return ""
     if found.needed is None:
+        return ""
+    least, most = found.needed
+    if least is None:
         return f"; if it is no larger than it looks, even {MOST_SEEDS:,} seeds would not tell"
-    more = max(1, found.needed - found.n)
-    seeds = "seed" if more == 1 else "seeds"
-    return f"; if it is as large as it looks, {more:,} more {seeds} would tell"
+    start = max(1, least - found.n)
+    if most is None:
+        more = f"{start:,} more seeds or any number"
+    else:
+        end = max(1, most - found.n)
+        more = f"{start:,} to {end:,} more seeds" if end > start else f"{_seeds(start)} more"
+    return f"; if it is as large as it looks, {more} find it with that probability"
 
 
 def _evidence(case: Case) -> str:
     found = case.difference
-    percent = f"{100 * case.level.confidence:g} %"
-    told = f"{percent} interval {number(found.low or 0, True)} to {number(found.high or 0, True)}"
+    told = f"{interval_said(found)}, p = {case.finding.corrected:.2g}"
     if case.level.comparisons > 1:
-        arms = case.level.comparisons
-        told += f", p = {case.holm:.2g} after Holm's correction for {arms} arms"
-    else:
-        told += f", p = {case.holm:.2g}"
+        told += f" after Holm's correction for {case.level.comparisons} tests"
     told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+
+
+def interval_said(found: Difference) -> str:
+    """The interval, and what part of it is the seeds' and what the text's."""
+    low, high = found.interval or (0.0, 0.0)
+    told = (
+        f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"
+    )
+    if not found.text[0] or not found.error:
+        return told
+    seeds, text = number(found.error), number(found.text[0])
+    return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
 
 
 def _unfinished(case: Case) -> str:

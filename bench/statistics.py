@@ -1,0 +1,310 @@
+"""How often verdicts are false, and how often they find what is there.
+
+Comparisons are simulated and judged by the code that judges trained ones; every figure stands with
+twice its Monte-Carlo error. Noise is from seed to seed, of standard deviation 1 in each arm (and 2,
+four times the variance, where one is noisier); effects are in that unit.
+
+    python bench/statistics.py
+
+    --draws N     simulated comparisons of each setting (default 20000)
+    --workers N   processes (default: one for each core)
+    --part NAME   noise, divergence, rates, looks, margins or found (default: all)
+"""
+
+# ruff: noqa: E402
+import sys
+
+# Files beside this one share names with modules of the standard library.
+del sys.path[0]
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from scipy.special import stdtrit
+
+from layerlab.training.additive import Additive
+from layerlab.training.compare import weighed
+from layerlab.training.family import Test
+from layerlab.training.recipe import recipe_of
+from layerlab.training.record import Record
+from layerlab.training.statistics import Difference, Level, holm, paired
+
+ALPHA = 0.05
+SEEDS = (3, 5, 10)
+ARMS = (2, 3, 4, 8, 18)
+BASE = "a0"
+Row = tuple[str, ...]
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Lognormal, of mean 0 and variance 1."""
+    return (rng.lognormal(0, 1, shape) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+
+
+NOISE: dict[str, Draw] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "t(3)": lambda rng, shape: rng.standard_t(3, shape) / math.sqrt(3),
+    "skewed": skewed,
+    "noisy arm": lambda rng, shape: scaled(rng, shape, 1),
+    "noisy baseline": lambda rng, shape: scaled(rng, shape, 0),
+}
+
+
+def scaled(rng: np.random.Generator, shape: tuple[int, ...], arm: int) -> np.ndarray:
+    """Normal, with four times the variance in one arm."""
+    found = rng.standard_normal(shape)
+    found[arm] *= 2
+    return found
+
+
+def judged(table: np.ndarray, level: Level) -> list[Difference]:
+    """Every arm of a table against the first, as a comparison does it."""
+    values = {f"a{arm}": dict(enumerate(row)) for arm, row in enumerate(table.tolist())}
+    model = Additive(values, {BASE})
+    return [model.difference(arm, BASE, level) for arm in list(values)[1:]]
+
+
+def alone(table: np.ndarray, level: Level) -> list[Difference]:
+    """Every arm by a paired t-test of its own."""
+    base = table[0].tolist()
+    return [paired(row, base, level) for row in table[1:].tolist()]
+
+
+def words(found: list[Difference]) -> np.ndarray:
+    """Which arms get a word after Holm's correction."""
+    return np.array(holm([one.p or 0.0 for one in found])) < ALPHA
+
+
+def noise(kind: str, arms: int, seeds: int, draws: int) -> Row:
+    """False words, coverage of the interval, and the power to find an effect of 2."""
+    rng, level = np.random.default_rng(1), Level(comparisons=arms - 1)
+    counts = np.zeros(4)
+    for _ in range(draws):
+        table = NOISE[kind](rng, (arms, seeds))
+        found = judged(table, level)
+        counts[0] += words(found).any()
+        counts[1] += np.mean([one.low <= 0 <= one.high for one in found])  # type: ignore[operator]
+        moved = table.copy()
+        moved[-1] += 2
+        counts[2] += words(judged(moved, level))[-1]
+        counts[3] += words(alone(moved, level))[-1]
+    false, covered, power, before = counts / draws
+    return (
+        f"{kind}, {arms} arms, {seeds} seeds",
+        share(false, draws),
+        share(covered, draws),
+        share(power, draws),
+        share(before, draws),
+        f"{power / before:.1f}" if before else "-",
+    )
+
+
+def comparison(arms: int, seeds: int, **section: Any) -> Any:
+    """The section of a recipe with so many arms."""
+    listed = [{"name": f"a{arm}", "variant": "llama"} for arm in range(arms)]
+    content = {
+        "name": "simulated",
+        "train": {"updates": 1},
+        "compare": {"arms": listed, "seeds": list(range(seeds)), **section},
+    }
+    return recipe_of(content).compare
+
+
+def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> Record:
+    """A run; one without a loss has diverged."""
+    manifest = {
+        "run": f"a{arm}-{seed}-{rate:g}",
+        "arm": f"a{arm}",
+        "recipe": {"train": {"seed": seed, "rate": rate}},
+    }
+    return Record(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
+
+
+def false_words(section: Any, arms: int, records: list[Record]) -> bool:
+    """Whether any arm gets a word."""
+    _, family = weighed(
+        section, dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE), records, "nats"
+    )
+    return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
+
+
+def divergence(rate: float, arms: int, seeds: int, draws: int) -> Row:
+    """False words where every run diverges with a probability."""
+    rng, section = np.random.default_rng(2), comparison(arms, seeds)
+    false = 0
+    for _ in range(draws):
+        table, lost = 10 + rng.standard_normal((arms, seeds)), rng.random((arms, seeds)) < rate
+        runs = [
+            ended(arm, seed, None if lost[arm, seed] else float(table[arm, seed]))
+            for arm in range(arms)
+            for seed in range(seeds)
+        ]
+        false += false_words(section, arms, runs)
+    return f"{100 * rate:g} % diverge, {arms} arms, {seeds} seeds", share(false / draws, draws)
+
+
+def rates(tried: int, arms: int, seeds: int, draws: int) -> Row:
+    """False words where one arm tries several rates, all as good, and the others one."""
+    rng, section = np.random.default_rng(3), comparison(arms, seeds)
+    false = 0
+    for _ in range(draws):
+        runs = [
+            ended(arm, seed, 10 + float(rng.standard_normal()), rate=1e-3 * (1 + number))
+            for arm in range(arms)
+            for seed in range(seeds)
+            for number in range(tried if arm == 1 else 1)
+        ]
+        false += false_words(section, arms, runs)
+    return f"{tried} rates against 1, {arms} arms, {seeds} seeds", share(false / draws, draws)
+
+
+def looks(arms: int, effect: float, draws: int) -> Row:
+    """Words after 3, 6 or 12 seeds, and how many seeds were needed until all arms had one."""
+    rng, section = np.random.default_rng(4), comparison(arms, 12, looks=[3, 6, 12])
+    found, spent = 0, 0
+    for _ in range(draws):
+        table = 10 + rng.standard_normal((arms, 12))
+        table[1:] += effect
+        for look in section.looks:
+            runs = [
+                ended(arm, seed, float(table[arm, seed]))
+                for arm in range(arms)
+                for seed in range(look)
+            ]
+            _, family = weighed(
+                section, dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE), runs, "nats"
+            )
+            decided = [family[test].corrected < ALPHA for test in family.tests]
+            if all(decided):
+                break
+        found += any(decided)
+        spent += look
+    head = f"looks at 3, 6, 12 seeds, {arms} arms, effect {effect:g}"
+    return head, share(found / draws, draws), f"{spent / draws:.1f} seeds"
+
+
+def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
+    """How often a claim that is true at 0.99 of its margin is said to fail."""
+    rng = np.random.default_rng(5)
+    claim = {"source": "Own", "says": "x", "relation": relation, "arm": "a1", "margin": 1.0}
+    section = comparison(3, seeds, claims=[claim])
+    false = 0
+    for _ in range(draws):
+        table = 10 + spread * rng.standard_normal((3, seeds))
+        table[1] -= 0.99
+        runs = [
+            ended(arm, seed, float(table[arm, seed])) for arm in range(3) for seed in range(seeds)
+        ]
+        _, family = weighed(section, {"a0": BASE, "a1": BASE, "a2": BASE}, runs, "nats")
+        edge = family[Test("a1", BASE, -1.0)]
+        false += edge.corrected < ALPHA and edge.side < 0
+    return f"{relation} at 0.99 of the margin, sd {spread:g}, {seeds} seeds", share(
+        false / draws, draws
+    )
+
+
+def found(arms: int, seeds: int, draws: int) -> Row:
+    """How often the effect that is truly found with 80 % lies in the range that is printed."""
+    rng, level = np.random.default_rng(6), Level(comparisons=arms - 1)
+    one = [judged(rng.standard_normal((arms, seeds)), level)[-1] for _ in range(draws)]
+    means = np.array([each.mean for each in one])
+    sizes = np.array([each.whole for each in one])
+    edges = -stdtrit(sizes[:, 1], level.strictest / 2) * sizes[:, 0]
+    low, high = 0.0, 100.0
+    while high - low > 1e-4:
+        effect = (low + high) / 2
+        enough = np.mean(np.abs(means + effect) > edges) >= level.power
+        low, high = (low, effect) if enough else (effect, high)
+    ranges = np.array([each.detectable for each in one])
+    inside = np.mean((ranges[:, 0] <= high) & (high <= ranges[:, 1]))
+    middle = np.median(ranges, axis=0)
+    head = f"found with 80 %, {arms} arms, {seeds} seeds"
+    return head, share(inside, draws), f"{high:.2f} in {middle[0]:.2f} to {middle[1]:.2f}"
+
+
+def share(value: float, draws: int) -> str:
+    """In percent, with twice its Monte-Carlo error."""
+    error = math.sqrt(max(value * (1 - value), 1 / draws) / draws)
+    return f"{100 * value:.2f} +- {200 * error:.2f}"
+
+
+PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
+    "noise": (
+        ("setting", "false words %", "coverage %", "power %", "t-tests alone %", "ratio"),
+        noise,
+        [(kind, arms, seeds) for kind in NOISE for arms in ARMS for seeds in SEEDS],
+    ),
+    "divergence": (
+        ("setting", "false words %"),
+        divergence,
+        [(rate, arms, seeds) for rate in (0.01, 0.05, 0.1) for arms in (2, 8) for seeds in SEEDS],
+    ),
+    "rates": (
+        ("setting", "false words %"),
+        rates,
+        [(8, arms, seeds) for arms in (2, 4) for seeds in (*SEEDS, 20)],
+    ),
+    "looks": (
+        ("setting", "any word %", "until all decided"),
+        looks,
+        [(arms, effect) for arms in (2, 8) for effect in (0.0, 2.0, 4.0)],
+    ),
+    "margins": (
+        ("setting", "false `fails` %"),
+        margins,
+        [
+            (relation, spread, seeds)
+            for relation in ("alike", "no better")
+            for spread in (0.1, 1.0)
+            for seeds in SEEDS
+        ],
+    ),
+    "found": (
+        ("setting", "inside %", "truth in the median range"),
+        found,
+        [(arms, seeds) for arms in (2, 3, 8, 18) for seeds in SEEDS],
+    ),
+}
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Rows as lines, column under column."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
+
+
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=20_000)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--part", choices=PARTS, action="append")
+    given = parser.parse_args()
+    with ProcessPoolExecutor(given.workers) as pool:
+        asked = {
+            name: [pool.submit(PARTS[name][1], *each, given.draws) for each in PARTS[name][2]]
+            for name in given.part or PARTS
+        }
+        for name, waiting in asked.items():
+            print(
+                f"\n{name}",
+                *table([PARTS[name][0], *(one.result() for one in waiting)]),
+                sep="\n",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

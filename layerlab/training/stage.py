@@ -1,0 +1,103 @@
+"""The runs of a comparison up to a look, and what they say of each pair of arms."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from layerlab.training.additive import Additive
+from layerlab.training.family import Evidence, Test
+from layerlab.training.record import Record
+from layerlab.training.side import Side, side_of
+from layerlab.training.spike import spikes
+from layerlab.training.statistics import Difference, Level, Range, against
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Sides of a comparison, all of the same seeds.
+
+    Attributes:
+        sides: by arm.
+        shared: arms that others are held against.
+        level: how sure a comparison has to be.
+        moderated: whether arms tell of each other's noise.
+    """
+
+    sides: Mapping[str, Side]
+    shared: Collection[str]
+    level: Level
+    moderated: bool = True
+    _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def model(self) -> Additive:
+        """Of all losses."""
+        return Additive({name: side.values for name, side in self.sides.items()}, self.shared)
+
+    def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
+        """Of two arms: of their losses, or of what else was counted."""
+        key = arm, rival, measure
+        if key not in self._found:
+            self._found[key] = self._difference(*key)
+        return self._found[key]
+
+    def evidence(self, test: Test) -> Evidence:
+        """What the runs say of the pair of a test."""
+        arm, rival = self.sides[test.arm], self.sides[test.rival]
+        return Evidence(
+            found=self.difference(test.arm, test.rival, test.measure),
+            lost=(len(arm.diverged), len(rival.diverged)),
+            ended=(arm.ended, rival.ended),
+        )
+
+    def _difference(self, arm: str, rival: str, measure: str) -> Difference:
+        ours, theirs = self.sides[arm], self.sides[rival]
+        if measure != LOSS:
+            return against(spikes(ours.runs), spikes(theirs.runs), self.level)
+        if not self.moderated or not ours.values.keys() & theirs.values.keys():
+            found = against(ours.values, theirs.values, self.level)
+        else:
+            found = self.model.difference(arm, rival, self.level)
+        return replace(found, text=text_error(ours, theirs))
+
+
+def staged(
+    records: Sequence[Record],
+    names: Sequence[str],
+    metric: str,
+    seeds: Collection[int] | None = None,
+) -> dict[str, Side]:
+    """The sides of a comparison.
+
+    Args:
+        seeds: that count; all where they are left out.
+    """
+    kept = [one for one in records if seeds is None or one.seed in seeds]
+    return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
+
+
+def text_error(ours: Side, theirs: Side) -> Range:
+    """Standard error that the choice of the held-out text adds to a difference, with its degrees.
+
+    Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
+    (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. 0 where runs kept no blocks, or
+    where a token is not the same token for both.
+    """
+    seeds = sorted(ours.blocks.keys() & theirs.blocks.keys())
+    pairs = [(ours.blocks[seed], theirs.blocks[seed]) for seed in seeds]
+    alike = bool(pairs) and len({len(one) for pair in pairs for one in pair}) == 1
+    if ours.metric != "nats" or not alike or len(pairs[0][0]) < 2:
+        return 0.0, 1
+    table = np.array([one - other for one, other in pairs])
+    n, blocks = table.shape
+    means = table.mean(0)
+    between = n * means.var(ddof=1)
+    rest = 0.0
+    if n > 1:
+        left = table - means - table.mean(1, keepdims=True) + table.mean()
+        rest = float((left**2).sum()) / ((n - 1) * (blocks - 1))
+    return float(np.sqrt(max(0.0, between - rest) / (n * blocks))), blocks - 1
