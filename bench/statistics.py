@@ -34,7 +34,7 @@ from scipy.special import stdtrit
 
 from layerlab.training.additive import Additive
 from layerlab.training.compare import weighed
-from layerlab.training.family import Test
+from layerlab.training.family import PairTest
 from layerlab.training.recipe import recipe_of
 from layerlab.training.record import Record
 from layerlab.training.statistics import Difference, Level, holm, paired
@@ -207,7 +207,7 @@ def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
             ended(arm, seed, float(table[arm, seed])) for arm in range(3) for seed in range(seeds)
         ]
         _, family = weighed(section, {"a0": BASE, "a1": BASE, "a2": BASE}, runs, "nats")
-        edge = family[Test("a1", BASE, -1.0)]
+        edge = family[PairTest("a1", BASE, -1.0)]
         false += edge.corrected < ALPHA and edge.side < 0
     return f"{relation} at 0.99 of the margin, sd {spread:g}, {seeds} seeds", share(
         false / draws, draws

@@ -99,7 +99,9 @@ def _line(row: Mapping[str, Any], base: bool, reach: float, order: Sequence[str]
     difference = 0.0 if base else short(row.get("difference"))
     low, high = (None, None) if base else (short(row.get("low")), short(row.get("high")))
     ends = None if low is None or high is None else (low, high)
-    detectable = None if base else short(row.get("detectable"))
+    # A range, as sigma is known to a range: what is surely found lies beyond its upper end.
+    sizes = None if base else row.get("detectable")
+    detectable = short(sizes[-1] if isinstance(sizes, list | tuple) else sizes)
     return {
         **row,
         "index": order.index(row["arm"]) if row["arm"] in order else 0,

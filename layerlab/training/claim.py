@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from layerlab.training.family import Evidence, Family, Finding, Test
+from layerlab.training.family import Evidence, Family, Finding, PairTest
 from layerlab.training.section import Claim, CompareSection
 from layerlab.training.spike import UNIT as SPIKES
 from layerlab.training.stage import Stage
@@ -21,7 +21,7 @@ from layerlab.training.verdict import interval_said, number
 
 Word = Literal["holds", "fails", "not decided"]
 # A test, and the side of its shift that the claim says the difference is on.
-Asked = tuple[Test, int]
+Asked = tuple[PairTest, int]
 # Relations that a margin belongs to.
 _WITHIN = ("alike", "no better")
 
@@ -119,8 +119,8 @@ def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[Asked]]:
 
 
 def _tests(claim: Claim, arm: str, rival: str) -> list[Asked]:
-    def at(shift: float) -> Test:
-        return Test(arm, rival, shift, claim.measure)
+    def at(shift: float) -> PairTest:
+        return PairTest(arm, rival, shift, claim.measure)
 
     if claim.relation == "alike":
         return [(at(claim.margin), -1), (at(-claim.margin), 1)]

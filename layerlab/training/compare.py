@@ -9,7 +9,7 @@ from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
-from layerlab.training.family import Family, Test, shares
+from layerlab.training.family import Family, PairTest, shares
 from layerlab.training.plan import arms
 from layerlab.training.quantity import amount
 from layerlab.training.recipe import Recipe
@@ -126,7 +126,7 @@ def weighed(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[Record], metric: str
 ) -> tuple[Stage, Family]:
     """The runs up to the latest look, and what came of every test at any."""
-    asked = [Test(name, rival) for name, rival in rivals.items() if name != rival]
+    asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
     asked += [
         test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
     ]
@@ -171,7 +171,7 @@ def _rows(
             none = Difference(kind="paired", n=len(side.values))
             rows.append({**row, **_tested(none), **_baseline(side)})
             continue
-        test = Test(name, rival)
+        test = PairTest(name, rival)
         case = Case(
             arm=name,
             baseline=rival,
@@ -183,6 +183,7 @@ def _rows(
             base_diverged=base.diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
             differ=differ,
+            looked=family.looked,
             scale=_scale(side),
             unit=UNITS[side.metric],
         )

@@ -14,7 +14,7 @@ from layerlab.training.statistics import Difference, holm
 
 
 @dataclass(frozen=True)
-class Test:
+class PairTest:
     """Whether the difference `arm - rival` lies below a size or above it.
 
     Attributes:
@@ -28,9 +28,9 @@ class Test:
     measure: str = "loss"
 
     @property
-    def turned(self) -> "Test":
+    def turned(self) -> "PairTest":
         """The same test, told from the other arm."""
-        return Test(self.rival, self.arm, -self.shift, self.measure)
+        return PairTest(self.rival, self.arm, -self.shift, self.measure)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Evidence:
 class Stage(Protocol):
     """The runs up to a look."""
 
-    def evidence(self, test: Test) -> Evidence:
+    def evidence(self, test: PairTest) -> Evidence:
         """What they say of the pair of a test."""
 
 
@@ -112,13 +112,16 @@ class Family:
         stages: the runs at each look that has been taken, each with its share of alpha; the shares
             add up to no more than 1.
         alpha: probability of a false word, of all tests and looks together.
+
+    Attributes:
+        looked: whether any look has been taken.
     """
 
     def __init__(
-        self, tests: Iterable[Test], stages: Sequence[tuple[float, Stage]], alpha: float
+        self, tests: Iterable[PairTest], stages: Sequence[tuple[float, Stage]], alpha: float
     ) -> None:
-        self.alpha = alpha
-        self.tests: list[Test] = []
+        self.alpha, self.looked = alpha, bool(stages)
+        self.tests: list[PairTest] = []
         for test in tests:
             if test not in self.tests and test.turned not in self.tests:
                 self.tests.append(test)
@@ -130,7 +133,7 @@ class Family:
     def __len__(self) -> int:
         return len(self.tests)
 
-    def __getitem__(self, test: Test) -> Finding:
+    def __getitem__(self, test: PairTest) -> Finding:
         """What came of a test, from whichever arm it is told."""
         return self._found[test] if test in self._found else self._found[test.turned].turned
 

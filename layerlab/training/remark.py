@@ -62,9 +62,9 @@ def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
     counts = {name: len(side.tried) for name, side in sides.items()}
     if max(counts.values(), default=0) > 1:
         yield (
-            "each arm is judged at the best of its learning rates, chosen by the mean over the "
-            "same seeds that judge it: a little optimistic for every arm, and equally where they "
-            "tried equally many"
+            "each seed is judged at the learning rate that the seeds before it like best, so that "
+            "no run judges the rate that it chose; the first seed of a sweep chooses, and does not "
+            "judge"
         )
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -107,7 +107,7 @@ def _diverged(sides: Mapping[str, Side], worse: Collection[str]) -> Iterator[str
             for run in runs.values():
                 if run.diverged is None:
                     continue
-                if runs is not side.runs:
+                if run.rate not in side.rates.get(run.seed, ()):
                     yield f"{run.name} diverged, so its rate is not chosen: {run.diverged}"
                 elif side.name in worse:
                     yield f"{run.name} diverged and counts as worse: {run.diverged}"

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.training.additive import Additive
-from layerlab.training.family import Evidence, Test
+from layerlab.training.family import Evidence, PairTest
 from layerlab.training.record import Record
 from layerlab.training.side import Side, side_of
 from layerlab.training.spike import spikes
@@ -45,7 +45,7 @@ class Stage:
             self._found[key] = self._difference(*key)
         return self._found[key]
 
-    def evidence(self, test: Test) -> Evidence:
+    def evidence(self, test: PairTest) -> Evidence:
         """What the runs say of the pair of a test."""
         arm, rival = self.sides[test.arm], self.sides[test.rival]
         return Evidence(

@@ -147,7 +147,7 @@ class Difference:
         if self.whole is None or not self.mean or self.error is None:
             return None
         limits = spread_limits(self.error, self.freedom, self.level.confidence)
-        least, most = (_needed(self.mean, self._at(error), self.level) for error in limits)
+        least, most = (needed(self.mean, self._at(error), self.level) for error in limits)
         return least, most
 
     def _at(self, error: float) -> Callable[[int], Range]:
@@ -310,11 +310,13 @@ def _shift(freedom: Number, alpha: float, wanted: float) -> float:
     return float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
-def _rounding(arm: Sequence[float], baseline: Sequence[float]) -> float:
-    return 8 * math.ulp(max(map(abs, [*arm, *baseline])))
+def needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | None:
+    """Seeds at which a test finds an effect at the power; None beyond a million.
 
+    Args:
+        at: standard error and its degrees at a number of seeds.
+    """
 
-def _needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | None:
     def enough(n: int) -> bool:
         error, freedom = at(n)
         return error == 0 or power(abs(effect) / error, freedom, level.strictest) >= level.power
@@ -328,3 +330,7 @@ def _needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | N
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def _rounding(arm: Sequence[float], baseline: Sequence[float]) -> float:
+    return 8 * math.ulp(max(map(abs, [*arm, *baseline])))

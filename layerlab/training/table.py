@@ -37,7 +37,7 @@ _COLUMNS: dict[str, Callable[[Row, str], str]] = {
     "difference": lambda row, _: _number(row["difference"], sign=True),
     "interval": lambda row, _: _interval(row),
     "p (Holm)": lambda row, _: _short(row["holm"], ".2g"),
-    "detectable": lambda row, _: _number(row["detectable"]),
+    "detectable": lambda row, _: _range(row["detectable"]),
     "start": lambda row, _: _number(row["start"], sign=True),
     "rate": lambda row, _: _short(row["rate"], "g"),
     "match %": lambda row, _: _short(row["mismatch"], "+.2f"),
@@ -47,7 +47,7 @@ _COLUMNS: dict[str, Callable[[Row, str], str]] = {
     "time a run": lambda row, _: _time(row["seconds"]),
 }
 # Columns whose cells may go on in the next line, in the order in which they do.
-_FOLDING = ("verdict", "interval", "arm")
+_FOLDING = ("verdict", "interval", "detectable", "arm")
 
 
 def table(content: Mapping[str, Any], width: int) -> Group:
@@ -167,6 +167,10 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
 
 def _number(value: Value, sign: bool = False) -> str:
     return "-" if value is None else number(value, sign)
+
+
+def _range(ends: Sequence[float] | None) -> str:
+    return "-" if ends is None else " to ".join(map(number, ends))
 
 
 def _interval(row: Row) -> str:

@@ -35,6 +35,7 @@ class Case:
         base_diverged: of the baseline's.
         missing: seeds of either side that have not finished.
         differ: declared settings in which runs differ beside the arm.
+        looked: whether a look that was planned has been taken.
         scale: parameters and tokens that the verdict is about.
         unit: of the differences.
     """
@@ -49,6 +50,7 @@ class Case:
     base_diverged: Losses = field(default_factory=dict)
     missing: Sequence[int] = ()
     differ: Sequence[str] = ()
+    looked: bool = True
     scale: str = ""
     unit: str = "nats"
 
@@ -91,6 +93,8 @@ def number(value: int | float, sign: bool = False) -> str:
 
 def _word(case: Case) -> Word:
     found, decided = case.difference, case.finding
+    if not case.looked:
+        return "no verdict"
     if decided.corrected < case.level.alpha and decided.side:
         return "better" if decided.side < 0 else "worse"
     if case.diverged or case.base_diverged:
@@ -105,6 +109,8 @@ def _word(case: Case) -> Word:
 
 
 def _sentence(case: Case, word: Word) -> str:
+    if not case.looked:
+        return f"no verdict on {case.arm}: the seeds of the first look have not all finished"
     if case.diverged or case.base_diverged:
         return _divergence(case, word)
     if word == "no verdict":
@@ -171,7 +177,7 @@ def _undecided(case: Case) -> str:
     if found.low is not None and found.high is not None and not found.low <= 0 <= found.high:
         said += (
             "; the interval alone leaves 0 out, but not after the correction for "
-            f"{case.level.comparisons} arms"
+            f"{case.level.comparisons} tests"
         )
     if found.detectable is not None:
         low, high = map(number, found.detectable)

@@ -2,6 +2,7 @@
 
 import math
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from layerlab import UserError
 from layerlab.training import statistics
-from layerlab.training.statistics import Level, against, holm, needed, paired, power, welch
+from layerlab.training.statistics import (
+    Difference,
+    Level,
+    against,
+    holm,
+    needed,
+    paired,
+    power,
+    satterthwaite,
+    welch,
+)
 
 LOSSES = st.lists(st.floats(0.5, 12), min_size=3, max_size=8)
 PS = st.lists(st.floats(0, 1), min_size=1, max_size=6)
@@ -126,10 +136,15 @@ def test_power_is_an_average_of_the_normal_over_the_spread() -> None:
                 assert power(shift, freedom, alpha) == pytest.approx(above.mean(), abs=2e-5)
 
 
+def pairs_of(sd: float) -> Any:
+    """Standard error and degrees of freedom of so many pairs."""
+    return lambda n: (sd / math.sqrt(n), n - 1)
+
+
 def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
     for level in (Level(), Level(power=0.9, comparisons=7), Level(confidence=0.99)):
         for effect in (0.3, 1.0, 4.0):
-            n = needed(effect, 1.0, level)
+            n = needed(effect, pairs_of(1.0), level)
             assert n is not None
             reach = [
                 power(effect * math.sqrt(one), one - 1, level.strictest) for one in (n - 1, n)
@@ -137,15 +152,15 @@ def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
             assert reach[-1 if n > 2 else 0] >= level.power
             assert n == 2 or reach[0] < level.power
     # The textbook's: an effect of half a standard deviation takes 34 pairs at 5 % and 80 %.
-    assert needed(0.5, 1.0, Level()) == 34
+    assert needed(0.5, pairs_of(1.0), Level()) == 34
 
 
 def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was() -> None:
     one, many = (Level(comparisons=k) for k in (1, 7))
     arm, base = [3.01, 3.05, 2.99], [3.0, 3.01, 3.02]
     lenient, strict = paired(arm, base, one), paired(arm, base, many)
-    assert lenient.detectable < strict.detectable
-    assert 3 < lenient.needed < strict.needed
+    assert all(np.less(lenient.detectable, strict.detectable))
+    assert lenient.needed[0] <= strict.needed[0] and 3 < lenient.needed[1] < strict.needed[1]
     assert (lenient.p, lenient.low) == (strict.p, strict.low)
 
 
@@ -153,8 +168,9 @@ def test_welch_needs_more_seeds_than_pairs_of_correlated_runs() -> None:
     shared = np.random.default_rng(0).normal(0, 0.1, 6)
     own = np.random.default_rng(1).normal(0, 0.01, (2, 6))
     arm, base = (3.0 + shared + own[0] + 0.02).tolist(), (3.0 + shared + own[1]).tolist()
-    assert paired(arm, base).detectable < 0.3 * welch(arm, base).detectable
-    assert paired(arm, base).needed < welch(arm, base).needed
+    ours, theirs = paired(arm, base), welch(arm, base)
+    assert all(np.less(ours.detectable, 0.3 * np.array(theirs.detectable)))
+    assert all(np.less(ours.needed, theirs.needed))
 
 
 def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
@@ -167,8 +183,36 @@ def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
     assert low <= level.power <= high
 
 
-def test_an_effect_of_nothing_takes_no_number_of_seeds() -> None:
-    with pytest.raises(UserError, match="takes no number of seeds; expected one other than 0"):
-        needed(0, 1.0, Level())
-    assert needed(1e-9, 1.0, Level()) is None
+def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are() -> None:
+    assert needed(1e-9, pairs_of(1.0), Level()) is None
     assert paired([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
+    assert paired([3.0, 3.1], [3.0, 3.1]).needed is None
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n: int) -> None:
+    draws, level = 400, Level()
+    truth = statistics.detectable(1 / math.sqrt(n), n - 1, level)
+    tables = np.random.default_rng(n).normal(0, 1, (draws, n))
+    ranges = [paired(row, [0.0] * n, level).detectable for row in tables.tolist()]
+    inside = sum(low <= truth <= high for low, high in ranges)
+    low, high = stats.binomtest(inside, draws).proportion_ci(0.999, method="exact")
+    assert low <= 0.95 <= high
+
+
+@given(st.floats(0.01, 3), st.floats(0.01, 3), st.integers(1, 60), st.integers(1, 60))
+def test_satterthwaite_lies_between_the_least_and_the_sum_of_degrees(
+    one: float, other: float, few: int, many: int
+) -> None:
+    error, freedom = satterthwaite([(one, few), (other, many)])
+    assert error == pytest.approx(math.sqrt(one + other))
+    assert min(few, many) * (1 - 1e-12) <= freedom <= (few + many) * (1 + 1e-12)
+
+
+@given(st.floats(-1, 1), st.floats(0.01, 1), st.integers(2, 30), st.floats(0, 0.5))
+def test_an_end_of_the_interval_is_where_p_is_alpha(
+    mean: float, error: float, freedom: int, text: float
+) -> None:
+    found = Difference(kind="paired", n=3, mean=mean, error=error, freedom=freedom, text=(text, 15))
+    for end in found.interval:
+        assert found.p_at(end) == pytest.approx(found.level.alpha, rel=1e-6)
