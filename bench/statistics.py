@@ -41,7 +41,7 @@ from layerlab.training.statistics import Difference, Level, holm, paired
 
 ALPHA = 0.05
 SEEDS = (3, 5, 10)
-ARMS = (2, 3, 4, 8, 18)
+ARMS = (2, 4, 8, 18)
 BASE = "a0"
 Row = tuple[str, ...]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
+from layerlab.training.verdict import number
 from tests.training.drawn import recipe, records
 
 BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
