@@ -94,7 +94,7 @@ class Additive:
         """What the arms share; never surer than so many arms can be."""
         counted = int((self.freedoms > 1e-9).sum())
         found = prior(self.variances, self.freedoms) if counted > 1 else Prior(self.pooled, MOST)
-        return Prior(self.pooled, min(found.freedom, MOST))
+        return Prior(found.variance, min(found.freedom, MOST))
 
     def difference(self, arm: str, rival: str, level: Level) -> Difference:
         """An arm against another, with moderated variances of both.

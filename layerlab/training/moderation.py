@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Degrees of freedom that the arms together may lend to one. Ten arms cannot tell more, and an arm
+# Degrees of freedom that the arms together may lend to one. A few arms cannot tell more, and one
 # that is noisier than the rest has to keep a part of its own (bench/statistics.py).
-MOST = 8.0
-# A baseline stands in every difference: it is lent half of what its own seeds tell at the most.
-LENT = 0.5
+MOST = 4.0
+# A baseline stands in every difference: it is lent a quarter of what its own seeds tell at most.
+LENT = 0.25
 # Of the median: what is smaller is taken for it, so that it has a logarithm.
 LEAST = 1e-5
 
