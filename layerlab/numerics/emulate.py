@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.numerics.autocast import autocasting
 from layerlab.numerics.carrier import Carriage, Carrier, check_runnable, floating, plain, stepwise
 from layerlab.numerics.casting import cast, kept, stays_single, stored
 from layerlab.numerics.fused import Unfused
@@ -104,6 +105,8 @@ class Emulation(Carriage):
         with ExitStack() as stack:
             if self._policy is not None:
                 stack.enter_context(cast(self.model, self._policy, self.regime.low))
+            if self.regime.autocast is not None:
+                stack.enter_context(autocasting(self.model, self.regime.autocast))
             stack.enter_context(self.tracker.follow())
             stack.enter_context(self._swapped(backward))
             handles = (
@@ -124,7 +127,9 @@ class Emulation(Carriage):
     ) -> Any:
         # The last two arguments of a product are its factors.
         self.tracker.weighted = any(getattr(value, "weight", False) for value in args[-2:])
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        # Its casts have come as operations of their own; on the values held it has no say.
+        with torch._C._DisableAutocast():
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)

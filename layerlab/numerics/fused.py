@@ -11,14 +11,19 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from layerlab.numerics.autocast import lowered
+
 
 class Unfused(TorchFunctionMode):
     """While it is active, `scaled_dot_product_attention` is done in operations of its own."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.scaled_dot_product_attention:
-            return attention(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        # To autocast it is one operation of the low dtype; inside, dtypes are the kernel's.
+        args, kwargs = lowered((args, kwargs or {}))
+        with torch._C._DisableAutocast():
+            return attention(*args, **kwargs)
 
 
 def attention(

@@ -8,9 +8,11 @@ import torch
 
 from layerlab import UserError
 from layerlab.domain import Domain, shown
+from layerlab.numerics.autocast import FORMATS
 from layerlab.numerics.format import Block, Format, Integer, find
 
 AnyFormat = Format | Integer | Block
+MODES = ("as-run", "flat", "autocast")
 # float32 holds every product and sum of numbers of so many digits well enough to round them once.
 NARROW = 11
 SINGLE = 24
@@ -33,6 +35,7 @@ class Regime:
         rounding: mode of rounding.
         seed: of stochastic rounding.
         accumulate: sums inside matrix products are rounded every so many terms; None: exact.
+        autocast: dtype that torch.autocast casts to around the forward pass; None: it does not run.
     """
 
     low: torch.dtype
@@ -44,6 +47,7 @@ class Regime:
     rounding: str = "nearest"
     seed: int = 0
     accumulate: int | None = None
+    autocast: torch.dtype | None = None
 
 
 def regime(
@@ -60,17 +64,21 @@ def regime(
     """The arithmetic of a model that is run in a format.
 
     `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
-    widens to float32 in float32. `flat` rounds every result to the format. Integers and blocks are
-    formats of storage: weights and the other factors of products with them are rounded, results are
-    bf16. tf32 is a format of factors: as-run, results are float32.
+    widens to float32 in float32. `flat` rounds every result to the format. `autocast` leaves the
+    parameters in float32, and rounds what torch.autocast casts to bf16 or fp16, and what is
+    computed in it. Integers and blocks are formats of storage: weights and the other factors of
+    products with them are rounded, results are bf16. tf32 is a format of factors: as-run, results
+    are float32.
 
     Source: Own.
 
     Raises:
-        UserError: unknown format or mode, an accumulation of no number of terms, or no seed.
+        UserError: unknown format or mode, a format that autocast does not know, an accumulation of
+            no number of terms, or no seed.
     """
-    if mode not in ("as-run", "flat"):
-        raise UserError(f"mode={mode!r} is neither 'as-run' nor 'flat'; type one of them")
+    if mode not in MODES:
+        known = ", ".join(map(repr, MODES))
+        raise UserError(f"no mode is called {shown(mode)}; type one of {known}")
     if accumulate is not None and accumulate not in TERMS:
         raise UserError(
             f"accumulate={shown(accumulate)} is no number of terms; expected {TERMS}, or None: type"
@@ -80,22 +88,30 @@ def regime(
         raise UserError(f"seed={shown(seed)} is no seed; expected {SEED}: type seed=0")
     factors, result = _split(find(format), mode)
     low = _low(result)
+    mixed = mode == "autocast"
+    if mixed and (factors is not None or result.name not in FORMATS):
+        raise UserError(
+            f"torch.autocast knows bf16 and fp16, not {shown(format)}; type one of them, or"
+            " mode='as-run', which takes every format"
+        )
     wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
     results = {dtype: result for dtype in {low, *_also(mode)}}
     if mode == "as-run" and wide == torch.float64 and low != torch.float64:
         results.setdefault(torch.float32, cast(Format, find("fp32")))
     if wide == torch.float32 and results.get(torch.float32, result).name == "fp32":
         results.pop(torch.float32, None)
+    parameters = None if mixed else factors or result
     return Regime(
-        low=low,
+        low=torch.float32 if mixed else low,
         wide=wide,
         results=results,
-        weights=find(weights) if weights is not None else factors or result,
+        weights=find(weights) if weights is not None else parameters,
         activations=find(activations) if activations is not None else factors,
         cache=find(cache) if cache is not None else None,
         rounding=rounding,
         seed=seed,
         accumulate=accumulate,
+        autocast=low if mixed else None,
     )
 
 
@@ -131,6 +147,6 @@ def _narrow(format: Format) -> bool:
 
 def _also(mode: str) -> tuple[torch.dtype, ...]:
     """Nominal dtypes that are rounded beside the low one."""
-    if mode == "as-run":
+    if mode != "flat":
         return ()
     return (torch.float16, torch.bfloat16, torch.float32, torch.float64)
