@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,13 +20,10 @@ from layerlab.numerics.place import PRODUCTS, Place, Tracker
 from layerlab.numerics.policy import Policy
 from layerlab.numerics.product import accumulated, grouped
 from layerlab.numerics.regime import AnyFormat, Regime, exact, regime
-from layerlab.numerics.rounding import rounder
+from layerlab.numerics.rounding import Rounder, sparing
 from layerlab.numerics.selection import Selection
 from layerlab.numerics.snapshot import Snapshot
 
-Round = Callable[[Tensor], Tensor]
-# A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
-MASK = 1e30
 # Operations that only move or choose values: nothing to round unless something is narrowed.
 EXACT = frozenset(
     """_to_copy _unsafe_view abs alias amax amin cat clamp clone constant_pad_nd contiguous copy
@@ -65,7 +62,7 @@ class Emulation(Carriage):
         where: Any = None,
         policy: Any = None,
     ) -> None:
-        _check_policy(policy)
+        _check_policy(policy, regime)
         super().__init__(regime.wide)
         self.model = model
         self.regime = regime
@@ -74,7 +71,7 @@ class Emulation(Carriage):
         self.gradients: dict[str, Tensor] = {}
         self.refused: set[Place] = set()
         self._generator = torch.Generator().manual_seed(regime.seed)
-        self._rounds: dict[AnyFormat, Round] = {}
+        self._rounds: dict[AnyFormat, Rounder] = {}
         self._stored: dict[int, Tensor] = {}
         self._policy: Policy | None = policy
         self._kept = kept(model, policy) if policy is not None else None
@@ -105,8 +102,8 @@ class Emulation(Carriage):
         with ExitStack() as stack:
             if self._policy is not None:
                 stack.enter_context(cast(self.model, self._policy, self.regime.low))
-            if self.regime.autocast is not None:
-                stack.enter_context(autocasting(self.model, self.regime.autocast))
+            if (dtype := self.regime.autocast) is not None:
+                stack.enter_context(autocasting(self.model, dtype, self.regime.device))
             stack.enter_context(self.tracker.follow())
             stack.enter_context(self._swapped(backward))
             handles = (
@@ -230,11 +227,11 @@ class Emulation(Carriage):
             return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
         return round(values.contiguous())
 
-    def _round(self, format: AnyFormat) -> Round:
+    def _round(self, format: AnyFormat) -> Rounder:
         if format not in self._rounds:
             mode = self.regime.rounding
-            raw = rounder(format, mode, self._generator if mode == "stochastic" else None)
-            self._rounds[format] = raw if _spans(format) else _sparing(raw)
+            generator = self._generator if mode == "stochastic" else None
+            self._rounds[format] = sparing(format, mode, generator)
         return self._rounds[format]
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
@@ -314,6 +311,7 @@ def emulate(
     rounding: str = "nearest",
     seed: int = 0,
     accumulate: int | None = None,
+    device: str | None = None,
 ) -> Iterator[Emulation]:
     """Run a model as if it were in another format, for as long as the block lasts.
 
@@ -326,7 +324,10 @@ def emulate(
     Args:
         model: any module made of PyTorch's operations.
         format: name or value of a format, such as "bf16", "fp8_e4m3", "mxfp4", "int8", "t11".
-        mode: "as-run" leaves in float32 what the code widens to float32, "flat" rounds everything.
+        mode: "as-run", all of it in the format but for what the code widens to float32, as a model
+            that was loaded in bf16; "flat", which rounds everything; or "autocast", which leaves
+            parameters and residual stream in float32 and rounds what torch.autocast does in bf16 or
+            fp16, as in mixed-precision training.
         where: patterns of the places that are rounded, `module` or `module:operation` with `*` and
             `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
         backward: whether gradients are wanted; they are in `run.gradients` afterwards.
@@ -337,9 +338,11 @@ def emulate(
         rounding: "nearest", "away", "zero", "up", "down" or "stochastic".
         seed: of stochastic rounding.
         accumulate: round the sums inside matrix products after every so many terms.
+        device: whose rules autocast follows, "cpu" or "cuda"; the model's own if left out.
 
     Raises:
-        UserError: unknown format, mode or pattern, or a kernel that cannot be looked into.
+        UserError: unknown format, mode or pattern, a format or policy that autocast does not know,
+            or a kernel that cannot be looked into.
 
     Example:
         >>> import layerlab
@@ -363,6 +366,7 @@ def emulate(
         rounding=rounding,
         seed=seed,
         accumulate=accumulate,
+        device=device,
     )
     run = Emulation(model, found, where, policy)
     with run.running(backward):
@@ -381,21 +385,12 @@ def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
         yield run
 
 
-def _spans(format: AnyFormat) -> bool:
-    """Whether the format reaches as far as the masks that code writes for it."""
-    return getattr(format, "name", "") in ("bf16", "fp16", "fp32", "fp64")
-
-
-def _sparing(round: Round) -> Round:
-    """Rounding that leaves masks as they are."""
-
-    def spare(values: Tensor) -> Tensor:
-        return torch.where(values.abs() < MASK, round(values), values)
-
-    return spare
-
-
-def _check_policy(policy: Any) -> None:
+def _check_policy(policy: Any, regime: Regime) -> None:
+    if policy is not None and regime.autocast is not None:
+        raise UserError(
+            "a policy says what of a low model stays in float32, and under autocast all parameters"
+            " do; leave policy or mode='autocast' out"
+        )
     if policy is None or isinstance(policy, Policy):
         return
     path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"

@@ -8,19 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.numerics.carrier import Carrier
 from layerlab.numerics.format import Format
-from layerlab.numerics.fused import attention
+from layerlab.numerics.fused import Unfused
 from layerlab.numerics.regime import Regime
 
 SINGLE = Format(name="fp32", digits=24, lowest=-126, highest=127, largest=(2 - 2.0**-23) * 2.0**127)
 
 
-class Hull(TorchFunctionMode):
+class Hull(Unfused):
     """Fused attention in a run that carries bounds.
 
     |out'| <= max_j |v'_j| (1 + excess), as sum_j round(e_j) <= (1 + excess) total and total >= 1,
@@ -41,11 +39,8 @@ class Hull(TorchFunctionMode):
         # Sums that are rounded on the way, or values read through a cache, are not followed here.
         self.follows = regime.accumulate is None and regime.cache is None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        found = attention(*args, **kwargs)
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().attend(*args, **kwargs)
         if isinstance(found, Carrier) and found.spread is not None and self.follows:
             with _disable_current_modes():
                 most = self._most(*args, **kwargs)

@@ -14,7 +14,6 @@ from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from layerlab import UserError
@@ -23,7 +22,7 @@ from layerlab.numerics.carrier import Carrier, floating, written
 from layerlab.numerics.correlation import Correlation
 from layerlab.numerics.emulate import EXACT, VIEWS, Emulation, reference
 from layerlab.numerics.format import AnyFormat, Format
-from layerlab.numerics.fused import attention
+from layerlab.numerics.fused import Unfused
 from layerlab.numerics.hull import Hull
 from layerlab.numerics.linear import rounded_sums
 from layerlab.numerics.place import PRODUCTS
@@ -192,19 +191,16 @@ class Prediction(Emulation):
         self.undecided.add(str(self._place))
 
 
-class _Softmax(TorchFunctionMode):
+class _Softmax(Unfused):
     """Fused attention with its softmax as one step.
 
     Taken apart, numerator and denominator would count as independent, and a shift of all scores as
     an error of the result.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
         with _Weights():
-            return attention(*args, **kwargs)
+            return super().attend(*args, **kwargs)
 
 
 class _Weights(TorchFunctionMode):

@@ -8,7 +8,7 @@ import torch
 
 from layerlab import UserError
 from layerlab.domain import Domain, shown
-from layerlab.numerics.autocast import FORMATS
+from layerlab.numerics.autocast import DEVICES, FORMATS
 from layerlab.numerics.format import Block, Format, Integer, find
 
 AnyFormat = Format | Integer | Block
@@ -36,6 +36,7 @@ class Regime:
         seed: of stochastic rounding.
         accumulate: sums inside matrix products are rounded every so many terms; None: exact.
         autocast: dtype that torch.autocast casts to around the forward pass; None: it does not run.
+        device: whose rules of autocast; None: those of the device that the model is on.
     """
 
     low: torch.dtype
@@ -48,6 +49,7 @@ class Regime:
     seed: int = 0
     accumulate: int | None = None
     autocast: torch.dtype | None = None
+    device: str | None = None
 
 
 def regime(
@@ -60,6 +62,7 @@ def regime(
     rounding: str = "nearest",
     seed: Any = 0,
     accumulate: Any = None,
+    device: str | None = None,
 ) -> Regime:
     """The arithmetic of a model that is run in a format.
 
@@ -73,8 +76,8 @@ def regime(
     Source: Own.
 
     Raises:
-        UserError: unknown format or mode, a format that autocast does not know, an accumulation of
-            no number of terms, or no seed.
+        UserError: unknown format, mode or device, a format that autocast does not know, an
+            accumulation of no number of terms, or no seed.
     """
     if mode not in MODES:
         known = ", ".join(map(repr, MODES))
@@ -94,6 +97,11 @@ def regime(
             f"torch.autocast knows bf16 and fp16, not {shown(format)}; type one of them, or"
             " mode='as-run', which takes every format"
         )
+    if device is not None and (not mixed or device not in DEVICES):
+        raise UserError(
+            f"device={shown(device)} goes with mode='autocast' alone, whose rules are those of 'cpu'"
+            " or 'cuda'; leave it out for those of the device that the model is on"
+        )
     wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
     results = {dtype: result for dtype in {low, *_also(mode)}}
     if mode == "as-run" and wide == torch.float64 and low != torch.float64:
@@ -112,6 +120,7 @@ def regime(
         seed=seed,
         accumulate=accumulate,
         autocast=low if mixed else None,
+        device=device,
     )
 
 

@@ -20,6 +20,10 @@ from layerlab.numerics.integer import to_integers
 from layerlab.numerics.scalar import Rounding
 
 Rounder: TypeAlias = Callable[..., Tensor]
+# A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
+MASK = 1e30
+# Formats that reach as far as the masks that code writes for them.
+SPANNING = frozenset({"bf16", "fp16", "fp32", "fp64"})
 
 
 def round_to(
@@ -86,6 +90,17 @@ def rounder(
             "type for example generator=torch.Generator().manual_seed(5)"
         )
     return _Rounder(_apply(found, cast(Mode, mode), generator))
+
+
+def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> Rounder:
+    """As `rounder`, but what model code writes as a mask stays as it is.
+
+    Source: Own.
+    """
+    round = rounder(format, mode, generator)
+    if getattr(format, "name", "") in SPANNING:
+        return round
+    return lambda values: torch.where(values.abs() < MASK, round(values), values)
 
 
 def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.attribution import outputs
-from layerlab.numerics.emulate import MASK, Emulation, Round
+from layerlab.numerics.emulate import Emulation
 from layerlab.numerics.format import AnyFormat, Format
 from layerlab.numerics.place import Place
 from layerlab.numerics.regime import Regime, exact
+from layerlab.numerics.rounding import MASK, Rounder
 from layerlab.numerics.spread import spacing
 
 DRAWS = 4
@@ -48,7 +49,7 @@ class Sample(Emulation):
         finally:
             self._storing = False
 
-    def _round(self, format: AnyFormat) -> Round:
+    def _round(self, format: AnyFormat) -> Rounder:
         if self._storing or not isinstance(format, Format):
             return super()._round(format)
 

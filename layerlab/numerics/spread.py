@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.format import MOST_DIGITS, AnyFormat, Block, Format, Integer
-from layerlab.numerics.rounding import rounder
+from layerlab.numerics.rounding import MASK, SPANNING, rounder
 
 Kind = Literal["variance", "bound"]
 # What is left out of nothing: the spread of an exact value.
 Spread = Tensor | None
 Map = Callable[[Tensor], Tensor]
-# A value beyond this is a mask; see the emulation.
-MASK = 1e30
 # Room for the float64 sums that a bound itself is made of.
 ROOM = 1 + 2.0**-36
 
@@ -293,9 +291,6 @@ def _directions(mode: str) -> tuple[str, str]:
 
 def _mask(format: Format) -> float:
     return math.inf if format.name in SPANNING else MASK
-
-
-SPANNING = ("bf16", "fp16", "fp32", "fp64")
 
 
 def _spared(x: Tensor, format: Format, mode: str) -> Tensor:
