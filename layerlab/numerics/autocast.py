@@ -12,6 +12,7 @@ transforms, decompositions) is cast then, too; Transformers have none of it.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
@@ -28,10 +29,10 @@ DEVICES = ("cpu", "cuda")
 SINGLE = frozenset(
     """acos asin cosh cosine_similarity cumprod cumsum dist erfinv exp expm1 group_norm interpolate
     layer_norm linalg_matrix_norm linalg_norm linalg_vector_norm log log10 log1p log2 log_softmax
-    logsumexp norm normalize nuclear_norm pdist pow reciprocal renorm rms_norm rpow rsqrt sinh
-    softmax softmin softplus sum tan upsample""".split()
+    logsumexp norm normalize pdist pow reciprocal renorm rms_norm rpow rsqrt sinh
+    softmax softmin softplus sum tan""".split()
 )
-LOWER = frozenset("addmv addr chain_matmul linalg_multi_dot mv".split())
+LOWER = frozenset("addmv addr linalg_multi_dot mv".split())
 WIDEST = frozenset(
     "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot".split()
 )
@@ -52,8 +53,11 @@ class Cuda(TorchFunctionMode):
             dtype = torch.get_autocast_dtype("cpu")
         else:
             dtype = _widest(given) if name in WIDEST else None
-        args, kwargs = given if dtype is None else _to(given, dtype)
-        return func(*args, **kwargs)
+        if dtype is None:
+            return func(*args, **given[1])
+        args, kwargs = _to(given, dtype)
+        with torch._C._DisableAutocast():
+            return func(*args, **kwargs)
 
 
 @contextmanager
@@ -123,6 +127,6 @@ def _to(arguments: Any, dtype: torch.dtype) -> Any:
 
 
 def _widest(arguments: Any) -> torch.dtype | None:
-    """float32 beside the low dtype; None where all are of one dtype."""
-    dtypes = {value.dtype for value in tree_leaves(arguments) if _cast(value)}
-    return torch.float32 if len(dtypes) > 1 else None
+    """The widest dtype among those that autocast casts; None where there is none."""
+    dtypes = [value.dtype for value in tree_leaves(arguments) if _cast(value)]
+    return reduce(torch.promote_types, dtypes) if dtypes else None

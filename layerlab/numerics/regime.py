@@ -99,8 +99,8 @@ def regime(
         )
     if device is not None and (not mixed or device not in DEVICES):
         raise UserError(
-            f"device={shown(device)} goes with mode='autocast' alone, whose rules are those of 'cpu'"
-            " or 'cuda'; leave it out for those of the device that the model is on"
+            f"device={shown(device)} goes with mode='autocast' alone, whose rules are those of"
+            " 'cpu' or 'cuda'; leave it out for those of the device that the model is on"
         )
     wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
     results = {dtype: result for dtype in {low, *_also(mode)}}

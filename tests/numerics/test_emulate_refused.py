@@ -86,7 +86,10 @@ def test_predictions_check_their_patterns_too(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"mode": "as-runn"}, "is neither 'as-run' nor 'flat'"),
+        (
+            {"mode": "as-runn"},
+            "no mode is called 'as-runn'; type one of 'as-run', 'flat', 'autocast'",
+        ),
         (
             {"accumulate": 0},
             "accumulate=0 is no number of terms; expected a whole number at least 1",
