@@ -173,16 +173,17 @@ def _draw(found: Any) -> None:
 
 
 def _planned(task: Any, as_json: bool, *, several: bool) -> None:
-    """What the runs of a task cost, and what has to be known of their texts."""
+    """What the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiment import estimated
+    from layerlab.training.factor import planned, several_slots, told
 
-    found = estimated(task, several=several)
+    found, rows = estimated(task, several=several), planned(task.recipe, task.runs)
     if as_json:
-        _print({**found.to_json(), "notes": task.notes})
+        _print({**found.to_json(), "differs": rows, "notes": task.notes})
         return
     _draw(found)
-    for note in task.notes:
-        typer.echo(note)
+    for line in (*told(rows), *several_slots(rows), *task.notes):
+        typer.echo(line)
 
 
 def _print(content: Mapping[str, Any]) -> None:

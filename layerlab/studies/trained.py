@@ -18,6 +18,8 @@ from layerlab.studies.work import Work, digest
 from layerlab.training.recipe import Recipe, load_recipe, packaged
 
 RUNS = "runs"
+# Columns of rows that hold no plain values.
+NESTED = ["rates", "diverged", "missing", "differs"]
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 # The verdict at the head of a sentence stands beside it here.
 WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
@@ -54,7 +56,7 @@ def carried_out(name: str, work: Work) -> Outcome:
     return Outcome(
         verdicts=tuple(judged(one) for one in found["claims"]),
         frames={
-            "arms": pd.DataFrame(found["rows"]).drop(columns=["rates", "diverged", "missing"]),
+            "arms": pd.DataFrame(found["rows"]).drop(columns=NESTED),
             "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
         },
         pictures=drawn(found),

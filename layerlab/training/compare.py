@@ -9,6 +9,7 @@ from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
+from layerlab.training.factor import departures, several_slots, trained
 from layerlab.training.family import Family, PairTest, shares
 from layerlab.training.plan import arms
 from layerlab.training.quantity import amount
@@ -52,7 +53,11 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
     stage, family = weighed(section, rivals, records, metric)
     sides = stage.sides
-    rows = _rows(section, stage, family, rivals, [one.path for one in contrasts])
+    differs = departures(trained(records), rivals)
+    rows = [
+        {**row, "differs": differs[row["arm"]]}
+        for row in _rows(section, stage, family, rivals, [one.path for one in contrasts])
+    ]
     content = {
         "schema": SCHEMA,
         "layerlab": __version__,
@@ -77,6 +82,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
             *remarks(section, sides, contrasts, _worse(rows)),
             *_unequal(stage),
             *notes([one.manifest for one in records]),
+            *several_slots(rows),
             *_loose(section, rows),
             *left,
         ],

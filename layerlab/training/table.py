@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.terminal import WORDS, grids, plain
+from layerlab.training.factor import told
 from layerlab.training.quantity import amount, duration
 from layerlab.training.verdict import number
 
@@ -64,7 +65,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
             rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
             below = grids([name for name, _ in whole], rows, {"arm"}, width)
             drawn += [Text(), plain(title, "bold"), below]
-    return Group(*_above(content), *drawn, Text(), *_below(content))
+    return Group(*_above(content), *drawn, Text(), *_differs(content), *_below(content))
 
 
 def _columns(names: Collection[str]) -> list[Column]:
@@ -153,6 +154,14 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
         yield plain(content["about"], "dim")
     if content["inferred"]:
         yield plain(f"Inferred: {content['inferred']}", "dim")
+
+
+def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
+    lines = told(content["rows"])
+    if lines:
+        yield plain("Differs", "bold")
+        yield from (plain(line) for line in lines)
+        yield Text()
 
 
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:

@@ -39,7 +39,9 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     assert row["start"] == 0 and row["diverged"] == row["missing"] == []
     assert found.content["remarks"] == [
         "compared at one learning rate 0.001 for all: an arm that would rather have another is "
-        "judged too harshly"
+        "judged too harshly",
+        "more than one part differs, and no verdict can say which of them counts: gpt2 from llama "
+        "in norm, attention, ffn, stack",
     ]
     json.dumps(found.content, allow_nan=False)
 
