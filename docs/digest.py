@@ -13,7 +13,11 @@ from layerlab.training.verdict import number
 Json = Mapping[str, Any]
 OUT = "docs/results"
 ORDER = ("holds", "fails", "not decided")
-SHOWN = {"forest.svg": "Differences to the baseline", "curves.svg": "Learning curves"}
+SHOWN = {
+    "forest.svg": "Differences to the baseline",
+    "curves.svg": "Learning curves",
+    "gradients.svg": "Gradients by block",
+}
 
 HEAD = f"""# Results
 

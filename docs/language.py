@@ -57,6 +57,7 @@ WORDS = (
     *("backward", "test", "validation", "draws", "terms", "token", "tokens", "semi-axis"),
     *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
+    "{value} powers of ten",
     *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
     "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
     "as for the first",
@@ -143,7 +144,9 @@ def sentences() -> Iterator[Message]:
         for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
             yield None, phrase, file.relative_to(PACKAGE).as_posix()
     yield from _claimed()
-    claims = [PACKAGE / "training" / name for name in ("claim.py", "look.py", "remark.py")]
+    claims = [
+        PACKAGE / "training" / name for name in ("claim.py", "look.py", "remark.py", "factor.py")
+    ]
     for file in [*claims, *sorted((PACKAGE / "studies").glob("*.py"))]:
         if file.name not in SILENT:
             for phrase in Phrases.of(file.read_text("utf-8"), words=True):

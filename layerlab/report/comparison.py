@@ -54,7 +54,10 @@ _DIFFER = "declared to differ"
 # The parts that are long: only their numbers are drawn, and each is checked as it is read.
 _BULK = ("curves", "monitor")
 # Lists of rows, other lists, tables, texts: whatever is missing is empty.
-_ROWS = ("rows", "claims", "runs", "curves", "paired", "monitor", "alarms", "notes", "samples")
+_ROWS = (
+    *("rows", "claims", "runs", "curves", "paired", "gradients"),
+    *("monitor", "alarms", "notes", "samples"),
+)
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "about", "inferred", "baseline", "created", "layerlab"), str),
     **dict.fromkeys(("command", "metric", "match"), str),

@@ -30,7 +30,11 @@ Band = list[tuple[Number, Number, Number, Number]]
 
 def pictures(content: Json) -> dict[str, str]:
     """Names of files with the pictures of a comparison; empty where there is nothing to show."""
-    return {"forest.svg": forest_picture(content), "curves.svg": curve_picture(content)}
+    return {
+        "forest.svg": forest_picture(content),
+        "curves.svg": curve_picture(content),
+        "gradients.svg": gradient_picture(content),
+    }
 
 
 def forest_picture(content: Json) -> str:
@@ -72,14 +76,37 @@ def curve_picture(content: Json) -> str:
     frame = _Frame((0.0, longest), (low - room, high + room), max(map(len, bands)))
     parts = [
         *_heading(content, f"{_unit(content)} on held-out text along the run, by updates"),
-        *frame.axes(),
+        *frame.axes("updates"),
+        *_lines(frame, bands),
     ]
+    return _whole(parts, HEIGHT, f"{_name(content)}: learning curves")
+
+
+def gradient_picture(content: Json) -> str:
+    """Norm of the gradient by block, in the mean of a run's readings; empty without any."""
+    bands = dict(_blocks(content))
+    if not bands:
+        return ""
+    last = max(band[-1][0] for band in bands.values())
+    ends = [value for band in bands.values() for point in band for value in point[2:]]
+    room = 0.04 * (max(ends) - min(ends) or 1.0)
+    frame = _Frame((1.0, last), (min(ends) - room, max(ends) + room), max(map(len, bands)))
+    words = "norm of the gradient by block in powers of ten, in the mean of a run's readings"
+    parts = [
+        *_heading(content, words),
+        *frame.axes("block, the first one reads the embedding"),
+        *_lines(frame, bands),
+    ]
+    return _whole(parts, HEIGHT, f"{_name(content)}: gradients by block")
+
+
+def _lines(frame: "_Frame", bands: Mapping[str, Band]) -> Iterator[str]:
+    """The line of each arm in its band, its name behind its end, and what they are."""
     ends = frame.spread({name: frame.y(band[-1][1]) for name, band in bands.items()})
     for number, (name, band) in enumerate(bands.items()):
-        parts += _arm(frame, name, band, number, ends[name])
+        yield from _arm(frame, name, band, number, ends[name])
     note = "Line: mean of the seeds; band: the smallest to the largest of them."
-    parts.append(_words(12, HEIGHT - 10, note, size=11, fill=MUTED))
-    return _whole(parts, HEIGHT, f"{_name(content)}: learning curves")
+    yield _words(12, HEIGHT - 10, note, size=11, fill=MUTED)
 
 
 class _Frame:
@@ -98,7 +125,7 @@ class _Frame:
         low, high = self.up
         return self.bottom - (self.bottom - self.top) * (value - low) / (high - low)
 
-    def axes(self) -> Iterator[str]:
+    def axes(self, across: str) -> Iterator[str]:
         yield (
             f'<clipPath id="frame"><rect x="{self.left:g}" y="{self.top:g}" '
             f'width="{self.right - self.left:.1f}" height="{self.bottom - self.top:.1f}"/>'
@@ -114,7 +141,7 @@ class _Frame:
             yield _words(place, self.bottom + 16, words, anchor="middle", size=11, fill=MUTED)
         yield _stroke((self.left, self.bottom), (self.right, self.bottom), MUTED)
         middle = (self.left + self.right) / 2
-        yield _words(middle, self.bottom + 32, "updates", anchor="middle", size=11, fill=MUTED)
+        yield _words(middle, self.bottom + 32, across, anchor="middle", size=11, fill=MUTED)
 
     def spread(self, wanted: Mapping[str, Number], apart: Number = 13.0) -> dict[str, Number]:
         """Places of names beside the ends of their lines, so that none covers another."""
@@ -150,6 +177,15 @@ def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
         band = [(u, *_spread([points[u] for points in own])) for u in shared]
         if band:
             yield text.prose(str(name), NAME), band
+
+
+def _blocks(content: Json) -> Iterator[tuple[str, Band]]:
+    """Each arm's block, mean, smallest and largest logarithm of its gradient over the seeds."""
+    read = [one for one in content.get("gradients") or () if isinstance(one, Mapping)]
+    for name in dict.fromkeys(str(one["arm"]) for one in read):
+        own = [one["mean"] for one in read if one["arm"] == name]
+        band = [(n, *_spread(each)) for n, each in enumerate(zip(*own, strict=True), start=1)]
+        yield text.prose(name, NAME), band
 
 
 def _spread(values: Sequence[Number]) -> tuple[Number, Number, Number]:

@@ -149,6 +149,11 @@ def plane(
     return Picture(name=name, title=title, data=data, layout=_layout(axes))
 
 
+def style(number: int) -> str:
+    """How a line is drawn, where there are more of them than colours."""
+    return ("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4]
+
+
 def faded(colour: str, alpha: float = 0.16) -> str:
     """A colour that lets others through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))

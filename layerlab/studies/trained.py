@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.studies.picture import Curve, Gap, curves, gaps
+from layerlab.studies import gradient_profile
+from layerlab.studies.picture import Curve, Gap, curves, gaps, style
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.training import runs_in, settings_of
 from layerlab.studies.work import Work, digest
@@ -58,8 +59,9 @@ def carried_out(name: str, work: Work) -> Outcome:
         frames={
             "arms": pd.DataFrame(found["rows"]).drop(columns=NESTED),
             "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
+            **gradient_profile.frames(found["gradients"]),
         },
-        pictures=drawn(found),
+        pictures=(*drawn(found), *gradient_profile.pictures(found["gradients"])),
         remarks=(*filter(None, (recipe.about, recipe.inferred)), *found["remarks"]),
     )
 
@@ -112,7 +114,7 @@ def drawn(found: Json) -> tuple[Picture, ...]:
     ]
     percent = f"{100 * found['confidence']:g} %"
     lines = [
-        Curve(name=arm, kind=number, style=_style(number), **mean)
+        Curve(name=arm, kind=number, style=style(number), **mean)
         for number, arm in enumerate(found["arms"])
         if (mean := averaged([one for one in found["curves"] if one["arm"] == arm], found))
     ]
@@ -160,10 +162,6 @@ def results(name: str) -> Callable[[Path], str]:
         return digest(texts)
 
     return found
-
-
-def _style(number: int) -> str:
-    return ("solid", "dash", "dot", "dashdot")[number // 7 % 4]
 
 
 def _section(recipe: Recipe) -> Any:

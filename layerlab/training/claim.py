@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from layerlab.training.family import Evidence, Family, Finding, PairTest
+from layerlab.training.heard import UNITS
 from layerlab.training.section import Claim, CompareSection
-from layerlab.training.spike import UNIT as SPIKES
 from layerlab.training.stage import Stage
 from layerlab.training.statistics import Level
 from layerlab.training.verdict import interval_said, number
@@ -109,7 +109,7 @@ def claimed(
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right
         judged = Judged(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
-        rows.append(_row(judged, stage.level, SPIKES if claim.measure == "spikes" else unit))
+        rows.append(_row(judged, stage.level, UNITS.get(claim.measure, unit)))
     return rows
 
 
@@ -221,7 +221,7 @@ def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
             f"p = {judged.holm:.2g} of the claim"
         )
     if found.mean is None or found.n == 0:
-        lacking = " with a monitor" if judged.claim.measure == "spikes" else ""
+        lacking = " with a monitor" if judged.claim.measure in UNITS else ""
         return f"no seed has finished for {pair.arm} and {pair.rival} both{lacking}"
     within = f", with a margin of {judged.claim.margin:g}" if _margined(judged) else ""
     if found.identical:

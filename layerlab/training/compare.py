@@ -11,6 +11,7 @@ from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
 from layerlab.training.factor import departures, several_slots, trained
 from layerlab.training.family import Family, PairTest, shares
+from layerlab.training.gradient import gradients
 from layerlab.training.plan import arms
 from layerlab.training.quantity import amount
 from layerlab.training.recipe import Recipe
@@ -76,6 +77,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "tests": len(family),
         "claims": claimed(section, rivals, stage, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
+        "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         "paired": _paired(section, sides, rivals),
         "remarks": [

@@ -216,8 +216,8 @@ class Claim(Section):
             among each other; of `alike`, arms that are alike.
         against: the arm that it is held against; the arm's baseline where it is left out.
         margin: in the unit of the comparison, below which a difference counts as none.
-        measure: what is compared: the `loss` at the end, or the `spikes` of the training loss that
-            a monitor counted.
+        measure: what is compared: the `loss` at the end, or of a monitor the `spikes` of the loss,
+            or how much larger the `gradient` is in the first block than in the last.
     """
 
     source: Name
@@ -227,7 +227,7 @@ class Claim(Section):
     arms: tuple[str | tuple[str, ...], ...] = ()
     against: str | None = None
     margin: Positive = 0.02
-    measure: Literal["loss", "spikes"] = "loss"
+    measure: Literal["loss", "spikes", "gradient"] = "loss"
 
     @model_validator(mode="after")
     def _whole(self) -> "Claim":

@@ -1,22 +1,13 @@
-"""Loss spikes of runs, where a monitor listened for them."""
-
-from collections.abc import Mapping
+"""Loss spikes of a run, where a monitor listened for them."""
 
 from layerlab.training.record import Record
 
 UNIT = "loss spikes a run"
 
 
-def spikes(runs: Mapping[int, Record]) -> dict[int, float]:
-    """How many each run had, by seed; nothing of runs that were not watched."""
-    return {seed: _count(run) for seed, run in runs.items() if run.finished and _heard(run)}
-
-
-def _heard(run: Record) -> bool:
-    """Whether spikes were listened for at all."""
-    return bool(run.manifest["recipe"].get("monitor", {}).get("every"))
-
-
-def _count(run: Record) -> float:
+def count(run: Record) -> float | None:
+    """How many there were; None where nobody listened."""
+    if not run.manifest["recipe"].get("monitor", {}).get("every"):
+        return None
     alarms = (one for one in run.events if one.get("kind") == "alarm")
     return float(sum(one.get("measure") == "loss" for one in alarms))

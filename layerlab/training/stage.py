@@ -8,9 +8,9 @@ import numpy as np
 
 from layerlab.training.additive import Additive
 from layerlab.training.family import Evidence, PairTest
+from layerlab.training.heard import heard
 from layerlab.training.record import Record
 from layerlab.training.side import Side, side_of
-from layerlab.training.spike import spikes
 from layerlab.training.statistics import Difference, Level, Range, against
 
 LOSS = "loss"
@@ -57,7 +57,7 @@ class Stage:
     def _difference(self, arm: str, rival: str, measure: str) -> Difference:
         ours, theirs = self.sides[arm], self.sides[rival]
         if measure != LOSS:
-            return against(spikes(ours.runs), spikes(theirs.runs), self.level)
+            return against(heard(measure, ours.runs), heard(measure, theirs.runs), self.level)
         if not self.moderated or not ours.values.keys() & theirs.values.keys():
             found = against(ours.values, theirs.values, self.level)
         else:

@@ -61,6 +61,7 @@ def race(
         "curves": [_curves(run, train, evaluation) for run in runs],
         "paired": _paired(arms, evaluation, best, seeds),
         "monitor": monitor,
+        "gradients": [_gradients(run, layers) for run in runs],
         "remarks": ["three seeds decide only large differences"],
         "recipe": _recipe(arms, seeds, rates, updates),
         "manifests": {run["run"]: _manifest(run) for run in runs},
@@ -166,6 +167,14 @@ def _curves(run: dict[str, Any], train: Rows, evaluation: Rows) -> dict[str, Any
     return {**head, **columns}
 
 
+def _gradients(run: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Logarithms that fall from block to block, by less later on in the run."""
+    head = {key: run[key] for key in ("run", "arm", "seed")}
+    slope = 0.1 + 0.01 * run["seed"] + 0.02 * (len(run["arm"]) % 3)
+    start = [-1 - slope * block for block in range(layers)]
+    return {**head, "start": start, "mean": [-1 - slope * block / 2 for block in range(layers)]}
+
+
 def _rows(arms: Sequence[str], runs: Rows, seeds: Sequence[int]) -> Rows:
     return [_row(name, arms[0], runs, seeds, index) for index, name in enumerate(arms)]
 
@@ -201,8 +210,24 @@ def _row(name: str, base: str, runs: Rows, seeds: Sequence[int], index: int) -> 
         **{key: first[key] for key in sums},
         "seconds": first["seconds"],
         "mismatch": 0.05 * index,
+        "against": base,
+        "differs": None if name == base else _differs(name, first["parameters"], index),
         "verdict": verdict,
         "said": f"{name}: {mean:+.3f} nats against {base}, {n} seeds.",
+    }
+
+
+def _differs(name: str, parameters: int, index: int) -> dict[str, Any]:
+    part = {"place": "residual", "option": None, "arm": name, "against": "plain"}
+    size = {"place": "size", "option": "inner", "arm": 128 - index, "against": 128}
+    count = {"arm": parameters, "against": parameters - 8 * index, "difference": 8 * index}
+    flops = {"arm": 7.3e6, "against": 7.3e6, "difference": 0.0, "percent": 0.0}
+    return {
+        "slots": ["residual"],
+        "stack": [],
+        "factors": [part, size],
+        "parameters": {**count, "percent": 0.01 * index},
+        "flops": flops,
     }
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from layerlab.report.picture import curve_picture, forest_picture, pictures
+from layerlab.report.picture import curve_picture, forest_picture, gradient_picture, pictures
 from tests.report.race import race
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,9 +32,9 @@ def boxes(drawing):
     return found
 
 
-def test_both_pictures_are_svg_without_anything_that_runs_or_is_fetched():
+def test_all_pictures_are_svg_without_anything_that_runs_or_is_fetched():
     found = pictures(race())
-    assert set(found) == {"forest.svg", "curves.svg"}
+    assert set(found) == {"forest.svg", "curves.svg", "gradients.svg"}
     for drawing in found.values():
         root = parsed(drawing)
         tags = {one.tag.removeprefix(SVG) for one in root.iter()}
@@ -137,12 +137,31 @@ def test_what_came_from_outside_is_text():
 
 
 def test_without_numbers_there_is_no_picture():
-    nothing = {"forest.svg": "", "curves.svg": ""}
+    nothing = {"forest.svg": "", "curves.svg": "", "gradients.svg": ""}
     assert pictures({}) == pictures({"name": "x", "rows": [], "curves": []}) == nothing
     content = race(("llama",))
     for one in content["curves"]:
         one["evaluation"] = {key: [] for key in one["evaluation"]}
+    content["gradients"] = []
     assert [name for name, drawing in pictures(content).items() if drawing] == ["forest.svg"]
+
+
+def test_gradients_are_drawn_block_by_block_each_arm_as_deep_as_it_is():
+    def run(arm, seed, norms):
+        return {"arm": arm, "seed": seed, "start": norms, "mean": norms}
+
+    read = [run("a", 1, [0.0, -1.0]), run("a", 2, [0.0, -2.0]), run("b", 1, [-1.0, -1.0, -1.0])]
+    drawing = gradient_picture({"gradients": read, "arms": ["a", "b"], "name": "x"})
+    lines = [one.get("points").split() for one in parsed(drawing).iter(f"{SVG}polyline")]
+    assert [len(one) for one in lines] == [2, 3]
+    (short, long) = ([[float(n) for n in pair.split(",")] for pair in one] for one in lines)
+    assert [place for place, _ in short] == [place for place, _ in long[:2]]
+    heights = {height for _, height in long}
+    assert len(heights) == 1 and short[0][1] < heights.pop() < short[1][1]
+    band = next(parsed(drawing).iter(f"{SVG}polygon")).get("points").split()
+    ends = [float(pair.split(",")[1]) for pair in band[1:3]]
+    assert sum(ends) / 2 == pytest.approx(short[1][1], abs=0.1)
+    assert any("block" in said for said in words(drawing))
 
 
 def test_a_run_under_way_neither_shortens_a_band_nor_leaves_the_frame():
