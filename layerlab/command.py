@@ -175,14 +175,15 @@ def _draw(found: Any) -> None:
 def _planned(task: Any, as_json: bool, *, several: bool) -> None:
     """What the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiment import estimated
-    from layerlab.training.factor import planned, several_slots, told
+    from layerlab.training.factor import planned, several_slots
+    from layerlab.training.table import differences
 
     found, rows = estimated(task, several=several), planned(task.recipe, task.runs)
     if as_json:
         _print({**found.to_json(), "differs": rows, "notes": task.notes})
         return
     _draw(found)
-    for line in (*told(rows), *several_slots(rows), *task.notes):
+    for line in (*differences(rows), *several_slots(rows), *task.notes):
         typer.echo(line)
 
 

@@ -184,7 +184,8 @@ def _blocks(content: Json) -> Iterator[tuple[str, Band]]:
     read = [one for one in content.get("gradients") or () if isinstance(one, Mapping)]
     for name in dict.fromkeys(str(one["arm"]) for one in read):
         own = [one["mean"] for one in read if one["arm"] == name]
-        band = [(n, *_spread(each)) for n, each in enumerate(zip(*own, strict=True), start=1)]
+        blocks = enumerate(zip(*own, strict=True), start=1)
+        band: Band = [(number, *_spread(each)) for number, each in blocks]
         yield text.prose(name, NAME), band
 
 

@@ -77,7 +77,7 @@ def _spread(runs: Sequence[Json], time: str, block: int) -> tuple[float, float, 
 
 
 def _ratios(runs: Sequence[Json]) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for time in TIMES:
         ratios = [run[time][0] - run[time][-1] for run in runs]
         found |= {

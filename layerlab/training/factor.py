@@ -129,14 +129,15 @@ def several_slots(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence on the arms that change more than one slot at once.
 
     Args:
-        rows: of a comparison: `arm`, `against` and `differs` of each.
+        rows: of a comparison: `arm` and `differs` of each.
     """
-    found = [(row, where) for row in rows if len(where := places(row.get("differs"))) > 1]
+    found = [(row["arm"], where) for row in rows if len(where := places(row.get("differs"))) > 1]
     if found:
-        told = "; ".join(
-            f"{row['arm']} from {row['against']} in {', '.join(where)}" for row, where in found
+        told = ", ".join(f"{arm} ({', '.join(where)})" for arm, where in found)
+        yield (
+            "more than one part differs from the baseline's, and no verdict can say which of them "
+            f"counts: {told}"
         )
-        yield f"more than one part differs, and no verdict can say which of them counts: {told}"
 
 
 def together(differs: Mapping[str, Any] | None) -> str:
@@ -162,15 +163,6 @@ def places(differs: Mapping[str, Any] | None) -> list[str]:
     if not differs:
         return []
     return [*differs["slots"], *(["stack"] if differs["stack"] else [])]
-
-
-def told(rows: Sequence[Row]) -> list[str]:
-    """A line for each arm that has a baseline, for a terminal."""
-    return [
-        f"{row['arm']} against {row['against']}: {_said(row['differs'])}"
-        for row in rows
-        if row["arm"] != row["against"]
-    ]
 
 
 def _departure(models: Mapping[str, Model | None], name: str, rival: str) -> Json | None:
@@ -245,33 +237,3 @@ def _count(own: float | None, base: float | None) -> Json | None:
         return None
     percent = 100 * (own - base) / base if base else None
     return {"arm": own, "against": base, "difference": own - base, "percent": percent}
-
-
-def _said(differs: Mapping[str, Any] | None) -> str:
-    if differs is None:
-        return "not known: one of the two has no run, or names a part that is not loaded"
-    found: dict[str, list[str]] = {}
-    for one in differs["factors"]:
-        found.setdefault(one["place"], []).append(_change(one))
-    what = "; ".join(f"{place}: {', '.join(changes)}" for place, changes in found.items())
-    counts = (("parameters", differs["parameters"]), ("FLOPs a token", differs["flops"]))
-    sizes = [_more(count, name) for name, count in counts if count is not None]
-    return "; ".join(filter(None, [what or "the same model", ", ".join(sizes)]))
-
-
-def _change(one: Mapping[str, Any]) -> str:
-    option = "" if one["option"] is None else f"{one['option']} "
-    if one["arm"] is None:  # of another part
-        return f"without {option}{one['against']}"
-    return (
-        f"{option}{one['arm']}"
-        if one["against"] is None
-        else (f"{option}{one['against']} -> {one['arm']}")
-    )
-
-
-def _more(count: Mapping[str, Any], name: str) -> str:
-    if not count["difference"]:
-        return f"as many {name}"
-    share = "" if count["percent"] is None else f" ({count['percent']:+.2f} %)"
-    return f"{count['difference']:+,.0f} {name}{share}"

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.terminal import WORDS, grids, plain
-from layerlab.training.factor import told
 from layerlab.training.quantity import amount, duration
 from layerlab.training.verdict import number
 
@@ -66,6 +65,15 @@ def table(content: Mapping[str, Any], width: int) -> Group:
             below = grids([name for name, _ in whole], rows, {"arm"}, width)
             drawn += [Text(), plain(title, "bold"), below]
     return Group(*_above(content), *drawn, Text(), *_differs(content), *_below(content))
+
+
+def differences(rows: Sequence[Row]) -> list[str]:
+    """In what each arm differs from its baseline, a line for each that has one."""
+    return [
+        f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
+        for row in rows
+        if row["arm"] != row["against"]
+    ]
 
 
 def _columns(names: Collection[str]) -> list[Column]:
@@ -157,7 +165,7 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
-    lines = told(content["rows"])
+    lines = differences(content["rows"])
     if lines:
         yield plain("Differs", "bold")
         yield from (plain(line) for line in lines)
@@ -198,3 +206,33 @@ def _time(value: Value) -> str:
 
 def _memory(value: Value) -> str:
     return "-" if value is None else amount(value, "B")
+
+
+def _departure(differs: Mapping[str, Any] | None) -> str:
+    if differs is None:
+        return "not known: one of the two has no run, or names a part that is not loaded"
+    found: dict[str, list[str]] = {}
+    for one in differs["factors"]:
+        found.setdefault(one["place"], []).append(_change(one))
+    what = "; ".join(f"{place}: {', '.join(changes)}" for place, changes in found.items())
+    counts = (("parameters", differs["parameters"]), ("FLOPs a token", differs["flops"]))
+    sizes = [_more(count, name) for name, count in counts if count is not None]
+    return "; ".join(filter(None, [what or "the same model", ", ".join(sizes)]))
+
+
+def _change(one: Mapping[str, Any]) -> str:
+    option = "" if one["option"] is None else f"{one['option']} "
+    if one["arm"] is None:  # of another part
+        return f"without {option}{one['against']}"
+    return (
+        f"{option}{one['arm']}"
+        if one["against"] is None
+        else (f"{option}{one['against']} -> {one['arm']}")
+    )
+
+
+def _more(count: Mapping[str, Any], name: str) -> str:
+    if not count["difference"]:
+        return f"as many {name}"
+    share = "" if count["percent"] is None else f" ({count['percent']:+.2f} %)"
+    return f"{count['difference']:+,.0f} {name}{share}"

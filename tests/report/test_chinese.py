@@ -161,6 +161,14 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
          "+0.0123 to +0.0400, p = 0.012 of the claim, 3 seeds).",
          "成立，3 对中有 3 对与所说一致；最不确定的一对：a 对比 b：+0.01 奈特（95 % 区间 "
          "+0.0123 至 +0.0400，该主张的 p = 0.012，3 个种子）。"),
+        ("a is worse than b by 0.0320 nats (95 % interval +0.0123 to +0.0400, p = 0.012, 3 seeds); "
+         "the two differ in norm, ffn, stack at once, so this is a verdict on all of that "
+         "together.",
+         "a 比 b 更差，相差 0.0320 奈特（95 % 区间 +0.0123 至 +0.0400，p = 0.012，3 个种子）；两者"
+         "同时在 norm、前馈网络、stack 上不同，因此这是对这些改动合在一起的判定。"),
+        ("more than one part differs from the baseline's, and no verdict can say which of them "
+         "counts: b-2 (norm, ffn, stack)",
+         "与基线不止一处不同，任何判定都说不出起作用的是哪一处：b-2（norm、前馈网络、stack）"),
         ("Nobody knows it; nor this, at all.", "Nobody knows it; nor this, at all."),
         ("", ""),
     ],

@@ -40,8 +40,8 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     assert found.content["remarks"] == [
         "compared at one learning rate 0.001 for all: an arm that would rather have another is "
         "judged too harshly",
-        "more than one part differs, and no verdict can say which of them counts: gpt2 from llama "
-        "in norm, attention, ffn, stack",
+        "more than one part differs from the baseline's, and no verdict can say which of them "
+        "counts: gpt2 (norm, attention, ffn, stack)",
     ]
     json.dumps(found.content, allow_nan=False)
 

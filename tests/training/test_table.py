@@ -8,8 +8,10 @@ from rich.console import Console
 
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
+from layerlab.training.factor import planned
+from layerlab.training.table import differences
 from layerlab.training.verdict import number
-from tests.training.drawn import recipe, records
+from tests.training.drawn import recipe, records, runs
 
 BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
 
@@ -96,3 +98,28 @@ def test_what_is_unknown_is_a_dash() -> None:
     said = printed(compared(recipe(), []), 200)
     line = next(line for line in said.splitlines() if line.startswith("gpt2"))
     assert line.split().count("-") >= 8 and "no verdict" in line
+
+
+def test_in_what_arms_differ_stands_below_the_numbers() -> None:
+    arms = [
+        {"name": "post", "variant": "llama", "options": {"placement": "post"}},
+        {"name": "wide", "variant": "llama", "set": {"model.inner": 48}},
+        {"name": "series", "variant": "llama", "options": {"ffn": "siaf", "n": 3}},
+    ]
+    small = recipe("llama", *arms)
+    rows = planned(small, runs(small))
+    assert differences(rows) == [
+        "post against llama: norm: placement pre -> post; as many parameters, as many FLOPs a "
+        "token",
+        "wide against llama: size: inner 32 -> 48; +1,536 parameters (+10.38 %), +3,072 FLOPs a "
+        "token (+14.04 %)",
+        "series against llama: ffn: swiglu -> siaf, n 3; "
+        + differences(rows)[2].partition("n 3; ")[2],
+    ]
+    assert differences([{"arm": "a", "against": "b"}]) == [
+        "a against b: not known: one of the two has no run, or names a part that is not loaded"
+    ]
+    said = printed(comparison(), 80)
+    below = said[said.index("Differs") :]
+    assert "gpt2 against llama: norm: rms -> layer; attention: bias none -> all;" in below
+    assert "Differs" not in printed(Comparison({**comparison().content, "rows": []}), 80)
