@@ -157,7 +157,8 @@ def _machines(folder: Path) -> Iterator[str]:
 
 def _rows(content: Json) -> str:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
-    head = ("arm", "against", "seeds", unit, "difference", "interval", "p (Holm)", "verdict")
+    head = ("arm", "against", "differs in", "seeds", unit, "difference", "interval", "p (Holm)")
+    head = (*head, "verdict")
     return _table(head, [_row(row, content["metric"]) for row in content["rows"]])
 
 
@@ -168,6 +169,7 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
     return (
         f"`{row['arm']}`",
         "-" if row["against"] == row["arm"] else f"`{row['against']}`",
+        _differs(row.get("differs")),
         str(row["n"]),
         "-" if row[metric] is None else f"{row[metric]:.4f}",
         "-" if row["difference"] is None else number(row["difference"], True),
@@ -175,6 +177,17 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
         "-" if row["holm"] is None else f"{row['holm']:.2g}",
         row["verdict"],
     )
+
+
+def _differs(found: Json | None) -> str:
+    """Slots, stack and size, and by how much more parameters."""
+    if not found:
+        return "-"
+    places = ", ".join(dict.fromkeys(one["place"] for one in found["factors"])) or "nothing"
+    count = found["parameters"]
+    if not count or not count["difference"]:
+        return places
+    return f"{places} ({count['percent']:+.1f} % parameters)"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -80,6 +80,20 @@ def test_the_table_holds_the_numbers_of_every_arm():
     assert "matched to the baseline by parameters" in numbers
 
 
+def test_what_each_arm_changes_stands_beside_its_numbers():
+    content, page = whole()
+    changes = body(page)[
+        body(page).index('id="differs-title"') : body(page).index('id="cost-title"')
+    ]
+    rows = re.findall(r"<tr><th scope=.row.>.*?</tr>", changes)
+    assert len(rows) == len(content["rows"]) - 1  # a baseline changes nothing
+    assert "<b>residual</b> plain → history-1</span>" in rows[0]
+    assert "<b>size</b> inner 128 → 127</span>" in rows[0]
+    assert "+8 (+0.01 %)" in rows[0] and "+0 (+0.00 %)" in rows[0]
+    unknown = [{**row, "differs": None} for row in content["rows"]]
+    assert "What each arm changes" not in render({**content, "rows": unknown})
+
+
 def test_a_comparison_in_bits_per_byte_says_so():
     content = race(("llama", "history-1")) | {"metric": "bits_per_byte"}
     shown = render(content)

@@ -63,8 +63,10 @@ def test_stored_runs_are_judged_as_the_comparison_did():
     for verdict, claim in zip(found.verdicts, stored, strict=True):
         assert claim["said"].endswith(verdict["said"]) and verdict["source"] == claim["source"]
         assert verdict["number"] in [pair["difference"] for pair in claim["pairs"]]
-    gap, curve = found.to_dict()["pictures"]
+    gap, curve, start, mean = found.to_dict()["pictures"]
+    assert (start["name"], mean["name"]) == ("gradient-start", "gradient-mean")
     arms = found.frame("arms")
+    assert list(found.frame("gradients")["arm"]) == list(arms["arm"])
     assert len(gap["data"][0]["y"]) == arms["difference"].notna().sum()
     assert len({one["name"] for one in curve["data"] if "name" in one}) == len(arms)
 
