@@ -9,7 +9,7 @@ from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
-from layerlab.training.factor import departures, several_slots, trained
+from layerlab.training.factor import departures, several_slots, together, trained
 from layerlab.training.family import Family, PairTest, shares
 from layerlab.training.gradient import gradients
 from layerlab.training.plan import arms
@@ -55,10 +55,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     stage, family = weighed(section, rivals, records, metric)
     sides = stage.sides
     differs = departures(trained(records), rivals)
-    rows = [
-        {**row, "differs": differs[row["arm"]]}
-        for row in _rows(section, stage, family, rivals, [one.path for one in contrasts])
-    ]
+    rows = _rows(section, stage, family, rivals, [one.path for one in contrasts], differs)
     content = {
         "schema": SCHEMA,
         "layerlab": __version__,
@@ -170,11 +167,12 @@ def _rows(
     family: Family,
     rivals: Mapping[str, str],
     differ: Sequence[str],
+    differs: Mapping[str, Mapping[str, Any] | None],
 ) -> list[dict[str, Any]]:
     rows = []
     for name, rival in rivals.items():
         side, base = stage.sides[name], stage.sides[rival]
-        row = _figures(section, side, base)
+        row = {**_figures(section, side, base), "differs": differs[name]}
         if name == rival:
             none = Difference(kind="paired", n=len(side.values))
             rows.append({**row, **_tested(none), **_baseline(side)})
@@ -192,6 +190,7 @@ def _rows(
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
             differ=differ,
             looked=family.looked,
+            together=together(differs[name]),
             scale=_scale(side),
             unit=UNITS[side.metric],
         )

@@ -36,6 +36,7 @@ class Case:
         missing: seeds of either side that have not finished.
         differ: declared settings in which runs differ beside the arm.
         looked: whether a look that was planned has been taken.
+        together: what is said where more than one slot differs between the two.
         scale: parameters and tokens that the verdict is about.
         unit: of the differences.
     """
@@ -51,6 +52,7 @@ class Case:
     missing: Sequence[int] = ()
     differ: Sequence[str] = ()
     looked: bool = True
+    together: str = ""
     scale: str = ""
     unit: str = "nats"
 
@@ -76,7 +78,7 @@ class Verdict:
 def judge(case: Case) -> Verdict:
     """The verdict on an arm."""
     word = _word(case)
-    parts = [_sentence(case, word), case.scale, _unfinished(case), _beside(case)]
+    parts = [_sentence(case, word), case.scale, _unfinished(case), case.together, _beside(case)]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
 
 
