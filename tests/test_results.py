@@ -140,7 +140,8 @@ def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
     summary, _, part = said.partition("\n## drawn\n")
     assert "| pangu23, Table 2 | It is better. | **holds** | gpt2 against llama: -0.01" in summary
     assert "- It is worse. (pangu23, Table 4) **Fails**: gpt2 against llama: -0.0100" in part
-    assert "| `gpt2` | `llama` | 3 | 3.1233 | -0.0100 |" in part
+    row = "| `gpt2` | `llama` | norm, attention, ffn, stack | 3 | 3.1233 | -0.0100 |"
+    assert row in part
     assert "6 of 6 runs are finished" in part
     assert "one (cpu, 1 thread a run); torch 2.13.0, transformers 5.23.0, layerlab 0.1.0." in part
     assert "](drawn/pictures/forest.svg)" in part and "](drawn/pictures/curves.svg)" in part

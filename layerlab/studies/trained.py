@@ -19,8 +19,9 @@ from layerlab.studies.work import Work, digest
 from layerlab.training.recipe import Recipe, load_recipe, packaged
 
 RUNS = "runs"
-# Columns of rows that hold no plain values.
-NESTED = ["rates", "diverged", "missing", "differs"]
+# Of rows: what is no plain value, and what is a range.
+NESTED = {"rates", "diverged", "missing", "differs"}
+RANGES = ("detectable", "seeds_needed")
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 # The verdict at the head of a sentence stands beside it here.
 WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
@@ -57,7 +58,7 @@ def carried_out(name: str, work: Work) -> Outcome:
     return Outcome(
         verdicts=tuple(judged(one) for one in found["claims"]),
         frames={
-            "arms": pd.DataFrame(found["rows"]).drop(columns=NESTED),
+            "arms": pd.DataFrame(map(_flat, found["rows"])),
             "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
             **gradient_profile.frames(found["gradients"]),
         },
@@ -162,6 +163,14 @@ def results(name: str) -> Callable[[Path], str]:
         return digest(texts)
 
     return found
+
+
+def _flat(row: Json) -> dict[str, Any]:
+    """A row of a comparison as one of a table: of a range each end."""
+    ends = {name: row[name] or (None, None) for name in RANGES}
+    kept = {name: one for name, one in row.items() if name not in {*NESTED, *RANGES}}
+    least = {f"{name}_least": both[0] for name, both in ends.items()}
+    return {**kept, **least, **{f"{name}_most": both[1] for name, both in ends.items()}}
 
 
 def _section(recipe: Recipe) -> Any:

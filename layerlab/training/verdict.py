@@ -78,7 +78,7 @@ class Verdict:
 def judge(case: Case) -> Verdict:
     """The verdict on an arm."""
     word = _word(case)
-    parts = [_sentence(case, word), case.scale, _unfinished(case), case.together, _beside(case)]
+    parts = [_sentence(case, word), case.scale, case.together, _unfinished(case), _beside(case)]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
 
 

@@ -127,5 +127,5 @@ def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_p
 
 
 def test_seeds_are_those_of_the_recipe():
-    with pytest.raises(UserError, match=f"study {NAME} has 3 seeds, and draws is 9; leave draws"):
+    with pytest.raises(UserError, match=f"study {NAME} has 5 seeds, and draws is 9; leave draws"):
         study(NAME, draws=9, runs=RESULTS, **QUIET)

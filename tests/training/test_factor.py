@@ -111,6 +111,8 @@ def test_runs_that_are_judged_are_told_apart_by_their_manifests() -> None:
     assert [row["arm"] for row in found.rows if row["differs"] is None] == ["llama"]
     assert found.row("post")["differs"]["slots"] == ["norm"]
     assert found.row("gpt2")["differs"]["parameters"]["difference"] == 0  # as the manifests say
+    assert together(found.row("gpt2")["differs"]) in found.row("gpt2")["said"]
+    assert "at once" not in found.row("post")["said"]
     assert sum(one.startswith("more than one part") for one in found.content["remarks"]) == 1
 
 
