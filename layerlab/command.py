@@ -87,13 +87,17 @@ def train(
 def compare(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="A TOML file, or a name; with --judge also a comparison's folder; "
+            "the list if left out.",
+        ),
     ] = None,
     setting: Setting = None,
     out: Out = OUT,
     planned: Planned = False,
     judge: Annotated[
-        bool, typer.Option("--judge", help="Run nothing; judge what is finished.")
+        bool, typer.Option("--judge", help="Run nothing, read no text; judge what is finished.")
     ] = False,
     lang: Lang = "en",
     as_json: Json = False,
@@ -103,10 +107,13 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
-    from layerlab import experiment
+    from layerlab import experiment, judging
 
     changes = settings(setting or ())
-    task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
+    if judge and not planned:
+        task = judging.stored(recipe, out, changes, lang=lang)
+    else:
+        task = experiment.prepared(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
         _planned(task, as_json, several=True)
         return
@@ -119,7 +126,7 @@ def compare(
 
     with paused():
         if judge:
-            comparison = experiment.judged(task, tell=tell)
+            comparison = judging.judged(task, tell=tell)
         else:
             comparison = experiment.contested(task, progress=not quiet, tell=tell)
     if not as_json:

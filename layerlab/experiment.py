@@ -13,12 +13,12 @@ from rich.text import Text
 
 from layerlab import UserError, registry
 from layerlab.domain import shown
+from layerlab.judging import Given, Task, judged, recipe_given, stored
 from layerlab.measures.checkpoint import quiet
-from layerlab.report.comparison import DATA, PAGE, save_comparison, save_run
+from layerlab.report.comparison import PAGE, save_run
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
 from layerlab.training.batch import Held
-from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import Corpus, extent, prepare
 from layerlab.training.cost import equal_time
@@ -26,21 +26,18 @@ from layerlab.training.display import Display
 from layerlab.training.footing import same_held
 from layerlab.training.forecast import Estimate, estimate
 from layerlab.training.journal import read
-from layerlab.training.launch import LOG
 from layerlab.training.lockstep import allow, in_lockstep
-from layerlab.training.look import looked
 from layerlab.training.outcome import MODEL
 from layerlab.training.permission import permit
 from layerlab.training.plan import Extent, Run, arms, designed, plan, sides
-from layerlab.training.recipe import Recipe, load_recipe, recipe_of
+from layerlab.training.recipe import Recipe
 from layerlab.training.runner import Outcome, alone, carry_out, is_here
 from layerlab.training.section import DataSection
-from layerlab.training.sweep import carried_out, swept
+from layerlab.training.sweep import swept
 from layerlab.training.watch import Silent, Watch
 
 OUT = Path("layerlab-runs")
 KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
-Given = str | PathLike[str] | Mapping[str, Any] | Recipe
 
 
 @dataclass(frozen=True)
@@ -99,26 +96,6 @@ class Trained:
                 f'{", ".join(KINDS)}: type frame("train")'
             )
         return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])
-
-
-@dataclass(frozen=True)
-class Task:
-    """A recipe made ready: the text of each arm as tokens, its runs, the page's language."""
-
-    recipe: Recipe
-    corpora: Mapping[str, Corpus]
-    runs: tuple[Run, ...]
-    out: Path
-    lang: str = ENGLISH
-
-    @property
-    def notes(self) -> list[str]:
-        """What the reader of a result has to know of the texts, each once."""
-        return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
-
-    def folder(self, run: Run) -> Path:
-        """Of a run."""
-        return self.out / "runs" / run.name
 
 
 def train(
@@ -194,6 +171,7 @@ def compare(
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
+    judge: bool = False,
 ) -> Comparison:
     """Train every arm of a recipe with every seed, and judge each against its baseline.
 
@@ -206,11 +184,15 @@ def compare(
         progress: show a live display on standard error.
         settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
         lang: language of the page.
+        judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
+            be the folder of a comparison.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
+    if judge:
+        return judged(stored(recipe, Path(out), settings, lang=lang))
     task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
     return contested(task, progress=progress)
 
@@ -240,44 +222,6 @@ def contested(
         else:
             carry(task.runs)
     return judged(task, [one for one in outcomes if one.result is None], tell=tell)
-
-
-def judged(
-    task: Task,
-    failed: Sequence[Outcome] = (),
-    *,
-    tell: Callable[[Comparison], None] | None = None,
-) -> Comparison:
-    """The comparison of what is finished, with its report written.
-
-    Args:
-        tell: is handed the comparison before its report is written, which may find no room.
-
-    Raises:
-        UserError: runs differ in what the recipe does not declare, nothing has run, or the report
-            cannot be written.
-    """
-    section = task.recipe.compare
-    runs = task.runs
-    if section is not None and section.search == "optuna":
-        runs = tuple(carried_out(runs, task.out / "runs"))
-    folders = [task.folder(run) for run in runs if (task.folder(run) / "manifest.json").exists()]
-    told = [
-        f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}" for one in failed
-    ]
-    if not folders:
-        raise UserError(
-            told[0]
-            if told
-            else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
-        )
-    found = looked(compared(task.recipe, folders).content, task.out / DATA)
-    remarks = [*found["remarks"], *task.notes, *told]
-    comparison = Comparison({**found, "failed": told, "remarks": remarks})
-    if tell is not None:
-        tell(comparison)
-    save_comparison(comparison.content, task.out, task.lang)
-    return comparison
 
 
 def _check(task: Task, *, several: bool) -> Any:
@@ -335,7 +279,7 @@ def prepared(
             declared, or there is no page in the language.
     """
     language(lang)  # an unknown one is refused before the work is done
-    read = _recipe(recipe, settings or {})
+    read = recipe_given(recipe, settings or {})
     for path in read.model.load:
         registry.load(path)
     found = sides(read)
@@ -367,14 +311,6 @@ def _prepared(
 def _extent(recipe: Recipe, corpora: Mapping[DataSection, Corpus]) -> Extent:
     block = recipe.data.block or designed(recipe).shape.context
     return extent(corpora[recipe.data.text()], block)
-
-
-def _recipe(given: Given, settings: Mapping[str, Any]) -> Recipe:
-    if isinstance(given, Recipe):
-        return given.changed(settings)
-    if isinstance(given, Mapping):
-        return recipe_of(given, settings=settings)
-    return load_recipe(given, settings)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from layerlab import UserError, compare, train
-from layerlab.experiment import Trained, contested, judged, prepared, trained
+from layerlab.experiment import Trained, contested, prepared, trained
+from layerlab.judging import judged
 from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import prepare
 from layerlab.training.recipe import recipe_of

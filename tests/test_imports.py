@@ -56,6 +56,7 @@ READS_REPORT = {
     "examination",
     "experiment",
     "inspect_command",
+    "judging",
     "studies",
     "vocabulary_command",
 }

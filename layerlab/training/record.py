@@ -104,7 +104,7 @@ def read_record(folder: Path) -> Record | None:
     manifest = _content(folder / "manifest.json")
     if manifest is None:
         return None
-    lacking = [key for key in ("run", "arm", "recipe") if key not in manifest]
+    lacking = [key for key in ("run", "arm", "recipe", "data") if key not in manifest]
     if lacking:
         raise UserError(
             f"{folder / 'manifest.json'} has no {lacking[0]!r}; delete {folder} and run it again"

@@ -1,17 +1,15 @@
 """A search for each arm's learning rate that decides as it goes: round after round of runs."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from layerlab import UserError
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
 from layerlab.training.search import search
 from layerlab.training.section import CompareSection
-from layerlab.training.worker import read_run
 
 
 def swept(
@@ -49,24 +47,8 @@ def swept(
             made += several
 
 
-def carried_out(runs: Sequence[Run], out: Path) -> Iterator[Run]:
-    """The runs in a folder that are those of a plan at whatever rate."""
-    known = {_key(run) for run in runs}
-    for folder in sorted(out.iterdir()) if out.is_dir() else []:
-        try:
-            run = read_run(folder)
-        except UserError:
-            continue
-        if _key(run) in known:
-            yield run
-
-
 def _at(run: Run, rate: float) -> Run:
     return replace(run, recipe=run.recipe.changed({"train.rate": rate}))
-
-
-def _key(run: Run) -> tuple[str, str, str]:
-    return run.arm, _at(run, 1.0).recipe.hash(), run.digest
 
 
 def _mean(runs: Sequence[Run], out: Path) -> float:
