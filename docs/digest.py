@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.training.recipe import Recipe
+from layerlab.training.recipe import Recipe, load_recipe, packaged
 from layerlab.training.section import Claim
 from layerlab.training.verdict import number
 
 Json = Mapping[str, Any]
 OUT = "docs/results"
+RECIPE = "recipe.toml"
 ORDER = ("holds", "fails", "not decided")
 SHOWN = {
     "forest.svg": "Differences to the baseline",
@@ -42,6 +43,12 @@ claims of its recipe; else it is **not decided** by so few seeds, which speaks n
 against it. What is *alike*, or *no better*, is so within the margin that is given. A verdict is
 one on the size, the text and the length of its recipe: a million parameters and some hundred
 thousand tokens in the twins, where the sources trained far more."""
+
+
+def declared(folder: Path) -> list[Recipe]:
+    """The recipes of the package, and those beside results on a text that is not public."""
+    files = sorted(folder.glob(f"*/{RECIPE}"))
+    return [load_recipe(one) for one in (*packaged(), *files)]
 
 
 def digest(folder: Path, recipes: Sequence[Recipe]) -> str:
@@ -117,7 +124,10 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
     if content["remarks"]:
         told = "\n".join(f"- {remark}" for remark in content["remarks"])
         yield f"To be known beside:\n\n{told}"
-    yield f"To repeat it: `layerlab compare {name} --out {OUT}`"
+    if (folder / name / RECIPE).is_file():
+        yield f"To judge it again: `layerlab compare {OUT}/{name} --judge`"
+    else:
+        yield f"To repeat it: `layerlab compare {name} --out {OUT}`"
 
 
 def _said(claim: Json) -> str:
@@ -136,8 +146,12 @@ def _extent(content: Json) -> str:
     said = f"{len(done)} of {planned} runs are finished"
     if lengths:
         said += f", of {' or '.join(lengths)} updates and {' or '.join(tokens)} tokens"
-    hours = sum(run.get("seconds") or 0 for run in done) / 3600
-    return f"{said}; {hours:.1f} hours of training together."
+    timed = [run["seconds"] for run in done if run.get("seconds")]
+    hours = f"{sum(timed) / 3600:.1f} hours of training together"
+    if len(timed) < len(done):
+        each = sum(timed) / max(1, len(timed))
+        hours = f"{each:.0f} seconds of training in each of {len(timed)} runs whose time counts"
+    return f"{said}; {hours}."
 
 
 def _machines(folder: Path) -> Iterator[str]:

@@ -41,7 +41,7 @@ def beside(name: str) -> dict[str, Any]:
 
 table = beside("table")["table"]
 block, manual = beside("block"), beside("manual")
-digest, adapted = beside("digest")["digest"], beside("adapted")["adapted"]
+digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied = beside("studied")
 
 # The columns that name a row mean the same in every frame.
@@ -118,7 +118,7 @@ def pages() -> dict[Path, str]:
     results = ROOT / "docs" / "results"
     written[results / "README.md"] = "\n".join(
         (
-            digest(results, [load_recipe(name) for name in packaged()]),
+            digest["digest"](results, digest["declared"](results)),
             adapted(results, [load_adaptation(name) for name in lessons()]),
         )
     )

@@ -17,7 +17,8 @@ from tests.training.drawn import recipe, records, write
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
-digest = runpy.run_path(str(ROOT / "docs" / "digest.py"))["digest"]
+PAGE = runpy.run_path(str(ROOT / "docs" / "digest.py"))
+digest, declared = PAGE["digest"], PAGE["declared"]
 RUN = {"run.json", "recipe.json", "manifest.json", "result.json", "events.jsonl"}
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 CLAIMS = [
@@ -121,11 +122,14 @@ def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
 
 def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
     """Every kept comparison follows from the kept runs: verdicts cannot be older than claims."""
+    known = {one.name: one for one in declared(RESULTS)}
     for file in sorted(RESULTS.glob("*/comparison.json")):
         content = json.loads(file.read_text("utf-8"))
-        again = f"type: layerlab compare {content['name']} --out docs/results --judge"
+        beside = file.with_name("recipe.toml")
+        given = beside.relative_to(ROOT) if beside.is_file() else content["name"]
+        again = f"type: layerlab compare {given} --out docs/results --judge"
         folders = sorted(one for one in (file.parent / "runs").iterdir() if one.is_dir())
-        found = compared(load_recipe(content["name"]), folders).content
+        found = compared(known[content["name"]], folders).content
         for part in ("rows", "claims"):
             assert [told(one) for one in content.get(part, ())] == [
                 told(one) for one in found[part]
@@ -147,6 +151,34 @@ def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
     assert "](drawn/pictures/forest.svg)" in part and "](drawn/pictures/curves.svg)" in part
     assert "`layerlab compare drawn --out docs/results`" in part
     assert "not final" not in said
+
+
+def test_a_recipe_beside_its_results_has_its_part_and_only_times_that_count(tmp_path: Path) -> None:
+    given = saved(tmp_path)
+    manifests(tmp_path)
+    timed = ["llama-s1", "gpt2-s1"]
+    (tmp_path / "drawn" / "recipe.toml").write_text(
+        'extends = "smoke"\nname = "drawn"\n[compare]\narms = ["llama", "gpt2"]\n'
+    )
+    assert [one.name for one in declared(tmp_path)] == [*packaged(), "drawn"]
+    folders = sorted((tmp_path / "drawn" / "runs").iterdir())
+    content = compared(given.changed({"compare.timed": timed}), folders).content
+    save_comparison(content, tmp_path / "drawn")
+    said = digest(tmp_path, [given])
+    assert "; 10 seconds of training in each of 2 runs whose time counts." in said
+    assert "hours of training" not in said
+    assert "- of speeds only those of llama-s1, gpt2-s1 count: the other runs shared" in said
+    assert "To judge it again: `layerlab compare docs/results/drawn --judge`" in said
+
+
+def test_the_runs_at_the_sources_size_say_whose_speed_counts_and_that_their_text_is_not_public():
+    content = json.loads((RESULTS / "eight-residuals-h100" / "comparison.json").read_text("utf-8"))
+    timed = {f"{run['arm']}-s{run['seed']}" for run in content["runs"] if run.get("seconds")}
+    assert timed == {"llama-s1", *(f"history-{number}-s1" for number in range(1, 6))}
+    assert len(content["runs"]) == 24 and all(run["finished"] for run in content["runs"])
+    assert (
+        "not published" in content["inferred"] and "sha256 65c72b88bbb9e79e" in content["inferred"]
+    )
 
 
 def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:

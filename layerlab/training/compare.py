@@ -21,6 +21,7 @@ from layerlab.training.section import CompareSection
 from layerlab.training.side import Side
 from layerlab.training.stage import Stage, staged
 from layerlab.training.statistics import Difference, Level
+from layerlab.training.timed import timed
 from layerlab.training.verdict import Case, judge, number
 
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
@@ -49,6 +50,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
     names = list(rivals)
     records, left = _planned(section, names, _read(found))
+    records, speeds = timed(section, records)
     contrasts = refuse([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
@@ -83,6 +85,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
             *notes([one.manifest for one in records]),
             *several_slots(rows),
             *_loose(section, rows),
+            *speeds,
             *left,
         ],
     }

@@ -75,12 +75,21 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _claims(self) -> "Recipe":
+    def _named(self) -> "Recipe":
         section = self.compare
         if section is None:
             return self
         given = [Arm(variant=one) if isinstance(one, str) else one for one in section.arms]
         names = [one.name or one.variant or self.model.variant for one in given]
+        runs = [f"{name}-s{seed}" for name in names for seed in section.seeds]
+        for run in section.timed:
+            if run not in runs:
+                near = difflib.get_close_matches(run, runs, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"compare.timed has {run!r}, which is no run; {hint}expected an arm and a "
+                    f'seed: write timed = ["{runs[0]}"]'
+                )
         for claim in section.claims:
             for name in claim.names():
                 if name not in names:

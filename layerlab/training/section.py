@@ -284,6 +284,8 @@ class CompareSection(Section):
         by: the size that is changed for it: `ffn`, `depth`, `width`.
         lockstep: all arms of a seed see each batch in turn, in one process.
         differ: settings, by their paths, in which runs may differ and still be compared.
+        timed: runs whose speed counts, as `llama-s1`, where others shared their device; all where
+            they are left out.
         confidence: of the intervals.
         power: at which the smallest detectable effect is stated.
         published: numbers of a source, told beside the verdicts.
@@ -302,6 +304,7 @@ class CompareSection(Section):
     by: Literal["ffn", "depth", "width"] = "ffn"
     lockstep: bool = False
     differ: tuple[str, ...] = ()
+    timed: tuple[str, ...] = ()
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
     published: Published | None = None
