@@ -6,6 +6,7 @@ from math import sqrt
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.statistic import Interval, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.word import above, agreed
 from layerlab.studies.work import Work
 
 # Questions of C-Eval; the source does not say which of the two splits it took.
@@ -57,11 +58,8 @@ CONTESTS = (
 
 
 def word(found: Contest) -> Word:
-    """Holds or fails where both splits say so."""
-    intervals = [found.interval(questions) for questions in SPLITS.values()]
-    if all(one.low > 0 for one in intervals):
-        return "holds"
-    return "fails" if all(one.high < 0 for one in intervals) else "not decided"
+    """What both splits say, of which the source does not say which it took."""
+    return agreed(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
 def run(work: Work) -> Outcome:
@@ -110,6 +108,7 @@ def judged(found: Contest, claim: str) -> Verdict:
         number=found.difference,
         said=f"{found.better:g} against {found.worse:g} %: {said}; the source does not say which",
         source="" if claim == STUDY.claim else found.place,
+        unit="questions; each model was trained once",
     )
 
 

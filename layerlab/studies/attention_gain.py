@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
-from layerlab.studies.statistic import Interval, resampled, summary, table
+from layerlab.studies.statistic import Interval, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import below
 from layerlab.studies.work import Arrays, Draw, Work
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def run(work: Work) -> Outcome:
             f"Random heads: width {WIDTH}, head width {HEAD}, {TOKENS} tokens behind a layer norm "
             "with gain 1, weights scaled to the given M; the scores are divided by sqrt(d_h), as "
             "models do. Aimed heads give the first token all the weight that M allows.",
-            f"Built-in models: passages of {TOKENS} tokens. {OVERLAP}",
+            f"Built-in models: passages of {TOKENS} tokens. {overlap(TOKENS)}",
             f"The source says 'very close to 1' of a column sum: up to {NEAR_ONE:g} would pass for "
             f"it. A bound above {VACUOUS:g} sqrt(n) tells no more than sqrt(n), which holds for "
             "every attention.",
@@ -234,7 +235,7 @@ def corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict
         kind: np.stack([largest(one, "causal", "corrected") for one in by_limit.values()], 1)
         for kind, by_limit in found.items()
     }
-    top = resampled(np.concatenate(list(ratios.values()), 1), lambda one: float(one.max()), seed)
+    top = maximum(np.concatenate(list(ratios.values()), 1))
     share = resampled(ratios[RANDOM], _median, seed)
     return Verdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
@@ -260,11 +261,12 @@ def tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     return Verdict(
         claim="In trained models the bound is a constant well below sqrt(n).",
-        word="fails" if vacuous.low > 0.5 else "holds" if vacuous.high < 0.5 else "not decided",
+        word=below(vacuous, 0.5),
         number=vacuous.value,
         said=f"the bound is vacuous, that is above {VACUOUS:g} sqrt(n), for a share {vacuous} of "
         f"the heads ({said}; as printed {(printed > VACUOUS * root).mean():.0%}): the median M is "
         f"{middle:.3g}, n = {TOKENS}; fewer than half of the heads were asked for",
+        unit=f"{len(every)} heads of {len(bounds)} models",
     )
 
 
@@ -287,6 +289,7 @@ def separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
         f"layer norm from its second layer on, and {len(lone)} of its heads have the bound, too "
         f"(median M {np.median(bounds['pre-norm']['score_bound']):.3g} pre, "
         f"{np.median(lone):.3g} post)",
+        unit=f"{len(pre)} and {len(post)} heads of one model each",
     )
 
 
@@ -295,16 +298,16 @@ def near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     columns = {n: resampled(found["column"] ** 2, _median, seed) for n, found in models.items()}
     measured = {n: resampled(found["norm"], _median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
-    high, low = pre.low > NEAR_ONE, pre.high < NEAR_ONE
     return Verdict(
         claim="Pre-norm presses the largest column sum of attention to very near 1.",
-        word="fails" if high else "holds" if low else "not decided",
+        word=below(pre, NEAR_ONE),
         number=pre.value,
         said=f"the largest column sum is {pre} in the trained pre-norm model and {post} in the "
         f"post-norm one (median over heads and {len(models[PAIR[0]]['column'])} passages; 1 is "
         f"the least, {TOKENS} the most); below {NEAR_ONE:g} was asked for. The norm is "
         f"{measured[PAIR[0]]} and {measured[PAIR[1]]}",
         source="spectral25, section 2.2, conclusion",
+        unit=f"{len(models[PAIR[0]]['column'])} {PASSAGES}",
     )
 
 

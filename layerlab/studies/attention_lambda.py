@@ -8,10 +8,11 @@ from torch import Tensor
 
 from layerlab.domain import Domain
 from layerlab.measures.gain import contraction, spectral_bound
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
-from layerlab.studies.statistic import HIGH, LOW, Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.statistic import HIGH, LOW, Interval, maximum, resampled, summary, table
+from layerlab.studies.study import EXACT, Outcome, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
 MODEL = "llama"
@@ -118,7 +119,7 @@ def run(work: Work) -> Outcome:
     return Outcome(
         verdicts=(
             real(found[TRAINED], work.seed),
-            doubly(found[DOUBLY], work.seed),
+            doubly(found[DOUBLY]),
             running(lengths, fixed[UNIFORM]),
             unbounded(lengths, fixed[BLOCKS]),
         ),
@@ -137,7 +138,7 @@ def run(work: Work) -> Outcome:
             "Trained heads are all heads of all layers of the built-in llama. Lemma 1 itself, with "
             "whatever lambda is, holds for every attention whose rows sum to 1.",
             "'Usually' is more than half of the heads.",
-            OVERLAP,
+            overlap(work.options["tokens"]),
         ),
     )
 
@@ -150,7 +151,7 @@ def real(found: dict[int, np.ndarray], seed: int) -> Verdict:
     middle = resampled(values, lambda drawn: float(np.median(drawn)), seed)
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if share.low > 0.5 else "fails" if share.high < 0.5 else "not decided",
+        word=above(share, 0.5),
         number=share.value,
         said=f"at {tokens} tokens lambda is below 1 in {_share(share)} trained heads, more than "
         f"half of which was asked for, and it is {middle} in the median; the largest is "
@@ -163,10 +164,10 @@ def _share(share: Interval) -> str:
     return "none of the" if share.high == 0 else f"a share of {share} of the"
 
 
-def doubly(found: dict[int, np.ndarray], seed: int) -> Verdict:
+def doubly(found: dict[int, np.ndarray]) -> Verdict:
     """The case that the source proves."""
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
-    top = resampled(found[highest], lambda drawn: float(drawn.max()), seed)
+    top = maximum(found[highest])
     return Verdict(
         claim="lambda is below 1 where attention is positive and doubly stochastic.",
         word="holds" if top.value < 1 else "fails",
@@ -174,6 +175,7 @@ def doubly(found: dict[int, np.ndarray], seed: int) -> Verdict:
         said=f"the largest of all draws is {top}, at {highest} tokens; below 1 was asked for, "
         "and is proved",
         source="pangu23, section 3",
+        unit=f"{len(found[highest])} random matrices",
     )
 
 
@@ -189,6 +191,7 @@ def running(lengths: list[int], values: list[float]) -> Verdict:
         number=values[-1],
         said=f"it is {said} tokens; it stays below 4, by Hardy's inequality",
         source="Own, on pangu23, section 3",
+        unit=EXACT,
     )
 
 
@@ -205,6 +208,7 @@ def unbounded(lengths: list[int], values: list[float]) -> Verdict:
         said=f"where each half sees one token of its own it is half of the tokens, {values[-1]:g} "
         f"at {lengths[-1]}",
         source="Own, on pangu23, Lemma 1",
+        unit=EXACT,
     )
 
 
@@ -216,7 +220,7 @@ STUDY = Study(
     "attention brings tokens closer.",
     cost="30 seconds",
     draws=40,
-    unit="passages of text, with a random matrix each",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 6, "tokens": 64},
     options={"tokens": 256},

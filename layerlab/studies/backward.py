@@ -13,6 +13,7 @@ from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
 from layerlab.studies.statistic import Interval, line, resampled
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
 WAYS = {"forward": "stream after the block", "backward": "gradient by the block's input"}
@@ -73,12 +74,12 @@ def judged(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
     end: Interval = resampled(both, ratio, seed)
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if end.low > 1 else "fails" if end.high < 1 else "not decided",
+        word=above(end, 1),
         number=end.value,
         said=(
             f"after {len(blocks)} blocks the median normwise error of the gradient is {end} times "
             f"that of the result; it grows x {here} per block on the way back, x {there} on the "
-            f"way forward ({len(forward)} draws)"
+            f"way forward ({len(forward)} draws); above 1 was asked for"
         ),
     )
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.diversity import relative_residual
-from layerlab.studies import twin
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, tokens_of, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, tokens_of, watched
 from layerlab.studies.panel import heat
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above, below, each
 from layerlab.studies.work import Arrays, Draw, Work
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def run(work: Work) -> Outcome:
         ),
         remarks=(
             f"Passages of {TOKENS} tokens; attention is shown on the first {SHOWN} of the built-in "
-            f"text, in {MODELS[0]}, in the layer whose heads differ most. {OVERLAP}",
+            f"text, in {MODELS[0]}, in the layer whose heads differ most. {overlap(TOKENS)}",
             "What heads add is computed anew in float64 from queries, keys and values that the "
             "model used, and held against what its attention gave.",
         ),
@@ -207,11 +207,13 @@ def summed(parts: Mapping[str, Arrays]) -> Verdict:
 
 def elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Heads of a layer, two by two."""
-    found = {name: resampled(column(part, "apart"), _mean, seed) for name, part in parts.items()}
-    low, high = min(one.low for one in found.values()), max(one.high for one in found.values())
+    found = {
+        name: resampled(column(part, "apart"), _mean, seed, comparisons=len(parts))
+        for name, part in parts.items()
+    }
     return Verdict(
         claim="Heads of a layer attend to different parts of the input.",
-        word="holds" if low > APART else "fails" if high < APART else "not decided",
+        word=each(above(one, APART, 0) for one in found.values()),
         number=found[MODELS[0]].value,
         said=f"{told(found)} of a head's attention lies on other keys than in another head of its "
         f"layer, on average; above {APART:g} was asked for",
@@ -228,12 +230,12 @@ def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
 def closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """What attention does to the part that differs between tokens."""
     found = {
-        name: resampled(1 / quotients(part, *ENTERED[:2]), _mean, seed)
+        name: resampled(1 / quotients(part, *ENTERED[:2]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
     }
     return Verdict(
         claim="Attention brings tokens closer to each other.",
-        word=_word(found),
+        word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
         said="the share of the features that differs between tokens in what attention reads is "
         f"{told(found)} times that in what it gives, mean over layers; above {EFFECT:g} was asked "
@@ -245,22 +247,18 @@ def closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 def further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """What the MLP does to it."""
     found = {
-        name: resampled(quotients(part, *ENTERED[2:]), _mean, seed) for name, part in parts.items()
+        name: resampled(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
+        for name, part in parts.items()
     }
     return Verdict(
         claim="The MLP works against it: it moves tokens apart.",
-        word=_word(found),
+        word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
         said="the share of the features that differs between tokens in what the MLP gives is "
         f"{told(found)} times that in what it reads, mean over layers; above {EFFECT:g} was asked "
         "for",
         source="spectral25, section 1.3",
     )
-
-
-def _word(found: Mapping[str, Interval]) -> Any:
-    words = {twin.judged(one, EFFECT) for one in found.values()}
-    return "fails" if "fails" in words else words.pop() if len(words) == 1 else "not decided"
 
 
 def carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
@@ -271,11 +269,10 @@ def carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         added = lengths[..., 1:].max(-1) / lengths[..., 0]
         # The first block has an embedding before it, and no stream that others have written.
         layer = 1 + int(added[:, 1:].mean(0).argmax())
-        found[name] = resampled(added[:, layer], _mean, seed)
-    low, high = min(one.low for one in found.values()), max(one.high for one in found.values())
+        found[name] = resampled(added[:, layer], _mean, seed, comparisons=len(parts))
     return Verdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
-        word="holds" if high < 1 else "fails" if low > 1 else "not decided",
+        word=each(below(one, 1) for one in found.values()),
         number=found[MODELS[0]].value,
         said="what a sublayer adds is as long as the stream that enters its block, times "
         f"{told(found)}, in the layer where it adds most; below 1 was asked for",
@@ -395,6 +392,6 @@ STUDY = Study(
     run=run,
     # With fewer, attention in llama is too near to what was asked for.
     fast={"draws": 100},
-    unit="passages of text",
+    unit=PASSAGES,
 )
 STUDIES = (STUDY,)

@@ -11,12 +11,13 @@ from layerlab.numerics.bounds import relative
 from layerlab.numerics.decoder import Weights
 from layerlab.numerics.strict import Exact, Strict
 from layerlab.studies.disturbed import worst
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.known import known
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.rounded_module import Rounded, attentions, norms, perceptron
-from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.statistic import LOOKED, Interval, maximum, resampled, summary, table
+from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 10
@@ -176,12 +177,12 @@ def run(work: Work) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            never(observed, worsts, hostile_, work.seed),
-            unshifted(worsts, hostile_, work.seed),
-            ranged(worsts, hostile_, work.seed),
+            never(observed, worsts, hostile_),
+            unshifted(worsts, hostile_),
+            ranged(worsts, hostile_),
             lowered(hostile_),
             near(observed, work.seed),
-            speaking(sizes, work.seed),
+            speaking(sizes),
         ),
         frames={"bounds": table(rows), "constructed": limits},
         pictures=(drawn(observed, worsts, work.seed),),
@@ -200,26 +201,19 @@ def run(work: Work) -> Outcome:
             "and worst roundings, which are of first order themselves, may pass it by what "
             "float64 adds.",
             LOOKED,
-            OVERLAP,
+            overlap(TOKENS),
         ),
     )
-
-
-def _largest(values: np.ndarray) -> float:
-    return float(values.max())
 
 
 def _places(rows: list[str]) -> list[int]:
     return [ROWS.index(row) for row in rows]
 
 
-def never(
-    observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float], seed: int
-) -> Verdict:
+def never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Whether any rounding passes a corrected bound."""
     kept = _places(CORRECT)
-    seen = resampled(observed[:, :, kept], _largest, seed)
-    most = resampled(worsts[:, :, kept], _largest, seed)
+    seen, most = maximum(observed[:, :, kept]), maximum(worsts[:, :, kept])
     made = max(hostile_[row] for row in CORRECT)
     within = seen.value <= SECOND and max(most.value, made) <= ABOVE
     return Verdict(
@@ -229,18 +223,17 @@ def never(
         said=f"largest error over its bound: {seen} rounded to 8, 11 or 24 digits, where up to "
         f"{SECOND:g} was asked for; {most} at the worst roundings there are, and {made:.4f} on "
         "constructed inputs, where up to 1 was asked for and is attained",
+        looked=True,
     )
 
 
-def _exceeded(
-    row: str, worsts: np.ndarray, hostile_: dict[str, float], seed: int
-) -> tuple[Interval, float]:
-    return resampled(worsts[:, :, ROWS.index(row)], _largest, seed), hostile_[row]
+def _exceeded(row: str, worsts: np.ndarray, hostile_: dict[str, float]) -> tuple[Interval, float]:
+    return maximum(worsts[:, :, ROWS.index(row)]), hostile_[row]
 
 
-def unshifted(worsts: np.ndarray, hostile_: dict[str, float], seed: int) -> Verdict:
+def unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """(t + 2) u of the unshifted softmax on the one that code computes."""
-    found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_, seed)
+    found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_)
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
         "first, as all code does.",
@@ -252,9 +245,9 @@ def unshifted(worsts: np.ndarray, hostile_: dict[str, float], seed: int) -> Verd
     )
 
 
-def ranged(worsts: np.ndarray, hostile_: dict[str, float], seed: int) -> Verdict:
+def ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Lemma 4.21 as derived for the unshifted softmax."""
-    found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_, seed)
+    found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
         word="fails" if max(found.value, made) > ABOVE else "holds",
@@ -277,6 +270,7 @@ def lowered(hostile_: dict[str, float]) -> Verdict:
         said=f"worst roundings over the bound on inputs whose sums carry all in their first term: "
         f"{said}; 1 is attained, and below 1 nothing is shown",
         source="budzinskiy25, Lemmas 4.6 to 4.21",
+        unit=EXACT,
     )
 
 
@@ -291,15 +285,16 @@ def near(observed: np.ndarray, seed: int) -> Verdict:
     best = max(found.values(), key=lambda one: one.value)
     return Verdict(
         claim="Rounding to bf16 comes within half of the bounds.",
-        word="fails" if best.high < 0.5 else "holds" if best.low > 0.5 else "not decided",
+        word=above(best, 0.5),
         number=best.value,
         said=f"largest error of a passage over its bound, in the worst of three models, median: "
         f"{said}; above 0.5 was asked for in one",
         source="Own",
+        looked=True,
     )
 
 
-def speaking(sizes: np.ndarray, seed: int) -> Verdict:
+def speaking(sizes: np.ndarray) -> Verdict:
     """Where a bound on the relative error is 1 or more: it says nothing there."""
     words, empty = [], 0.0
     for format, digits in FORMATS.items():
@@ -316,6 +311,7 @@ def speaking(sizes: np.ndarray, seed: int) -> Verdict:
         said="inputs at which the bound on the largest relative error is 1 or more, and vacuous: "
         f"{'; '.join(words)}. None was asked for in bf16; more than half of them is a failure",
         source="budzinskiy25, section 4",
+        looked=True,
     )
 
 
@@ -348,7 +344,7 @@ STUDY = Study(
     claim="No module is further off than the corrected rounding bounds allow.",
     cost="1 minute",
     draws=200,
-    unit="passages of text",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 12},
 )

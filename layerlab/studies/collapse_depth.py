@@ -8,10 +8,11 @@ from torch import Tensor
 
 from layerlab.domain import Domain
 from layerlab.measures.diversity import centred, relative_residual
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import HIGH, LOW, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import below
 from layerlab.studies.work import Draw, Work
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def run(work: Work) -> Outcome:
         remarks=(
             f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
             "and the dimension is that of all others together. A random model is drawn with them.",
-            OVERLAP,
+            overlap(TOKENS),
             "The trained models have 8 layers of width 64; the models of the source have 29 of "
             "4096. Collapse stands for less than half of what there was behind the embedding.",
         ),
@@ -148,16 +149,18 @@ def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
 
 def alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
     """Whether tokens become alike, in what differs of their size."""
+    trained = claim == STUDY.claim
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
     start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
     return Verdict(
         claim=claim,
-        word="holds" if left.high < HALF else "fails" if left.low > HALF else "not decided",
+        word=below(left, HALF, 1),
         number=left.value,
         said=f"{where} the share of the features that differs between tokens goes from {start:.3f} "
         f"to {end:.3f}: {left} of it is left, and {dimension} of d(0.8); collapse would leave less "
         f"than {HALF:g} ({len(found)} draws)",
-        source="" if claim == STUDY.claim else "Own, on pangu23, section 3",
+        source="" if trained else "Own, on pangu23, section 3",
+        unit=f"{len(found)} sets of {PASSAGES}" if trained else "",
     )
 
 
@@ -176,6 +179,7 @@ def narrow(found: np.ndarray, seed: int) -> Verdict:
         f"and {risen} times that in layer {widest}, where it is largest; behind the last layer it "
         f"is {left} times that of the beginning (mean of {len(found)} draws)",
         source="pangu23, section 5.2",
+        unit=f"{len(found)} sets of {PASSAGES}",
     )
 
 
@@ -217,7 +221,7 @@ STUDY = Study(
     "tokens become alike.",
     cost="2 minutes",
     draws=100,
-    unit="passages of text, with a random model each",
+    unit="random initialisations, each with passages of one text",
     run=run,
     fast={"draws": 4, "layers": 16, "width": 64},
     options={"layers": 32, "width": 128},

@@ -20,11 +20,12 @@ from layerlab.studies.enlargement import (
     Module,
     measured,
 )
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.known import known
 from layerlab.studies.picture import Gap, gaps, histogram
-from layerlab.studies.statistic import Interval, bins, resampled, summary, table
+from layerlab.studies.statistic import Interval, bins, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above, below, each
 from layerlab.studies.work import Draw, Work
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def run(work: Work) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            never(every, work.seed),
+            never(every),
             norms(every, work.seed),
             attained(every, work.seed),
             loose(every, work.seed),
@@ -204,7 +205,7 @@ def run(work: Work) -> Outcome:
             "The built-in perceptrons have GELU and biases, norms have eps, gain and shift, "
             "attention has four heads, biases or rotary positions and an output matrix: of these "
             "the source does not speak, and the forms are derived here in its way.",
-            OVERLAP,
+            overlap(TOKENS),
         ),
     )
 
@@ -217,13 +218,17 @@ def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
 def medians(
     every: np.ndarray, above: int, below: int, seed: int
 ) -> dict[tuple[str, str], Interval]:
-    """The median quotient of each module of each model that has both."""
+    """The median quotient of each module of each model that has both; intervals hold together."""
     found = share(every, above, below)
-    return {
-        (model, name): resampled(found[:, place, row], _median, seed)
+    there = {
+        (model, name): found[:, place, row]
         for place, model in enumerate(builtin.NAMES)
         for row, name in enumerate(ROWS)
         if np.isfinite(found[:, place, row]).any()
+    }
+    return {
+        key: resampled(values, _median, seed, comparisons=len(there))
+        for key, values in there.items()
     }
 
 
@@ -231,13 +236,9 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values))
 
 
-def _largest(values: np.ndarray) -> float:
-    return float(np.nanmax(values))
-
-
-def never(every: np.ndarray, seed: int) -> Verdict:
+def never(every: np.ndarray) -> Verdict:
     """Whether any perturbation is enlarged by more than the condition number."""
-    largest = resampled(share(every, WORST, FORM), _largest, seed)
+    largest = maximum(share(every, WORST, FORM))
     return Verdict(
         claim=STUDY.claim,
         word="holds" if largest.value <= ABOVE else "fails",
@@ -251,7 +252,7 @@ def never(every: np.ndarray, seed: int) -> Verdict:
 
 def norms(every: np.ndarray, seed: int) -> Verdict:
     """RMS norm has a condition of 2 at most, layer norm has none such."""
-    rms = resampled(every[:, :, ROWS.index("RMS norm"), EXACT], _largest, seed)
+    rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
     usual = resampled(np.nanmax(layer, axis=1), _median, seed)
     return Verdict(
@@ -270,12 +271,9 @@ def attained(every: np.ndarray, seed: int) -> Verdict:
     least = min(found, key=lambda key: found[key].value)
     far = {key: one for key, one in found.items() if one.value < TIGHT}
     words = ", ".join(f"{one} of {name} ({model})" for (model, name), one in far.items())
-    word = "holds" if min(one.low for one in found.values()) > TIGHT else "fails"
-    if word == "fails" and found[least].high > TIGHT:
-        word = "not decided"
     return Verdict(
         claim="Every closed form is attained: some perturbation is enlarged by nearly as much.",
-        word=word,  # type: ignore[arg-type]
+        word=each(above(one, TIGHT) for one in found.values()),
         number=found[least].value,
         said=f"the worst perturbation over the closed form is at least {TIGHT:g} in the median "
         f"passage everywhere but: {words or 'nowhere'}; there it is a bound that cannot be "
@@ -288,15 +286,15 @@ def loose(every: np.ndarray, seed: int) -> Verdict:
     """What the uniform form of attention is worth behind a norm."""
     row = ROWS.index("attention")
     found = {
-        model: resampled(every[:, place, row, UNIFORM] / every[:, place, row, WORST], _median, seed)
-        for place, model in enumerate(builtin.NAMES)
+        model: resampled(one, _median, seed, comparisons=len(builtin.NAMES))
+        for model, one in zip(
+            builtin.NAMES, (every[..., row, UNIFORM] / every[..., row, WORST]).T, strict=True
+        )
     }
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
-    lowest = min(one.low for one in found.values())
-    highest = max(one.high for one in found.values())
     return Verdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
-        word="fails" if lowest > 10 else "holds" if highest < 10 else "not decided",
+        word=each(below(one, 10) for one in found.values()),
         number=max(one.value for one in found.values()),
         said=f"uniform bound over what the worst perturbation does: {said}, the median passage",
         source="budzinskiy25, Lemma 3.14 and Remark 3.15; the factor of ten is Own",
@@ -311,11 +309,7 @@ def usual(every: np.ndarray, seed: int) -> Verdict:
     said = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
     return Verdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
-        word="holds"
-        if found[least].low > 0.5
-        else "fails"
-        if found[least].high < 0.5
-        else "not decided",
+        word=each(above(one, 0.5) for one in found.values()),
         number=found[least].value,
         said=f"random signs, median passage: {found[least]} of the closed form ({least[1]}, "
         f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {said}",
@@ -366,7 +360,7 @@ STUDY = Study(
     "its condition number.",
     cost="2 minutes",
     draws=400,
-    unit="passages of text",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 8},
 )

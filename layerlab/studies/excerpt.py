@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from layerlab.measures.measure import Layer
     from layerlab.measures.subject import Subject
 
-OVERLAP = (
-    "Passages are cut at random places of one text (7,526 tokens of the built-in models) and may "
-    "overlap, so the intervals speak about this text, and are somewhat too narrow."
-)
+# Tokens of the built-in text, as the built-in models read it.
+WHOLE = 7526
+# What a draw is where this text goes through the built-in models: more draws are not more models.
+PASSAGES = "passages of one text, one trained model of each kind"
 # A trace listens to one model, and batches are computed side by side.
 _ALONE = Lock()
+
+
+def overlap(length: int) -> str:
+    """Of what the intervals speak, where passages of so many tokens are drawn."""
+    return (
+        f"Passages are cut at random places of one text ({WHOLE:,} tokens of the built-in models). "
+        "Intervals are right for this text and these models; of other text they tell no more than "
+        f"{WHOLE // length} passages of {length} tokens would, as many as do not overlap."
+    )
 
 
 @once

@@ -15,11 +15,12 @@ from layerlab.domain import Domain
 from layerlab.studies import twin
 from layerlab.studies.collapse_depth import EACH, OUTLIERS, TOKENS
 from layerlab.studies.dimension_twins import ARMS, FULL, NO_SERIES, NO_SHORTCUT, VANILLA
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves, plane
 from layerlab.studies.saliency_repeat import ISOTROPY
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.word import above, each
 from layerlab.studies.work import Arrays, Draw, Work
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def run(work: Work) -> Outcome:
             f"tokens, up to {POINTS} of each, of one seed, in the plane of the first two of "
             "three components. The source shows PTB in layers 16, 21 and 26 of 29; here the layers "
             "at the same depth.",
-            OVERLAP,
+            overlap(TOKENS),
             *notes,
         ),
     )
@@ -154,10 +155,14 @@ def column(part: Arrays, number: int) -> np.ndarray:
     return np.asarray(part["layers"][:, 1:, number])
 
 
-def together(found: list[Interval], asked: float) -> Word:
+def together(found: list[Interval], asked: float, neutral: float) -> Word:
     """All of them have to be as said, and one that is not is enough."""
-    words = [twin.judged(one, asked) for one in found]
-    return "fails" if "fails" in words else "holds" if set(words) == {"holds"} else "not decided"
+    return each(above(one, asked, neutral) for one in found)
+
+
+def seeds(parts: twin.Parts) -> str:
+    """Unit of what twins tell."""
+    return f"{len(parts[FULL]['nats'])} seeds of training"
 
 
 def told(found: list[Interval], arms: tuple[str, ...]) -> str:
@@ -168,42 +173,52 @@ def told(found: list[Interval], arms: tuple[str, ...]) -> str:
 def diverse(parts: twin.Parts) -> Verdict:
     """The share of the variance that three directions hold."""
     own = three(parts[FULL]).mean(1)
-    found = [twin.ratio(three(parts[arm]).mean(1), own) for arm in OTHERS]
+    found = [twin.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
     return Verdict(
         claim=STUDY.claim,
-        word=together(found, EFFECT),
+        word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
         said=f"they hold {own.mean():.3f} of the variance in {FULL}, mean over layers, and "
         f"{told(found, OTHERS)} times as much; above {EFFECT:g} was asked for in each",
+        unit=seeds(parts),
     )
 
 
 def isotropic(parts: twin.Parts) -> Verdict:
     """The mean cosine between tokens."""
     own = column(parts[FULL], COSINE).mean(1)
-    found = [twin.over_seeds(column(parts[arm], COSINE).mean(1), own) for arm in OTHERS]
+    cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
+    found = [twin.over_seeds(one, own, len(OTHERS)) for one in cosines]
     return Verdict(
         claim="PanGu-pi has the most isotropic feature space.",
-        word=together(found, ISOTROPY),
+        word=together(found, ISOTROPY, 0),
         number=min(one.value for one in found),
         said=f"the mean cosine between tokens is {own.mean():.3f} in {FULL}, mean over layers; "
         f"higher by {told(found, OTHERS)}; above {ISOTROPY:g} was asked for in each",
         source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
     )
 
 
 def spreads(parts: twin.Parts) -> Verdict:
-    """From the first block to the last."""
-    found = three(parts[FULL])
-    ratio = twin.ratio(found[:, 0], found[:, -1])
+    """From every block to the next; a Llama beside it, since the source means PanGu-pi."""
+    found, plain = three(parts[FULL]), three(parts[VANILLA])
+    count = found.shape[1] - 1
+    steps = [twin.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
+    least = min(range(count), key=lambda at: steps[at].value)
+    rises = sum((found[:, at + 1] > found[:, at]).sum() for at in range(count))
     return Verdict(
         claim="The deeper the layer, the more directions the features of PanGu-pi spread into.",
-        word=twin.judged(ratio, EFFECT),
-        number=ratio.value,
-        said=f"three components hold {found[:, 0].mean():.3f} of the variance behind the first "
-        f"block and {found[:, -1].mean():.3f} behind the last, a quotient of {ratio}; above "
-        f"{EFFECT:g} was asked for",
+        word=each(above(one, 1) for one in steps),
+        number=steps[least].value,
+        said=f"from block {least + 1} to {least + 2}, the step that speaks most against it, the "
+        f"share of three components falls {steps[least]} times; above 1 was asked for in each of "
+        f"{count} steps, of intervals that hold together, and no size. It rises in {rises} of "
+        f"{found[:, 1:].size} steps of single seeds. From the first block to the last it goes from "
+        f"{found[:, 0].mean():.3f} to {found[:, -1].mean():.3f}, and in {VANILLA} from "
+        f"{plain[:, 0].mean():.3f} to {plain[:, -1].mean():.3f}",
         source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
     )
 
 
@@ -214,26 +229,29 @@ def gathers(parts: twin.Parts, arm: str) -> Verdict:
     share = twin.over_seeds(found[:, layer], np.zeros(len(found)))
     return Verdict(
         claim=f"Without one of its modules the features lie along one axis: {arm}.",
-        word=twin.judged(share, AXIS),
+        word=above(share, AXIS),
         number=share.value,
         said=f"the first component holds {share} of the variance behind block {layer + 1}, where "
         f"it holds most; above {AXIS:g} was asked for",
         source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
     )
 
 
 def distinct(parts: twin.Parts) -> Verdict:
     """How far the clusters of frequent tokens lie apart."""
     own = column(parts[FULL], APART).mean(1)
-    found = [twin.ratio(own, column(parts[arm], APART).mean(1)) for arm in ABLATED]
+    others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
+    found = [twin.ratio(own, one, len(ABLATED)) for one in others]
     return Verdict(
         claim="Without one of its modules tokens are told apart less.",
-        word=together(found, EFFECT),
+        word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
         said=f"of the spread of the {WORDS} most frequent tokens in three components "
         f"{own.mean():.3f} lies between them in {FULL}, mean over layers; that is "
         f"{told(found, ABLATED)} times as much as there; above {EFFECT:g} was asked for in each",
         source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
     )
 
 
@@ -243,7 +261,7 @@ def along(found: np.ndarray, seed: int) -> Verdict:
     share = resampled(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
     return Verdict(
         claim="The features of a trained Llama lie along one axis.",
-        word=twin.judged(share, AXIS),
+        word=above(share, AXIS),
         number=share.value,
         said=f"in the built-in llama the first component holds {share} of the variance behind "
         f"block {layer}, where it holds most (mean of {len(found)} draws); above {AXIS:g} was "
@@ -259,7 +277,7 @@ def outlying(found: np.ndarray, seed: int) -> Verdict:
     ratio = resampled(quotient[:, layer], lambda one: float(one.mean()), seed)
     return Verdict(
         claim="Tokens at the beginning are outliers, which would take the first direction.",
-        word=twin.judged(ratio, OUTLIER),
+        word=above(ratio, OUTLIER, 1),
         number=ratio.value,
         said=f"with the first token of each passage the first component of the built-in llama "
         f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
@@ -360,7 +378,7 @@ STUDY = Study(
     "its variance than without one of its modules, or of a Llama's.",
     cost="8 minutes",
     draws=60,
-    unit="sets of passages",
+    unit=f"sets of {PASSAGES}",
     run=run,
     fast={"draws": 6},
     options={**twin.SIZES, "seeds": 3},

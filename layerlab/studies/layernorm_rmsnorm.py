@@ -14,6 +14,7 @@ from layerlab.studies.ensemble import NAMES, NORMWISE
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.word import above, each
 from layerlab.studies.work import Draw, Work
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
     power = line(np.log(SPREADS[1:]), np.log(medians)).slope
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if found.low > EFFECT else "fails" if found.high < EFFECT else "not decided",
+        word=above(found, EFFECT, 1),
         number=found.value,
         said=(
             f"at entries 1 + {SPREADS[-1]:g} N(0, 1) the median error of layer norm is {found} "
@@ -155,7 +156,9 @@ def real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
         pair = np.stack([read["layer"][:, NORMWISE], read["rms"][:, NORMWISE]], 1)
         # What the norms of a model read of one token hangs together: it is drawn with all of them.
         tokens = pair.reshape(-1, TOKENS, 2).swapaxes(0, 1)
-        found[name] = resampled(tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed)
+        found[name] = resampled(
+            tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
+        )
     said = ", ".join(
         f"{name} {ratio} (||x|| is {np.median(models[name]['ratio']):.3g} times that of x less its "
         "mean)"
@@ -165,10 +168,11 @@ def real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     high = max(ratio.high for ratio in found.values())
     return Verdict(
         claim="On what the norms of trained models read, layer norm is the less stable one, too.",
-        word="holds" if low > 1 else "fails" if high < 1 else "not decided",
+        word=each(above(ratio, 1) for ratio in found.values()),
         number=max(ratio.value for ratio in found.values()),
         said=f"median error of layer norm over that of RMS norm on the same inputs: {said}; above "
         f"1 was asked for in each. {_size(low, high)}",
+        unit=f"{TOKENS} tokens of one text, {len(models)} models",
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient
+from layerlab.studies.excerpt import excerpts, overlap, patient
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
@@ -164,7 +164,7 @@ def run(work: Work) -> Outcome:
             f"In the picture, residuals below {SHOWN:g} stand at {SHOWN:g}. "
             "The relative residual is the share of the features that differs between tokens: it "
             "does not grow when all features do.",
-            f"Built-in models keep their skips; passages of {PASSAGE} tokens. {OVERLAP}",
+            f"Built-in models keep their skips; passages of {PASSAGE} tokens. {overlap(PASSAGE)}",
         ),
     )
 

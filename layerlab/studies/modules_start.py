@@ -8,10 +8,11 @@ from torch import Tensor
 
 from layerlab.domain import Domain
 from layerlab.studies.collapse_depth import DIMENSION, EACH, SMALL, TOKENS, depths, grown
-from layerlab.studies.excerpt import OVERLAP, excerpts
+from layerlab.studies.excerpt import excerpts, overlap
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above, each
 from layerlab.studies.work import Draw, Work
 
 # As the ablation has them; paths that would start at zero start at random.
@@ -89,7 +90,7 @@ def run(work: Work) -> Outcome:
             "silent, and all four would be one model.",
             "The figure is of trained models of 7B, and its values are not printed: that the "
             "modules act otherwise when they are trained is not excluded here.",
-            OVERLAP,
+            overlap(TOKENS),
         ),
     )
 
@@ -101,20 +102,13 @@ def loss(found: np.ndarray, without: str, start: int, seed: int) -> Interval:
     return resampled(apart, lambda one: float(one.mean()), seed)
 
 
-def judged(losses: list[Interval]) -> Word:
-    """Holds or fails where all of them say so."""
-    if all(one.low > EFFECT for one in losses):
-        return "holds"
-    return "fails" if all(one.high < EFFECT for one in losses) else "not decided"
-
-
 def limits(found: np.ndarray, seed: int) -> Verdict:
     """The module whose absence is said to limit most."""
     losses = [loss(found, "without shortcut", start, seed) for start in range(len(STARTS))]
     said = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
     return Verdict(
         claim=STUDY.claim,
-        word=judged(losses),
+        word=each(above(one, EFFECT, 0) for one in losses),
         number=max(one.value for one in losses),
         said=f"without it the last layer loses {said} of d(0.8), as a share of the width; more "
         f"than {EFFECT:g} was asked for ({len(found)} draws, paired)",
@@ -128,7 +122,7 @@ def series(found: np.ndarray, start: int, seed: int) -> Verdict:
     return Verdict(
         claim="Before any training, the series activation raises the effective dimension of a deep "
         f"stack whose matrices have a {STARTS[start]}.",
-        word=judged([lost]),
+        word=above(lost, EFFECT, 0),
         number=lost.value,
         said=f"without it the last layer loses {lost} of d(0.8), as a share of the width, of "
         f"{whole:.3f} with both modules; more than {EFFECT:g} was asked for",
@@ -166,7 +160,7 @@ STUDY = Study(
     "dimension.",
     cost="4 minutes",
     draws=32,
-    unit="random initialisations with passages of text each",
+    unit="random initialisations, each with passages of one text",
     run=run,
     fast={"draws": 3, "layers": 12, "width": 64},
     options={"layers": 32, "width": 128},

@@ -9,11 +9,11 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.domain import Domain
 from layerlab.measures.diversity import diversity
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.once import once
 from layerlab.studies.picture import Gap, gaps
-from layerlab.studies.statistic import resampled, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.statistic import maximum, resampled, table
+from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.theorem_case import (
     CONSTANTS,
     SINGLE,
@@ -24,6 +24,7 @@ from layerlab.studies.theorem_case import (
     single,
     stacked,
 )
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def run(work: Work) -> Outcome:
     return Outcome(
         verdicts=(
             printed(found, work.seed),
-            corrected(found, work.seed),
-            gated(found, work.seed),
+            corrected(found),
+            gated(found),
             strict(),
             scales(),
             ceiling(),
@@ -125,7 +126,7 @@ def run(work: Work) -> Outcome:
             "models have none. Noise is a tenth of the features' diversity.",
             "In depth, the layers' own maps are stacked without norms and shortcuts, as the "
             "theorems have it; models are not built so.",
-            OVERLAP,
+            overlap(work.options["tokens"]),
         ),
     )
 
@@ -189,10 +190,11 @@ def printed(found: Found, seed: int) -> Verdict:
         f"with A = W = I and a norm of {output:g} the bound is exceeded {counter:g} times. On "
         f"layers as they are the slip does not show: exceeded in {real} of the trained and "
         f"{random} of the random ones, with at most {largest:.3f} of the bound",
+        unit=EXACT,
     )
 
 
-def corrected(found: Found, seed: int) -> Verdict:
+def corrected(found: Found) -> Verdict:
     """All inequalities, the slips mended."""
     every = {
         name: pooled(found, name)
@@ -200,7 +202,7 @@ def corrected(found: Found, seed: int) -> Verdict:
         if name not in (*CONSTANTS, EQUALITY, PRINTED, GATED, FAR)
     }
     worst = max(every, key=lambda name: float(every[name].max()))
-    largest = resampled(every[worst], _largest, seed)
+    largest = maximum(every[worst])
     apart = float(pooled(found, EQUALITY).max())
     word: Word = "holds" if largest.value <= 1 + ROUNDING and apart < ROUNDING else "fails"
     return Verdict(
@@ -214,12 +216,12 @@ def corrected(found: Found, seed: int) -> Verdict:
     )
 
 
-def gated(found: Found, seed: int) -> Verdict:
+def gated(found: Found) -> Verdict:
     """Theorem 3 for the feed-forward that the source's own models have."""
-    near, far = (resampled(pooled(found, name, True), _largest, seed) for name in (GATED, FAR))
+    near, far = (maximum(pooled(found, name, True)) for name in (GATED, FAR))
     return Verdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
-        word="fails" if far.low > 1 else "not decided",
+        word="fails" if far.value > 1 else "not decided",
         number=far.value,
         said="on the trained llama's features, made 1000 times as large, the gain of diversity is "
         f"up to {far} times L s v2 of gate and output: a product of two linear maps has no "
@@ -240,6 +242,7 @@ def strict() -> Verdict:
         said="with Theta = 1, z = 5, noise of 1 and -1 and no attention, what a relu shortcut and "
         f"the identity let through is {ratio:.6f} of the bound",
         source="pangu23, Theorem 6",
+        unit=EXACT,
     )
 
 
@@ -254,6 +257,7 @@ def scales() -> Verdict:
         said=f"relu(3 z) on z = 1 and 2 has {gain:.3g} times the bound; with |a_i| L_i for L_i, or "
         "with the matrices of equation 9, it holds",
         source="pangu23, equation 7 and Theorem 7",
+        unit=EXACT,
     )
 
 
@@ -268,6 +272,7 @@ def ceiling() -> Verdict:
         said="with A = I, W = -I and Theta = 0 the factor is above 1 and the diversity is 0 after "
         "one layer: an upper bound on diversity prevents nothing",
         source="pangu23, section 4.1",
+        unit=EXACT,
     )
 
 
@@ -278,7 +283,7 @@ def usual(found: Found, seed: int) -> Verdict:
     middle = float(np.median(pooled(found, SMALL, trained=True)))
     return Verdict(
         claim="sqrt(lambda H) s v1 is usually below 1.",
-        word="holds" if real.low > 0.5 else "fails" if real.high < 0.5 else "not decided",
+        word=above(real, 0.5),
         number=real.value,
         said=f"it is in a share of {real} of the trained layers, where more than half was asked "
         f"for, with a median of {middle:.3g}; in {random} "
@@ -304,10 +309,6 @@ def telling(found: Found, seed: int) -> Verdict:
 
 def _violated(values: np.ndarray) -> float:
     return float((values > 1 + ROUNDING).mean())
-
-
-def _largest(values: np.ndarray) -> float:
-    return float(values.max())
 
 
 def _median(values: np.ndarray) -> float:
@@ -341,7 +342,7 @@ STUDY = Study(
     claim="Lemmas 1 to 4 and Theorems 1 to 9 hold as they are printed.",
     cost="1 minute",
     draws=64,
-    unit="passages of text",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 4, "tokens": 16},
     options={"tokens": 64},

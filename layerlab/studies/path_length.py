@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, tokens_of, watched
+from layerlab.studies.excerpt import excerpts, overlap, patient, tokens_of, watched
 from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import below, each
 from layerlab.studies.work import Draw, Work
 
 if TYPE_CHECKING:
@@ -234,13 +235,13 @@ def run(work: Work) -> Outcome:
             "A share is the projection of a part on the output, over the output: shares sum to 1 "
             "and can be negative, where paths cancel.",
             f"A step is the median over draws of what a part's relative residual is, over that of "
-            f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. Each "
-            f"of the {DEPTH * len(CASES)} steps has a 95 % interval of its own.",
+            f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. The "
+            f"intervals of the {DEPTH * len(CASES)} steps hold together.",
             f"That the steps fall up to length {FALLING} was read off the draws of seed 0; those "
             "of seed 1 say the same.",
             f"The built-in llama has {DEPTH} layers and no biases; passages of {TOKENS} tokens. "
             f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
-            f"heads, on random features. {OVERLAP}",
+            f"heads, on random features. {overlap(TOKENS)}",
         ),
     )
 
@@ -262,7 +263,7 @@ def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
     least = resampled(shares[MODEL][:, :2].sum(1), _mean, seed)
     return Verdict(
         claim=STUDY.claim,
-        word=_below(found.values(), middle),
+        word=each(below(one, middle) for one in found.values()),
         number=found[MODEL].value,
         said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
         f"sublayers; below {middle:g}, which is what all paths alike would "
@@ -271,30 +272,19 @@ def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def _below(found: Any, limit: float) -> Any:
-    intervals: list[Interval] = list(found)
-    if all(one.high < limit for one in intervals):
-        return "holds"
-    return "fails" if all(one.low > limit for one in intervals) else "not decided"
-
-
 def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
     """By what the residual is multiplied from each length to the next, median over draws."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
-    return [resampled(one, lambda draws: float(np.median(draws)), seed) for one in quotients.T]
+    return [
+        resampled(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
+        for one in quotients.T
+    ]
 
 
 def _stepped(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
     for case, every in found.items():
         for place, step in enumerate(every):
             yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
-
-
-def _word(every: Sequence[Interval]) -> Word:
-    """Every step has to fall; one that rises is enough against it."""
-    if any(step.low > 1 for step in every):
-        return "fails"
-    return "holds" if all(step.high < 1 for step in every) else "not decided"
 
 
 def ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
@@ -313,7 +303,7 @@ def ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
     )
     return Verdict(
         claim="The longer a path, the nearer what it carries is to rank 1.",
-        word=_word(every),
+        word=each(below(step, 1) for step in every),
         number=max(step.value for step in every),
         said=f"from each length to the next the relative residual is multiplied by {told}; below 1 "
         f"was asked for in each of {DEPTH} steps. It rises: {rises or 'nowhere'}",
@@ -327,12 +317,13 @@ def nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
     last = max(every, key=lambda step: step.high)
     return Verdict(
         claim=f"Up to length {FALLING} it is so: each sublayer more takes it nearer to rank 1.",
-        word=_word(every),
+        word=each(below(step, 1) for step in every),
         number=last.value,
         said=f"the step that is nearest to 1, of {FALLING} in each of {len(found)} stacks, "
         f"multiplies the relative residual by {last}; below 1 was asked for in all (median of "
         f"{draws} draws)",
         source="Own, after dong21, section 3",
+        looked=True,
     )
 
 
@@ -346,7 +337,7 @@ def differing(parts: dict[str, Any], seed: int) -> Verdict:
     return Verdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
-        word=_below([found[CAUSAL], found[OPEN]], 0.0),
+        word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
         f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
@@ -391,6 +382,6 @@ STUDY = Study(
     draws=200,
     run=run,
     fast={"draws": 48},
-    unit="passages of text",
+    unit="random initialisations, and passages of one text through one model",
 )
 STUDIES = (STUDY,)

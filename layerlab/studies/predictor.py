@@ -9,10 +9,11 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.domain import Domain
 from layerlab.studies.emulated import ALONE
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import each, within
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 24
@@ -97,8 +98,8 @@ def run(work: Work) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            within(ratios, VARIANCE, TWICE, STUDY.claim, work.seed),
-            within(
+            near(ratios, VARIANCE, TWICE, STUDY.claim, work.seed),
+            near(
                 ratios,
                 SAMPLED,
                 NEAR,
@@ -122,7 +123,7 @@ def run(work: Work) -> Outcome:
             f"A factor of {TWICE:g} is one binary digit, near enough to choose a format by; a "
             f"factor of {NEAR:g} is a third of a digit.",
             LOOKED,
-            OVERLAP,
+            overlap(TOKENS),
         ),
     )
 
@@ -135,40 +136,41 @@ def named(places: int) -> list[str]:
 def medians(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, seed: int
 ) -> dict[tuple[str, str, str], Interval]:
-    """Median quotient of each model and format behind its last block, and of the logits."""
+    """Median quotient of each model and format behind its last block, and of the logits.
+
+    Their intervals hold together.
+    """
     return {
-        (*label, place): resampled(found[:, index, kind], lambda one: float(np.median(one)), seed)
+        (*label, place): resampled(
+            found[:, index, kind],
+            lambda one: float(np.median(one)),
+            seed,
+            comparisons=2 * len(ratios),
+        )
         for label, found in ratios.items()
         for index, place in ((-2, "last block"), (-1, "logits"))
     }
 
 
-def away(one: Interval) -> float:
-    """How far from 1 a quotient may be, as a factor."""
-    return max(one.high, 1 / one.low)
-
-
-def within(
+def near(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
 ) -> Verdict:
     """Whether all medians are within a factor of what was foretold."""
     found = medians(ratios, kind, seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
-    beyond = any(one.low > factor or one.high < 1 / factor for one in found.values())
-    met = all(away(one) < factor for one in found.values())
-    word: Word = "holds" if met else "fails" if beyond else "not decided"
     models = []
     for model in builtin.NAMES:
         every = [one.value for key, one in found.items() if key[0] == model]
         models.append(f"{min(every):.2f} to {max(every):.2f} ({model})")
     return Verdict(
         claim=claim,
-        word=word,
+        word=each(within(one, 1 / factor, factor) for one in found.values()),
         number=found[far].value,
         said=f"observed over foretold, median passage, last block and logits: {', '.join(models)}; "
         f"the furthest from 1 is {found[far]} ({', '.join(far)}); within a factor of {factor:g} "
         "was asked for everywhere",
         source="Own",
+        looked=True,
     )
 
 
@@ -232,7 +234,7 @@ STUDY = Study(
     "within a factor of two.",
     cost="2 minutes",
     draws=128,
-    unit="passages of text",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 8, "formats": "bf16"},
     options={"formats": "+".join(FORMATS)},

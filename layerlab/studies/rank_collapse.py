@@ -14,6 +14,7 @@ from torch import Tensor
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 32
@@ -194,7 +195,7 @@ def doubly(residuals: np.ndarray, seed: int) -> Verdict:
     shown = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if found.low > ORDER else "fails" if found.high < ORDER else "not decided",
+        word=above(found, ORDER),
         number=found.value,
         said=f"without a mask the logarithm of the relative residual grows by the factor {found} "
         f"from layer to layer (1 is exponential, 3 the theorem's order; above {ORDER:g} was asked "
@@ -209,7 +210,7 @@ def halved(residuals: np.ndarray, seed: int) -> Verdict:
     found, power = resampled(ratios, _median, seed), resampled(order(residuals), _median, seed)
     return Verdict(
         claim="In a GPT, whose attention is causal, the collapse is doubly exponential, too.",
-        word="fails" if power.high < ORDER else "holds" if power.low > ORDER else "not decided",
+        word=above(power, ORDER),
         number=found.value,
         said=f"under a causal mask each of the last {last} of {BARE_DEPTH} layers leaves "
         f"{found} of the relative residual, and the order is {power}, where above {ORDER:g} was "
@@ -229,7 +230,7 @@ def rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
     return Verdict(
         claim="With rotary positions attention without mask, skips and feed-forward collapses "
         "doubly exponentially, too.",
-        word="fails" if power.high < ORDER else "holds" if power.low > ORDER else "not decided",
+        word=above(power, ORDER),
         number=power.value,
         said=f"with rotary positions the order is {power}, with learned ones {powers['learned']} "
         f"(1 is exponential, 3 the theorem's; above {ORDER:g} was asked for): turned queries and "

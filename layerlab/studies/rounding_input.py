@@ -11,6 +11,7 @@ from layerlab.studies.ensemble import MAX, NAMES
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict, Word
+from layerlab.studies.word import within
 from layerlab.studies.work import Draw, Work
 
 NORMS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -113,9 +114,7 @@ def judged(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
 
 def quadratic(power: Interval) -> Word:
     """Whether a power is about 2."""
-    if power.low > 2 - NEAR and power.high < 2 + NEAR:
-        return "holds"
-    return "fails" if power.high < 2 - NEAR or power.low > 2 + NEAR else "not decided"
+    return within(power, 2 - NEAR, 2 + NEAR)
 
 
 STUDY = Study(

@@ -13,6 +13,7 @@ from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above, each
 from layerlab.studies.work import Draw, Work
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -84,10 +85,9 @@ def grows(errors: np.ndarray, seed: int) -> Verdict:
     """Whether the error grows with the norm at every depth."""
     found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
     said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
-    lows, highs = [power.low for power in found.values()], [p.high for p in found.values()]
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if min(lows) > 0 else "fails" if max(highs) < 0 else "not decided",
+        word=each(above(power, 0) for power in found.values()),
         number=found[max(DEPTHS)].value,
         said=(
             f"the mean normwise error follows the power {said} of the norm from {RANGES[0][0]} to "

@@ -22,6 +22,7 @@ from layerlab.studies.excerpt import patient
 from layerlab.studies.picture import Curve, Gap, curves, gaps
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.word import above, agreed, each
 from layerlab.studies.work import Arrays, Draw, Work, digest
 
 if TYPE_CHECKING:
@@ -211,10 +212,14 @@ def _asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> bool:
     return all(able(pair[:, side], seed) for pair in pairs for side in sides)
 
 
-def agreed(found: list[Interval], asked: float) -> Word:
+def paired(found: list[Interval], asked: float, neutral: float) -> Word:
     """What all pairs of twins say."""
-    words = {twin.judged(one, asked) for one in found}
-    return words.pop() if len(words) == 1 else "not decided"
+    return agreed(above(one, asked, neutral) for one in found)
+
+
+def replicated(pairs: list[np.ndarray]) -> str:
+    """Unit of what twins tell."""
+    return f"{len(pairs)} pairs of twins, {len(pairs[0])} texts each"
 
 
 def _told(found: list[Interval]) -> str:
@@ -233,7 +238,7 @@ def looks(pairs: list[np.ndarray], seed: int) -> Verdict:
     """Whether the name is looked at more."""
     found = [resampled(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
     lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
-    word = agreed(found, EFFECT) if _asked(pairs, (0, 1), seed) else "not decided"
+    word = paired(found, EFFECT, 1) if _asked(pairs, (0, 1), seed) else "not decided"
     return Verdict(
         claim=STUDY.claim,
         word=word,
@@ -242,6 +247,7 @@ def looks(pairs: list[np.ndarray], seed: int) -> Verdict:
         f"modules, pair by pair; above {EFFECT:g} was asked for. Lift: {lifts[0]:.2f} against "
         f"{lifts[1]:.2f}. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for in every "
         "model before a picture decides",
+        unit=replicated(pairs),
     )
 
 
@@ -251,11 +257,12 @@ def surer(pairs: list[np.ndarray], seed: int) -> Verdict:
     return Verdict(
         claim="With both modules the model is right about the name where without them it is wrong: "
         "the name gets a larger probability.",
-        word=agreed(found, SURER) if _asked(pairs, (0,), seed) else "not decided",
+        word=paired(found, SURER, 0) if _asked(pairs, (0,), seed) else "not decided",
         number=float(np.mean([one.value for one in found])),
         said=f"its logarithm is larger by {_told(found)} nats, pair by pair; above {SURER:g} was "
         f"asked for. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for with them",
         source="pangu23, section 5.2, Figure 6",
+        unit=replicated(pairs),
     )
 
 
@@ -265,11 +272,12 @@ def isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Ve
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
         claim="The features of PanGu-pi are more isotropic.",
-        word=agreed(found, ISOTROPY) if decides else "not decided",
+        word=paired(found, ISOTROPY, 0) if decides else "not decided",
         number=float(np.mean([one.value for one in found])),
         said=f"the mean cosine between tokens is smaller by {_told(found)}, pair by pair; above "
         f"{ISOTROPY:g} was asked for. Cosine: {cosines[0]:.3f} against {cosines[1]:.3f}",
         source="pangu23, section 5.2, Figure 5",
+        unit=replicated(pairs),
     )
 
 
@@ -280,10 +288,10 @@ def back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     }
     judges = [name for name, part in parts.items() if able(part["quantities"], seed)]
     found = {
-        name: resampled(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+        name: resampled(part["quantities"][:, LIFT], _mean, seed, comparisons=len(parts))
+        for name, part in parts.items()
     }
-    words = {twin.judged(found[name], EFFECT) for name in judges}
-    word: Word = "fails" if "fails" in words else "holds" if words == {"holds"} else "not decided"
+    word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
     return Verdict(
         claim="A trained model looks back at a name that is due again.",
@@ -373,7 +381,7 @@ STUDY = Study(
     "two modules does.",
     cost="4 minutes",
     draws=48,
-    unit="texts",
+    unit="texts, 3 models",
     run=run,
     fast={"draws": 16},
     options={**twin.SIZES, "seeds": 3},

@@ -13,6 +13,7 @@ from layerlab.studies.equal_loss import ARMS, Contest
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Work
 
 PRE, POST = ARMS
@@ -114,7 +115,7 @@ def louder(found: Contest) -> Verdict:
     last = [norms(found, arm)[:, -1].mean() for arm in (POST, PRE)]
     return Verdict(
         claim=STUDY.claim,
-        word=twin.judged(ratio, NORM),
+        word=above(ratio, NORM),
         number=ratio.value,
         said=f"{reached(found)} the norm of post-norm is {ratio} times that of pre-norm, mean over "
         f"layers and heads, and in the last layer {last[0]:.3g} against {last[1]:.3g}; above "
@@ -129,7 +130,7 @@ def sooner(found: Contest) -> Verdict:
     rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
     return Verdict(
         claim="Pre-norm trains more easily: it comes to the same loss in fewer updates.",
-        word=twin.judged(ratio, FEWER),
+        word=above(ratio, FEWER, 1),
         number=ratio.value,
         said=f"post-norm needs {ratio} times the updates of pre-norm ({told} on average, each at "
         f"its own rate, {rates}); above {FEWER:g} was asked for, which evaluations as far apart "
@@ -144,7 +145,7 @@ def apart(found: Contest, arm: str) -> Verdict:
     left = twin.ratio(residual[:, -1], residual[:, 0])
     return Verdict(
         claim=f"With shortcuts and MLPs, tokens do not become alike: {arm}.",
-        word=twin.judged(left, HALF),
+        word=above(left, HALF),
         number=left.value,
         said=f"{left} of the share of the features that differs between tokens behind the "
         f"embedding is left behind the last layer; collapse would leave less than {HALF:g}",
@@ -158,7 +159,7 @@ def further(found: Contest) -> Verdict:
     ratio = twin.ratio(pre, post)
     return Verdict(
         claim="At the same loss pre-norm keeps tokens further apart than post-norm.",
-        word=twin.judged(ratio, EFFECT),
+        word=above(ratio, EFFECT, 1),
         number=ratio.value,
         said="behind the last layer the share of the features that differs between tokens is "
         f"{ratio} times as large in pre-norm; above {EFFECT:g} was asked for",
@@ -172,7 +173,7 @@ def expressive(found: Contest) -> Verdict:
     ratio = twin.ratio(pre, post)
     return Verdict(
         claim="Pre-norm keeps its expressive power: its features use as many directions.",
-        word=twin.judged(ratio, 1 / EFFECT),
+        word=above(ratio, 1 / EFFECT),
         number=ratio.value,
         said=f"d(0.8) of pre-norm is {ratio} times that of post-norm at the same loss, mean over "
         "layers; a twentieth less would be allowed",

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from layerlab.domain import Domain
 from layerlab.measures.diversity import diversity, relative_residual
-from layerlab.studies.excerpt import OVERLAP, excerpts
+from layerlab.studies.excerpt import excerpts, overlap
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import HIGH, LOOKED, LOW, Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Study, Verdict, Word
+from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.word import above, below
 from layerlab.studies.work import Draw, Work
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -132,7 +133,7 @@ def run(work: Work) -> Outcome:
             f"Random Llamas of {work.options['layers']} layers and width {work.options['width']}, "
             "whose matrices have a deviation of 0.02; the shortcut around attention has the "
             "weight, that around the feed-forward has none. Every draw has all weights.",
-            OVERLAP,
+            overlap(TOKENS),
             f"Little to do is below {IDLE:g} of what layers else do; noise that grows less than "
             f"{EFFECT:g} times as much as the features grows as they do to any reader.",
             LOOKED,
@@ -154,7 +155,7 @@ def prevents(residual: np.ndarray, seed: int) -> Verdict:
     plain, larger = (float(last[:, place].mean()) for place in (PLAIN, LARGER))
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if found.low > 0 else "fails" if found.high < 0 else "not decided",
+        word=above(found, 0),
         number=found.value,
         said=f"behind the last layer {larger:.3f} of the features differ between tokens at a "
         f"weight of 2, and {plain:.3f} at 1, {found} more, and above 0 was asked for ({len(last)} "
@@ -166,17 +167,15 @@ def noisy(rest: np.ndarray, seed: int) -> Verdict:
     """Whether noise grows beside the features."""
     found = resampled(rest[:, LARGER, NOISE], _mean, seed)
     plain = resampled(rest[:, PLAIN, NOISE], _mean, seed)
-    word: Word = (
-        "holds" if found.low > EFFECT else "fails" if found.high < EFFECT else "not decided"
-    )
     return Verdict(
         claim="With the larger weight, noise grows more than the features do.",
-        word=word,
+        word=above(found, EFFECT, 1),
         number=found.value,
         said=f"noise of {LEVEL:g} of the embedding, over the diversity of the features, is {found} "
         f"times as much behind the last layer as at the start, and {plain} times with the plain "
-        f"shortcut: it grows as they do; above {EFFECT:g} was asked for",
+        f"shortcut; above {EFFECT:g} was asked for",
         source="pangu23, section 4.1",
+        looked=True,
     )
 
 
@@ -185,14 +184,14 @@ def idle(rest: np.ndarray, seed: int) -> Verdict:
     pair = rest[:, [LARGER, PLAIN], MOTION]
     found = resampled(pair, _share, seed)
     larger, plain = (resampled(pair[:, place], _mean, seed) for place in (0, 1))
-    word: Word = "holds" if found.high < IDLE else "fails" if found.low > IDLE else "not decided"
     return Verdict(
         claim="The larger weight keeps tokens apart by leaving the layers little to do.",
-        word=word,
+        word=below(found, IDLE, 1),
         number=found.value,
         said="1 less the cosine between a token behind the last layer and behind the embedding is "
         f"{larger} at a weight of 2 and {plain} at 1: {found} of it; below {IDLE:g} was asked for",
         source="Own, on pangu23, section 4.1",
+        looked=True,
     )
 
 
@@ -212,7 +211,7 @@ STUDY = Study(
     claim="An identity shortcut of larger weight prevents the collapse of features.",
     cost="2 minutes",
     draws=100,
-    unit="random initialisations with a passage of text each",
+    unit="random initialisations, each with a passage of one text",
     run=run,
     fast={"draws": 4, "layers": 12, "width": 64},
     options={"layers": 32, "width": 128},

@@ -8,6 +8,7 @@ from layerlab.studies import twin
 from layerlab.studies.collapse_depth import DIMENSION, RESIDUAL
 from layerlab.studies.statistic import Interval, table
 from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Work
 
 LARGER, AUGMENTED = "scaled-identity", "pangu-pi-no-siaf"
@@ -46,7 +47,7 @@ def worse(parts: twin.Parts) -> Verdict:
     losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
     return Verdict(
         claim=STUDY.claim,
-        word=twin.judged(found, MARGIN),
+        word=above(found, MARGIN, 0),
         number=found.value,
         said=f"it loses {found} nats per token more than the plain Llama "
         f"({len(parts[LARGER]['nats'])} seeds); more than {MARGIN:g} was asked for. Loss in nats: "
@@ -61,7 +62,7 @@ def prevents(parts: twin.Parts) -> Verdict:
     told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
     return Verdict(
         claim="Trained, too, the larger weight keeps tokens further apart.",
-        word=twin.judged(found, APART),
+        word=above(found, APART, 0),
         number=found.value,
         said=f"behind the last layer {found} more of the features differs between tokens than in "
         f"the plain Llama; more than {APART:g} was asked for. Shares: {told}",
@@ -76,7 +77,7 @@ def wider(parts: twin.Parts) -> Verdict:
     other = twin.ratio(means[AUGMENTED], means[twin.PLAIN])
     return Verdict(
         claim="The effective dimension of its features is larger, in the mean over layers.",
-        word=twin.judged(found, EFFECT),
+        word=above(found, EFFECT, 1),
         number=found.value,
         said=f"d(0.8) is {found} times that of the plain Llama, and {other} times with the "
         f"augmented shortcut; above {EFFECT:g} was asked for",
@@ -89,7 +90,7 @@ def augmented(parts: twin.Parts) -> Verdict:
     found = more(parts, LARGER, AUGMENTED)
     return Verdict(
         claim="The augmented shortcut, which is nonlinear, trains better than the larger weight.",
-        word=twin.judged(found, MARGIN),
+        word=above(found, MARGIN, 0),
         number=found.value,
         said=f"the larger weight loses {found} nats per token more; more than {MARGIN:g} was asked "
         "for",

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from layerlab.measures.activation import ACTIVATIONS
 from layerlab.measures.diversity import diversity
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, watched
+from layerlab.studies.excerpt import excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, Gap, curves, gaps
 from layerlab.studies.statistic import Interval, resampled, summary, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above, below, each
 from layerlab.studies.work import Draw, Work
 
 MODEL = "llama"
@@ -110,7 +111,7 @@ def run(work: Work) -> Outcome:
             f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
             "a layer of the built-in llama on as many tokens of text; Theta and the noise are "
             "Gaussian, and the noise has no mean over tokens, as the source supposes.",
-            OVERLAP,
+            overlap(TOKENS),
             "Whether a network trains better with one or the other shortcut is another question.",
         ),
     )
@@ -127,6 +128,7 @@ def strict(gains: dict[str, np.ndarray]) -> Verdict:
         said=f"relu at z = 5 under noise of 1 and -1: {noise:.6f} against a bound of {bound:.6f}, "
         f"equal. The inequality itself holds: in {drawn.size} random cases the largest noise is "
         f"{drawn.max():.3f} of what the linear path lets through",
+        unit=EXACT,
     )
 
 
@@ -141,20 +143,20 @@ def condition() -> Verdict:
         said=f"relu at z = -5 under noise of 1: no unit changes, so its mean is zero, and the left "
         f"side is {noise:g} of a bound of {bound:.3f}; two further equalities are needed",
         source="pangu23, Theorem 5",
+        unit=EXACT,
     )
 
 
 def usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     """What is left of the strict claim on features as they are."""
     found = {
-        name: resampled(values[:, :, SMALL, NOISE], _median, seed) for name, values in gains.items()
+        name: resampled(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
+        for name, values in gains.items()
     }
-    highest = max(one.high for one in found.values())
-    lowest = min(one.low for one in found.values())
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
     return Verdict(
         claim="In the usual case a nonlinear shortcut lets less noise through than the linear one.",
-        word="holds" if highest < 1 else "fails" if lowest > 1 else "not decided",
+        word=each(below(one, 1) for one in found.values()),
         number=max(one.value for one in found.values()),
         said=f"noise of {LEVELS[SMALL]:g} of the features' diversity: {said} of that behind L Z "
         "Theta, the median over activations and draws",
@@ -165,7 +167,9 @@ def usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
 def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str], Interval]:
     """Signal over noise behind the nonlinear path, over that behind the linear one."""
     return {
-        (features, name): resampled(_kept(found[:, row, SMALL]), _median, seed)
+        (features, name): resampled(
+            _kept(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
+        )
         for features, found in gains.items()
         for row, name in enumerate(NAMES)
     }
@@ -173,14 +177,11 @@ def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str],
 
 def robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
     """Whether the noise that is missing is more than the signal that is missing."""
-    below = all(one.high < 1 for one in ratios.values())
-    above = all(one.low > 1 for one in ratios.values())
-    word: Word = "fails" if below else "holds" if above else "not decided"
     best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
     return Verdict(
         claim="For the diversity that it keeps, a nonlinear shortcut lets less noise through than "
         "a linear one.",
-        word=word,
+        word=each(above(one, 1) for one in ratios.values()),
         number=ratios[best].value,
         said="diversity kept over noise let through, against the linear path, is "
         f"{ratios[worst]} ({worst[1]}, {worst[0]}) to {ratios[best]} ({best[1]}, {best[0]}); above "

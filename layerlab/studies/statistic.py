@@ -1,7 +1,9 @@
 """Statistics of draws: what is drawn of a distribution, slopes, and intervals by resampling.
 
 Errors of deep stacks have heavy tails: their mean belongs to a few draws. Every number that decides
-a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap).
+a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap). It
+is a little too narrow where draws are few: of the means of 24 to 64 lognormal draws it covers 85 to
+91 %. A largest value has none: no resampled one is above it, and `maximum` gives it alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,14 +70,30 @@ def median(values: Table) -> Table:
 
 
 def resampled(
-    values: Table, number: Callable[[Table], float], seed: int = 0, rounds: int = ROUNDS
+    values: Table,
+    number: Callable[[Table], float],
+    seed: int = 0,
+    rounds: int = ROUNDS,
+    comparisons: int = 1,
 ) -> Interval:
-    """A number made of draws (the first axis), with its interval."""
+    """A number made of draws (the first axis), with its interval.
+
+    Args:
+        comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
+            and takes as many times the rounds, so that its ends rest on as many of them.
+    """
     generator = np.random.default_rng(seed)
     count = len(values)
-    found = [number(values[generator.integers(0, count, count)]) for _ in range(rounds)]
-    low, high = np.nanpercentile(found, [LOW, HIGH])
+    drawn = range(rounds * comparisons)
+    found = [number(values[generator.integers(0, count, count)]) for _ in drawn]
+    low, high = np.nanpercentile(found, [LOW / comparisons, 100 - LOW / comparisons])
     return Interval(float(number(values)), float(low), float(high))
+
+
+def maximum(values: Table) -> Interval:
+    """The largest of some numbers, NaN left out, as it is; see above why without an interval."""
+    most = float(np.nanmax(values))
+    return Interval(most, most, most)
 
 
 def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from layerlab.domain import Domain, shown
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]
+# The unit of what nothing is drawn for: a proof, a counterexample, a count.
+EXACT = "no draws: one exact case"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from layerlab import UserError
 from layerlab.domain import Domain
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.statistic import Interval, resampled, table
-from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.study import EXACT, Outcome, Study, Verdict
+from layerlab.studies.word import below
 from layerlab.studies.work import Draw, Work
 
 # The domain is Python's code, the rest of the world its documentation; both come with Python.
@@ -185,7 +186,7 @@ def lower(tokens: np.ndarray, seed: int) -> Verdict:
     printed = rates()
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if found.high < CLEAR else "fails" if found.low > CLEAR else "not decided",
+        word=below(found, CLEAR, 1),
         number=found.value,
         said=f"entries of the domain, 9.5 % more, leave {found} of the tokens ({len(tokens)} "
         f"files); the source prints {printed['YunShan'] / printed['PanGu']:.3f}, and below "
@@ -199,7 +200,7 @@ def on_par(tokens: np.ndarray, seed: int) -> Verdict:
     asked = 1 + PAR
     return Verdict(
         claim="A vocabulary with entries of the domain is on a par with a larger one without.",
-        word="holds" if found.high < asked else "fails" if found.low > asked else "not decided",
+        word=below(found, asked),
         number=found.value,
         said=f"it takes {found} of the tokens that a general one of 1.14 times its size takes; the "
         f"source prints {printed['YunShan'] / printed['Baichuan2']:.3f} beside Baichuan2, and "
@@ -217,7 +218,7 @@ def of_domain(tokens: np.ndarray, seed: int) -> Verdict:
     asked = 1 - PAR
     return Verdict(
         claim="The gain comes from the domain, and not from the number of entries.",
-        word="holds" if found.high < asked else "fails" if found.low > asked else "not decided",
+        word=below(found, asked, 1),
         number=found.value,
         said=f"it takes {found} of the tokens of a general vocabulary of its size, which leaves "
         f"{size} of those of the base; below {asked:g} was asked for",
@@ -249,6 +250,7 @@ def monotone() -> Verdict:
         number=float(len(against)),
         said=f"{len(against)} of {len(pairs)} pairs are the other way round: {told}",
         source="Own, on pangu23, Table 7",
+        unit=EXACT,
     )
 
 

@@ -20,7 +20,7 @@ from layerlab.disk import write_file
 from layerlab.domain import Domain
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval
-from layerlab.studies.study import Picture, Word
+from layerlab.studies.study import Picture
 from layerlab.studies.work import Arrays, Work, digest
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ ABOUT = (
     "all, batches of 8 passages of 128 tokens, the same ones in the same order for all models of a "
     "seed; the feed-forward gives up as many parameters as an arm adds."
 )
-PAIRED = "Intervals are Student's over the seeds, paired."
+PAIRED = (
+    "Intervals are Student's over the seeds, paired. The held-out text is one for all of them, 16 "
+    "passages of 128 tokens: what another text would change is in no interval, and more seeds do "
+    "not take it away."
+)
 # By columns of `collapse_depth.depths`.
 SHOWN = (
     ("residual", "Share of the features that differs between tokens", "||JX|| / ||X||"),
@@ -263,11 +267,6 @@ def ratio(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interva
     found = over_seeds(np.log(ours), np.log(theirs), comparisons)
     value, low, high = np.exp([found.value, found.low, found.high]).tolist()
     return Interval(value, low, high)
-
-
-def judged(found: Interval, asked: float) -> Word:
-    """Whether a number is above what was asked for."""
-    return "holds" if found.low > asked else "fails" if found.high < asked else "not decided"
 
 
 def rows(parts: Parts) -> Iterator[dict[str, Any]]:

@@ -7,10 +7,11 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.domain import Domain
 from layerlab.studies.emulated import COMPONENTS, Trials
-from layerlab.studies.excerpt import OVERLAP, excerpts
+from layerlab.studies.excerpt import PASSAGES, excerpts, overlap
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.word import above, each, within
 from layerlab.studies.work import Draw, Work
 
 TOKENS = 32
@@ -76,7 +77,7 @@ def run(work: Work) -> Outcome:
             f"Most is more than half. Shares within {CLOSED:g} of 1 add up to within an eighth of "
             "the error itself, which is the root.",
             LOOKED,
-            OVERLAP,
+            overlap(TOKENS),
         ),
     )
 
@@ -84,7 +85,12 @@ def run(work: Work) -> Outcome:
 def shared(errors: np.ndarray, names: list[str], seed: int) -> Interval:
     """The share of the squared error that some components give, each alone, over all passages."""
     places = [NAMES.index(name) for name in names]
-    return resampled(errors, lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()), seed)
+    return resampled(
+        errors,
+        lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()),
+        seed,
+        comparisons=len(builtin.NAMES),
+    )
 
 
 def attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
@@ -94,11 +100,7 @@ def attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
     least = min(found.values(), key=lambda one: one.value)
     return Verdict(
         claim=STUDY.claim,
-        word="fails"
-        if least.high < HALF
-        else "holds"
-        if min(one.low for one in found.values()) > HALF
-        else "not decided",
+        word=each(above(one, HALF) for one in found.values()),
         number=least.value,
         said=f"scores, softmax and weighted sum give {said} of the squared error of the logits in "
         f"{format}; above {HALF:g} was asked for in each model",
@@ -152,14 +154,13 @@ def adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     """Whether the shares add up to the whole."""
     found = {model: shared(every, list(COMPONENTS), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
-    off = {model: max(1 - one.high, one.low - 1) for model, one in found.items()}
-    near = all(abs(side - 1) < CLOSED for one in found.values() for side in (one.low, one.high))
     return Verdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",
-        word="holds" if near else "fails" if max(off.values()) > CLOSED else "not decided",
+        word=each(within(one, 1 - CLOSED, 1 + CLOSED) for one in found.values()),
         number=max((one.value for one in found.values()), key=lambda sum: abs(sum - 1)),
         said=f"the shares sum to {said}; within {CLOSED:g} of 1 was asked for",
         source="Own",
+        looked=True,
     )
 
 
@@ -191,7 +192,7 @@ STUDY = Study(
     "attention.",
     cost="30 seconds",
     draws=256,
-    unit="passages of text",
+    unit=PASSAGES,
     run=run,
     fast={"draws": 32},
     options={"format": "bf16", "mode": "as-run"},

@@ -16,7 +16,7 @@ from layerlab.studies.collapse_depth import (
     narrow,
     untrained,
 )
-from layerlab.studies.excerpt import OVERLAP, excerpts, patient, tokens_of
+from layerlab.studies.excerpt import WHOLE, excerpts, overlap, patient, tokens_of
 from layerlab.studies.runner import study
 from layerlab.studies.work import Draw
 
@@ -27,7 +27,8 @@ def draw(count, seed=0):
 
 def test_passages_are_cut_from_the_text_and_belong_to_the_seed():
     whole = tokens_of("llama").tolist()
-    assert f"{len(whole):,} tokens" in OVERLAP
+    assert len(whole) == WHOLE and f"{len(whole):,} tokens" in overlap(128)
+    assert "58 passages of 128 tokens" in overlap(128)
     first, again = (excerpts(draw(3), "llama", 20, 2) for _ in range(2))
     assert first.shape == (6, 20) and torch.equal(first, again)
     text = ",".join(map(str, whole))

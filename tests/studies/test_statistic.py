@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layerlab.studies.statistic import Interval, bins, line, resampled, summary
+from layerlab.studies.statistic import Interval, bins, line, maximum, resampled, summary
 
 
 def test_a_line_is_found_and_says_what_it_explains():
@@ -25,6 +25,19 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
 
 
+def test_intervals_that_are_right_together_are_wider():
+    values = np.random.default_rng(0).standard_normal(200)
+    alone, ten = (resampled(values, np.mean, comparisons=count) for count in (1, 10))
+    error = values.std() / 200**0.5
+    # Ends of a normal distribution at 2.5 % and at a tenth of that.
+    assert alone.high - alone.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert ten.high - ten.low == pytest.approx(2 * 2.81 * error, rel=0.15)
+
+
+def test_a_largest_value_is_told_without_an_interval():
+    assert str(maximum(np.array([[0.5, np.nan], [0.784, 0.1]]))) == "0.784"
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -41,7 +54,7 @@ def test_an_interval_without_a_width_is_one_number(found, said):
 def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
     row = summary(np.array([1.0, 2.0, 3.0, np.inf, np.inf]), {"layer": 1})
     assert (row["layer"], row["mean"], row["median"], row["infinite"]) == (1, 2.0, 3.0, 2)
-    assert row["p95"] == np.inf and row["largest"] == 3.0
+    assert row["p95"] == np.inf and row["maximum"] == 3.0
 
 
 def test_a_histogram_counts_every_positive_draw():
