@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerlab.training.contest import Claim
 from layerlab.training.recipe import Recipe, load_recipe, packaged
-from layerlab.training.section import Claim
 from layerlab.training.verdict import number
 
 Json = Mapping[str, Any]

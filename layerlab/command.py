@@ -183,14 +183,17 @@ def _planned(task: Any, as_json: bool, *, several: bool) -> None:
     """What the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiment import estimated
     from layerlab.training.factor import planned, several_slots
+    from layerlab.training.sequence import foreseen
     from layerlab.training.table import differences
 
     found, rows = estimated(task, several=several), planned(task.recipe, task.runs)
+    section = task.recipe.compare
+    looks = [] if section is None else foreseen(section, len(section.arms))
     if as_json:
-        _print({**found.to_json(), "differs": rows, "notes": task.notes})
+        _print({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
         return
     _draw(found)
-    for line in (*differences(rows), *several_slots(rows), *task.notes):
+    for line in (*differences(rows), *several_slots(rows), *looks, *task.notes):
         typer.echo(line)
 
 

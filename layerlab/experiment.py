@@ -19,6 +19,7 @@ from layerlab.report.comparison import PAGE, save_run
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
 from layerlab.training.batch import Held
+from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
 from layerlab.training.corpus import Corpus, extent, prepare
 from layerlab.training.cost import equal_time
@@ -33,6 +34,8 @@ from layerlab.training.plan import Extent, Run, arms, designed, plan, sides
 from layerlab.training.recipe import Recipe
 from layerlab.training.runner import Outcome, alone, carry_out, is_here
 from layerlab.training.section import DataSection
+from layerlab.training.sequence import decided, stretches
+from layerlab.training.stored import records_in
 from layerlab.training.sweep import swept
 from layerlab.training.watch import Silent, Watch
 
@@ -215,12 +218,16 @@ def contested(
         def carry(runs: Sequence[Run]) -> None:
             outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
 
-        if comparison.lockstep:
-            in_lockstep(task.runs, out, watch)
-        elif comparison.search == "optuna":
-            swept(comparison, task.runs, out, carry)
-        else:
-            carry(task.runs)
+        for runs in stretches(comparison, task.runs):
+            if comparison.lockstep:
+                in_lockstep(runs, out, watch)
+            elif comparison.search == "optuna":
+                swept(comparison, runs, out, carry)
+            else:
+                carry(runs)
+            # Whatever a look has decided stays so: there is nothing left to run for.
+            if comparison.looks and decided(compared(task.recipe, records_in(out)).content):
+                break
     return judged(task, [one for one in outcomes if one.result is None], tell=tell)
 
 

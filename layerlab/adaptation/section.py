@@ -5,15 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from layerlab.training.recipe import Recipe as Training
-from layerlab.training.section import (
-    Count,
-    Name,
-    Positive,
-    Section,
-    Share,
-    Source,
-    Whole,
-)
+from layerlab.training.section import Count, Name, Positive, Section, Share, Source, Whole
 
 
 class BaseSection(Section):

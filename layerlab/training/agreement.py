@@ -10,10 +10,10 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training.contest import CompareSection
 from layerlab.training.equality import Varied, matches, refuse, settings
 from layerlab.training.machine import LIBRARIES
 from layerlab.training.plan import Run
-from layerlab.training.section import CompareSection
 
 # What a manifest has beside the settings of its recipe, and may so be declared.
 PATHS = (

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from layerlab.training.contest import Claim, CompareSection
 from layerlab.training.family import Evidence, Family, Finding, PairTest
 from layerlab.training.heard import UNITS
-from layerlab.training.section import Claim, CompareSection
 from layerlab.training.stage import Stage
 from layerlab.training.statistics import Level
 from layerlab.training.verdict import interval_said, number

@@ -1,12 +1,13 @@
 """From the folders of runs to a comparison: equal terms checked, differences judged, all kept."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab import UserError, __version__
 from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
+from layerlab.training.contest import CompareSection
 from layerlab.training.curve import curves, paired_curve
 from layerlab.training.equality import Varied, notes, refuse
 from layerlab.training.factor import departures, several_slots, together, trained
@@ -17,7 +18,6 @@ from layerlab.training.quantity import amount
 from layerlab.training.recipe import Recipe
 from layerlab.training.record import Record, read_record
 from layerlab.training.remark import loose, remarks
-from layerlab.training.section import CompareSection
 from layerlab.training.side import Side
 from layerlab.training.stage import Stage, staged
 from layerlab.training.statistics import Difference, Level
@@ -55,7 +55,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
     stage, family = weighed(section, rivals, records, metric)
-    sides = stage.sides
+    planned, section, sides = section, stage.section, stage.sides
     differs = departures(trained(records), rivals)
     rows = _rows(section, stage, family, rivals, [one.path for one in contrasts], differs)
     content = {
@@ -70,7 +70,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "metric": metric,
         "confidence": section.confidence,
         "power": section.power,
-        "seeds": list(section.seeds),
+        "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
         "tests": len(family),
@@ -81,6 +81,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "paired": _paired(section, sides, rivals),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
+            *_stopped(planned, section),
             *_unequal(stage),
             *notes([one.manifest for one in records]),
             *several_slots(rows),
@@ -146,22 +147,24 @@ def weighed(
         share=parts[-1],
     )
 
-    def at(seeds: Collection[int] | None) -> Stage:
+    def at(asked: CompareSection) -> Stage:
         return Stage(
-            sides=staged(records, list(rivals), metric, seeds),
+            section=asked,
+            sides=staged(records, list(rivals), metric, asked.seeds),
             shared={rival for name, rival in rivals.items() if name != rival},
             level=level,
-            moderated=section.variance == "moderated",
         )
 
-    whole = at(None)
+    if not section.looks:
+        whole = at(section)
+        return whole, Family(asked, [(1.0, whole)], level.alpha)
+    stages = [at(section.at(look)) for look in section.looks]
     taken = [
-        (part, at(section.seeds[:look]))
-        for part, look in zip(parts, section.looks, strict=False)
-        if all(not _missing(section, one, section.seeds[:look]) for one in whole.sides.values())
+        (part, stage)
+        for part, stage in zip(parts, stages, strict=True)
+        if not any(_missing(stage.section, side) for side in stage.sides.values())
     ]
-    stages = taken if section.looks else [(1.0, whole)]
-    return (stages[-1][1] if stages else whole), Family(asked, stages, level.alpha)
+    return (taken[-1][1] if taken else stages[0]), Family(asked, taken, level.alpha)
 
 
 def _rows(
@@ -213,7 +216,7 @@ def _scale(side: Side) -> str:
 
 def _unequal(stage: Stage) -> list[str]:
     """A remark where arms vary unlike each other more than chance would have it."""
-    p = stage.model.unequal() if stage.moderated else None
+    p = stage.model.unequal() if stage.section.variance == "moderated" else None
     if p is None or p >= stage.level.alpha:
         return []
     spreads = {name: stage.model.spread(name) for name in stage.model.arms}
@@ -224,9 +227,20 @@ def _unequal(stage: Stage) -> list[str]:
     ]
 
 
-def _missing(section: CompareSection, side: Side, seeds: Sequence[int] | None = None) -> list[int]:
-    rates = section.rates if section.search == "grid" else ()
-    return side.missing(section.seeds if seeds is None else seeds, rates)
+def _missing(section: CompareSection, side: Side) -> list[int]:
+    return side.missing(section.seeds, section.rates if section.search == "grid" else ())
+
+
+def _stopped(section: CompareSection, look: CompareSection) -> list[str]:
+    """A remark on looks: after how many seeds this was judged, and that it may be final."""
+    if not section.looks:
+        return []
+    looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
+    return [
+        f"looks were planned at {looks} seeds, and this is the one at {len(look.seeds)} of at most "
+        f"{most}; each spends a part of alpha (Lan and DeMets), so that words that stand may end "
+        "the comparison"
+    ]
 
 
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -12,11 +12,11 @@ from typing import Any
 from layerlab import UserError
 from layerlab.model.account import account
 from layerlab.training.calibration import here, settled
+from layerlab.training.contest import Arm
 from layerlab.training.machine import matmul_peak
 from layerlab.training.permission import permit
 from layerlab.training.plan import Run, designed
 from layerlab.training.recipe import Recipe
-from layerlab.training.section import Arm
 
 
 @dataclass(frozen=True, kw_only=True)

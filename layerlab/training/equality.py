@@ -7,8 +7,8 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training.contest import CompareSection
 from layerlab.training.plan import flattened
-from layerlab.training.section import CompareSection
 
 Manifest = Mapping[str, Any]
 Flat = Mapping[str, Any]

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from layerlab.training.contest import CompareSection
 from layerlab.training.record import Record
-from layerlab.training.section import CompareSection
 from layerlab.training.side import Side
 
 UNIT = "powers of ten"

@@ -10,9 +10,10 @@ from layerlab import UserError
 from layerlab.model.account import Account, account
 from layerlab.model.design import Design, design
 from layerlab.model.match import Match, match
+from layerlab.training.contest import Arm, CompareSection
 from layerlab.training.permission import permit
 from layerlab.training.recipe import Recipe
-from layerlab.training.section import Arm, CompareSection, DataSection, Source
+from layerlab.training.section import DataSection, Source
 
 SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
 

@@ -13,10 +13,9 @@ from pydantic import model_validator
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.training import setting
+from layerlab.training.contest import Arm, CompareSection
 from layerlab.training.nearby import nearby
 from layerlab.training.section import (
-    Arm,
-    CompareSection,
     ControlSection,
     DataSection,
     EmulateSection,

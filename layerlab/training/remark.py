@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from layerlab.training.contest import CompareSection
 from layerlab.training.equality import Contrast
 from layerlab.training.search import wider
-from layerlab.training.section import CompareSection
 from layerlab.training.side import Side
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from layerlab import UserError
-from layerlab.training.section import CompareSection
+from layerlab.training.contest import CompareSection
 
 # Mean loss over seeds by rate; infinite where a run diverged.
 Tried = Mapping[float, float]

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.training.additive import Additive
+from layerlab.training.contest import CompareSection
 from layerlab.training.family import Evidence, PairTest
 from layerlab.training.heard import heard
 from layerlab.training.record import Record
@@ -21,16 +22,16 @@ class Stage:
     """Sides of a comparison, all of the same seeds.
 
     Attributes:
+        section: what was planned, with the seeds of the look.
         sides: by arm.
         shared: arms that others are held against.
         level: how sure a comparison has to be.
-        moderated: whether arms tell of each other's noise.
     """
 
+    section: CompareSection
     sides: Mapping[str, Side]
     shared: Collection[str]
     level: Level
-    moderated: bool = True
     _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -58,7 +59,7 @@ class Stage:
         ours, theirs = self.sides[arm], self.sides[rival]
         if measure != LOSS:
             return against(heard(measure, ours.runs), heard(measure, theirs.runs), self.level)
-        if not self.moderated or not ours.values.keys() & theirs.values.keys():
+        if self.section.variance == "own" or not ours.values.keys() & theirs.values.keys():
             found = against(ours.values, theirs.values, self.level)
         else:
             found = self.model.difference(arm, rival, self.level)
@@ -69,14 +70,10 @@ def staged(
     records: Sequence[Record],
     names: Sequence[str],
     metric: str,
-    seeds: Collection[int] | None = None,
+    seeds: Collection[int],
 ) -> dict[str, Side]:
-    """The sides of a comparison.
-
-    Args:
-        seeds: that count; all where they are left out.
-    """
-    kept = [one for one in records if seeds is None or one.seed in seeds]
+    """The sides of a comparison, of these seeds."""
+    kept = [one for one in records if one.seed in seeds]
     return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
 
 

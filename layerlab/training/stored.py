@@ -11,10 +11,10 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.training.contest import CompareSection
 from layerlab.training.plan import Extent, Run, arms, flattened, plan, sides
 from layerlab.training.recipe import Recipe
 from layerlab.training.record import Record, read_record
-from layerlab.training.section import CompareSection
 from layerlab.training.setting import checked
 from layerlab.training.source import HUB
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from layerlab.training.contest import CompareSection
 from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
 from layerlab.training.search import search
-from layerlab.training.section import CompareSection
 
 
 def swept(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from layerlab.training.contest import CompareSection
 from layerlab.training.record import Record
-from layerlab.training.section import CompareSection
 
 SPEEDS = ("seconds", "tokens_per_second")
 

@@ -13,10 +13,10 @@ from layerlab import UserError
 from layerlab.training.claim import pairs
 from layerlab.training.compare import compared
 from layerlab.training.comparison import Comparison
+from layerlab.training.contest import Claim
 from layerlab.training.plan import arms
 from layerlab.training.recipe import Recipe, load_recipe, packaged, recipe_of
 from layerlab.training.record import Record
-from layerlab.training.section import Claim
 from tests.training.drawn import recipe, record, records, runs
 
 SOURCES = Path(__file__).resolve().parents[2] / "docs" / "sources.md"

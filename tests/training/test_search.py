@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.training.contest import CompareSection
 from layerlab.training.search import Grid, Optuna, Search, best, search, wider
-from layerlab.training.section import CompareSection
 
 LOW, HIGH = 1e-4, 3e-2
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.training.contest import CompareSection
 from layerlab.training.plan import Extent, Run, plan
 from layerlab.training.recipe import Recipe, recipe_of
 from layerlab.training.record import Record
-from layerlab.training.section import CompareSection
 from layerlab.training.stored import belonging, planned_again, records_in
 from tests.training.drawn import EXTENT, manifest, recipe, record, records, runs, write
 
