@@ -58,7 +58,8 @@ PLACES = {
     "component": "part of the block",
     "position": "of the token in the text, from 0; long texts are reported in part",
     "token": "the token as text",
-    "mode": "as-run (float32 where the code asks for it) or flat (every result in the format)",
+    "mode": "as-run (float32 where the code asks for it), flat (every result in the format) or"
+    " autocast (parameters and stream in float32)",
 }
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
 LAYERS = {

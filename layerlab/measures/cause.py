@@ -7,6 +7,7 @@ from layerlab.domain import Domain
 from layerlab.measures.measure import Measure, Row, Run, Whole
 from layerlab.measures.rerun import DOMAINS, FORMATS, formats, forward
 from layerlab.numerics.attribution import CLOSED, Attribution, Error, attribution
+from layerlab.numerics.regime import MODES
 
 TOKENS = 128
 # Kinds of components that a model has, roughly, and what is run beside them: for the bar only.
@@ -103,7 +104,7 @@ MEASURES = (
         options={"formats": FORMATS, "mode": "as-run", "tokens": TOKENS, "cross": False},
         domains={
             **DOMAINS,
-            "mode": Domain(kind=str, choices=("as-run", "flat")),
+            "mode": Domain(kind=str, choices=MODES),
             "tokens": Domain(kind=int, least=2),
         },
         default=False,

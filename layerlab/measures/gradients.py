@@ -10,7 +10,7 @@ from layerlab import UserError
 from layerlab.measures.measure import Measure, NotApplicable, Row, Run, Whole
 from layerlab.measures.rerun import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulate import Emulation
-from layerlab.numerics.regime import exact, regime
+from layerlab.numerics.regime import exact, modes, regime
 
 TOKENS = 128
 Gradients = Mapping[str, Tensor]
@@ -26,13 +26,13 @@ def read(whole: Whole, run: Run) -> list[Row]:
     """
     model, stack = whole.subject.model, whole.subject.stack
     tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
-    whole.begin(1 + 2 * len(names))
+    whole.begin(1 + sum(len(modes(name)) for name in names))
     whole.step("float64 gradients")
     true = _gradients(Emulation(model, exact(model.dtype)), tokens)
     rows = list[Row]()
     for name in names:
         seen = {}
-        for mode in ("as-run", "flat"):
+        for mode in modes(name):
             whole.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
         for layer in range(len(stack.blocks) + 2):
@@ -74,9 +74,10 @@ def layer_of(name: str, stack: str, blocks: int) -> int:
 
 def _row(true: Gradients, seen: Mapping[str, Gradients], names: list[str]) -> Row:
     exact_size = _size({name: true[name] for name in names})
-    found: Row = {"norm": exact_size}
-    for column, mode in (("error", "as-run"), ("flat", "flat")):
+    found: Row = {"norm": exact_size, "autocast": nan}
+    for mode in seen:
         apart = {name: seen[mode][name].double() - true[name].double() for name in names}
+        column = "error" if mode == "as-run" else mode
         found[column] = _size(apart) / exact_size if exact_size > 0 else nan
     inner = sum(
         float((seen["as-run"][name].double() * true[name].double()).sum()) for name in names
@@ -98,18 +99,20 @@ MEASURES = (
         source="Own",
         about=(
             "How far the gradient of each layer's parameters is off when forward and backward pass "
-            "run in a format. Gradients that underflow become zero: then the error is 1 and the "
-            "cosine has no value."
+            "run in a format: as run, which is a model that was loaded in it, with every result "
+            "rounded, and under autocast, which leaves parameters and residual stream in float32. "
+            "Gradients that underflow become zero: then the error is 1 and the cosine has no value."
         ),
         equation="error = ||g' - g|| / ||g||,  cosine = g' . g / (||g'|| ||g||), g in float64",
         per=("layer", "format"),
         columns={
             "error": "as run, over all parameters of the layer",
             "flat": "with every result rounded to the format",
+            "autocast": "under torch.autocast, as in training in bf16; of bf16 and fp16 alone",
             "cosine": "between both gradients, as run",
             "norm": "norm of the true gradient",
         },
-        plot=("error", "flat", "cosine", "norm"),
+        plot=("error", "flat", "autocast", "cosine", "norm"),
         better="lower",
         needs=frozenset({"model"}),
         read=read,

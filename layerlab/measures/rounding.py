@@ -27,12 +27,12 @@ from layerlab.measures.theory import theory
 from layerlab.numerics import depth
 from layerlab.numerics.arithmetic import mixed
 from layerlab.numerics.format import Format, find
+from layerlab.numerics.regime import modes
 from layerlab.shapes import Hidden
 
 # Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
 TOKENS = 64
 SINGLE = 2.0**-24
-MODES = ("as-run", "flat")
 FORETOLD: Mapping[str, str] = {
     "predicted": "sampled",
     "carried": "variance",
@@ -123,8 +123,8 @@ def _rows(whole: Whole, names: Sequence[str]) -> dict[str, Any]:
         return whole.memory[key]
     found: dict[str, Any] = {"rounding": [], "logits": [], "reasons": {}}
     reasons = found["reasons"]
-    each = len(MODES) + len(FORETOLD)
-    whole.begin(len(whole.sequences) * (2 + each * len(names)))
+    each = sum(len(modes(name)) + len(FORETOLD) for name in names)
+    whole.begin(len(whole.sequences) * (2 + each))
     for number, tokens in enumerate(whole.sequences):
         whole.step("float64 reference")
         again = reruns(whole, tokens)
@@ -132,16 +132,16 @@ def _rows(whole: Whole, names: Sequence[str]) -> dict[str, Any]:
         before = apriori(whole, tokens, names)
         for name in names:
             seen = {}
-            for mode in MODES:
+            for mode in modes(name):
                 whole.step(f"{name}, {mode}")
                 seen[mode] = again.emulated(name, mode)
             told = _foretold(whole, again, name, reasons)
             told["apriori"] = _filled(before[name], len(again.true))
             where = {"sequence": number, "format": name}
             found["rounding"] += _stream(again, seen, told, where)
-            for mode in MODES:
+            for mode, streams in seen.items():
                 last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
-                row = _logits(again, seen[mode][-1])
+                row = _logits(again, streams[-1])
                 found["logits"].append({**where, "mode": mode, **row, **last})
     whole.memory[key] = found
     return found
@@ -250,7 +250,8 @@ MEASURES = (
         about=(
             "How far the residual stream is from that of exact arithmetic when the model's own "
             "code runs in a format, operation by operation: as-run keeps in float32 what the code "
-            "widens to float32 (norms, softmax, rotary tables), flat rounds every result. A plain "
+            "widens to float32 (norms, softmax, rotary tables), flat rounds every result. As-run "
+            "is not autocast, whose stream is float32: of that the logits tell. A plain "
             "format such as fp8_e4m3 rounds the residual stream too, without a scale, which is not "
             "fp8 inference; for scaled factors of products alone, type --formats mxfp8_e4m3 or "
             "int8."
@@ -301,6 +302,8 @@ MEASURES = (
         about=(
             "What the error of a format does to the model's answer: how far the logits are off, "
             "how often another token becomes the likeliest, and what the loss becomes. "
+            "As-run is a model that was loaded in the format. It is not autocast, as training in "
+            "bf16 uses it: that leaves parameters and residual stream in float32, and errs less. "
             "The difference between as-run and flat is what the model's float32 islands buy; in a "
             "plain format such as fp8_e4m3 every result is rounded, unscaled, which is no verdict "
             "on fp8 inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."

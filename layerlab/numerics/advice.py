@@ -103,6 +103,8 @@ class Advice:
         choices: what was tried, the most useful first.
         error: squared error of the logits, relative, with nothing kept.
         left: share of it that is left under the policy, emulated.
+        autocast: share that torch.autocast leaves, which is no policy: parameters and residual
+            stream are float32; None where it does not know the format.
         real: the same share in real runs of a copy in the low dtype; None where there is none.
         real_error: squared error of the real run with nothing kept.
         cost: in operations and bytes.
@@ -118,6 +120,7 @@ class Advice:
     choices: tuple[Choice, ...]
     error: float
     left: float
+    autocast: float | None
     real: float | None
     real_error: float | None
     cost: Cost
@@ -162,7 +165,8 @@ class Advice:
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
         for choice in found["choices"]:
             choice["alone"] = choice["alone"] if isfinite(choice["alone"]) else None
-        found["deviation"] = self.deviation if isfinite(self.deviation) else None
+        for name in ("deviation", "autocast"):
+            found[name] = found[name] if isfinite(found[name] or 0.0) else None
         return json.dumps(found, indent=2)
 
     def told(self, path: Path | None = None) -> str:
@@ -208,6 +212,7 @@ class Advice:
             ("keep", shown),
             ("format", f"{self.policy.format}, squared error {self.error:.2e} with nothing kept"),
             ("left", f"{left} of it{seen}: {verdict} the budget of {self.budget:g}"),
+            *self._beside(),
             ("tokens", f"{self.tokens:,}, which the shares are found from"),
             ("FLOPs", f"{cost.work:.1%} of {cost.all_flops:.3g} in products are in float32"),
             ("bytes", f"parameters grow by {cost.bytes:,}, {cost.growth:.1%}"),
@@ -218,6 +223,12 @@ class Advice:
         if self.shortfall:
             rows.append(("beyond", self.shortfall))
         return [f"{name:<6}  {text}" for name, text in rows]
+
+    def _beside(self) -> list[tuple[str, str]]:
+        if self.autocast is None:
+            return []
+        which = "torch.autocast, whose parameters and residual stream are float32"
+        return [("beside", f"{which}, leaves {self.autocast:.3f} of it")]
 
     def _counselled(self) -> list[str]:
         return [

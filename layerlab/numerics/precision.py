@@ -77,6 +77,7 @@ def advise(
         choices=tuple(_told(search, choice, chosen) for choice in found),
         error=search.whole,
         left=left,
+        autocast=search.autocast(),
         real=real,
         real_error=None if real is None else search.real(()),
         cost=spent,

@@ -92,7 +92,7 @@ def regime(
     factors, result = _split(find(format), mode)
     low = _low(result)
     mixed = mode == "autocast"
-    if mixed and (factors is not None or result.name not in FORMATS):
+    if mode not in modes(format):
         raise UserError(
             f"torch.autocast knows bf16 and fp16, not {shown(format)}; type one of them, or"
             " mode='as-run', which takes every format"
@@ -131,6 +131,15 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
     if format.name == "tf32" and mode == "as-run":
         return format, cast(Format, find("fp32"))
     return None, format
+
+
+def modes(format: str | AnyFormat) -> tuple[str, ...]:
+    """The modes that a format can be emulated in.
+
+    Source: Own.
+    """
+    known = getattr(find(format), "name", "") in FORMATS
+    return tuple(mode for mode in MODES if known or mode != "autocast")
 
 
 def exact(low: torch.dtype) -> Regime:

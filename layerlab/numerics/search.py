@@ -15,7 +15,7 @@ from layerlab.numerics.casting import REAL, apply_precision
 from layerlab.numerics.emulate import Emulation
 from layerlab.numerics.format import find
 from layerlab.numerics.policy import Policy
-from layerlab.numerics.regime import exact, regime
+from layerlab.numerics.regime import exact, modes, regime
 
 Run = Callable[[nn.Module], Any]
 Step = Callable[[str], None]
@@ -194,6 +194,13 @@ class Search:
             self.shares[names] = self.left(seen)
             self.deviations[names] = self.deviation(seen)
         return self.shares[names]
+
+    def autocast(self) -> float | None:
+        """What torch.autocast leaves, emulated; None where it does not know the format."""
+        if "autocast" not in modes(self.format):
+            return None
+        self.step("under autocast")
+        return self.left(self.logits(Emulation(self.model, regime(self.format, "autocast"))))
 
     def tried(self, name: str, keep: Iterable[str]) -> float | None:
         """The same, or None and a note where it cannot be."""

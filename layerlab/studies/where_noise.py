@@ -198,7 +198,7 @@ STUDY = Study(
     options={"format": "bf16", "mode": "as-run"},
     domains={
         "format": Domain(kind=str, choices=("bf16", "fp16")),
-        "mode": Domain(kind=str, choices=("as-run", "flat")),
+        "mode": Domain(kind=str, choices=("as-run", "flat", "autocast")),
     },
 )
 STUDIES = (STUDY,)

@@ -1,6 +1,7 @@
 """What a low precision does to stream and logits, held against real low-precision runs."""
 
 import copy
+from math import isnan
 
 import pytest
 import torch
@@ -83,9 +84,23 @@ def test_the_runs_are_shared_and_announced(tiny):
     watcher = Watcher()
     chosen = resolve(["rounding(formats='bf16,fp16')", "logits(formats='bf16,fp16')"])
     readings(patient(tiny("gpt2")), [TOKENS, TOKENS + 8], chosen, watcher)
-    # For each sequence the reference and Theorem 4.30, and each format as-run, flat, predicted
-    # twice and bounded: once for both measures.
-    assert watcher.steps == watcher.total == 2 * (2 + 5 * 2)
+    # For each sequence the reference and Theorem 4.30, and each format as-run, flat, under
+    # autocast, predicted twice and bounded: once for both measures.
+    assert watcher.steps == watcher.total == 2 * (2 + 6 * 2)
+
+
+def test_under_autocast_logits_err_as_torch_s_own_do_and_only_in_its_formats(tiny):
+    model = tiny("llama", attn_implementation="eager")
+    rows = measured(model, "logits", formats="bf16,fp8_e4m3").rows["logits"]
+    assert [(row["format"], row["mode"]) for row in rows] == [
+        *(("bf16", mode) for mode in ("as-run", "flat", "autocast")),
+        *(("fp8_e4m3", mode) for mode in ("as-run", "flat")),
+    ]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        real = seen(model)[-1]
+    every = error(real, seen(copy.deepcopy(model).double())[-1])
+    assert rows[2]["error"] == pytest.approx(float(every.mean()), rel=0.05)
+    assert rows[2]["error"] < rows[0]["error"]
 
 
 def test_what_overflows_is_said_and_is_no_error_of_the_program(tiny):
@@ -150,7 +165,11 @@ def test_gradient_errors_are_those_of_a_real_run_in_bf16(tiny, family):
         # Real backward kernels keep more or less inside than their one name says: sizes agree.
         assert 0.7 < row["error"] / (off / size) < 1.4
         assert 0.9 < row["cosine"] <= 1
+        # The stream and its gradient stay in float32.
+        assert 0 < row["autocast"] < row["error"] < row["flat"] * 1.1
     assert all(parameter.grad is None for parameter in model.parameters())
+    rows = measured(model, "gradients", formats="fp8_e4m3").rows["gradients"]
+    assert all(isnan(row["autocast"]) for row in rows)
 
 
 def test_a_model_that_cannot_be_emulated_keeps_its_other_readings(tiny, monkeypatch):

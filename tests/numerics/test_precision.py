@@ -307,6 +307,14 @@ def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.Monkey
     assert search.refused == {}
 
 
+def test_what_autocast_leaves_stands_beside_the_policy() -> None:
+    """The share of a real run under autocast."""
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        real = searched().left(run(llama()))
+    assert searched().autocast() == pytest.approx(real, rel=0.2)
+    assert Search(llama(), run, "fp8_e4m3", silent).autocast() is None
+
+
 @pytest.mark.parametrize(("family", "heard"), [("llama", 2), ("bloom", 0), ("qwen3_next", 1)])
 def test_attention_is_kept_where_it_is_asked_for(family: str, heard: int) -> None:
     assert len(attentions(built(family))) == heard
@@ -322,6 +330,7 @@ ADVICE = Advice(
     ),
     error=1e-4,
     left=0.25,
+    autocast=0.5,
     real=0.35,
     real_error=1.1e-4,
     cost=Cost(flops=25, all_flops=100, bytes=10, all_bytes=40, numbers=5, all_numbers=20),
@@ -340,6 +349,7 @@ def test_advice_shows_itself() -> None:
         "mixer",
         "refused: torch refuses",
         "0.250 ± 0.010 of it, 0.350 in a real run: beyond the budget of 0.3",
+        "whose parameters and residual stream are float32, leaves 0.500 of it",
         "25.0% of 100 in products",
         "grow by 10, 25.0%",
         "layerlab.apply_precision(model, advice.policy)",
@@ -361,7 +371,9 @@ def test_what_is_chosen_is_shown_in_the_order_of_choosing() -> None:
 
 
 def test_a_format_that_torch_has_not_is_emulated() -> None:
-    text = str(replace(ADVICE, policy=Policy(format="fp8_e4m3", keep=("residual",))))
+    policy = Policy(format="fp8_e4m3", keep=("residual",))
+    text = str(replace(ADVICE, policy=policy, autocast=None))
+    assert "autocast" not in text
     assert 'with layerlab.emulate(model, "fp8_e4m3", policy=advice.policy): ...' in text
     assert "apply_precision" not in text
 
@@ -380,6 +392,8 @@ def test_advice_is_a_table_and_strict_json() -> None:
     def never(name: str) -> None:
         raise AssertionError(name)
 
+    told = replace(ADVICE, autocast=inf).to_json()
+    assert json.loads(told, parse_constant=never)["autocast"] is None
     found = json.loads(ADVICE.to_json(), parse_constant=never)
     assert found["choices"][2]["alone"] is None and found["reached"] is False
     assert found["cost"]["work"] == 0.25 and found["policy"]["keep"] == ["residual"]
