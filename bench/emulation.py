@@ -123,24 +123,24 @@ def distance(value: Tensor, true: Tensor) -> float:
     return float((value.double() - true).norm() / true.norm())
 
 
-def subjects() -> Iterator[tuple[str, nn.Module, Tensor]]:
+def subjects(rows: int = ROWS) -> Iterator[tuple[str, nn.Module, Tensor]]:
     torch.manual_seed(0)
     shape = {"n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 4096, "n_positions": 256}
-    ids = torch.randint(3, SMALL["vocab_size"], (ROWS, TOKENS))
+    ids = torch.randint(3, SMALL["vocab_size"], (rows, TOKENS))
     yield "random GPT-2", GPT2LMHeadModel(GPT2Config(**shape)).eval(), ids
     yield "random Llama", LlamaForCausalLM(LlamaConfig(**SMALL)).eval(), ids
     yield "random Qwen3", Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=64)).eval(), ids
     for name in builtin.NAMES:
-        yield f"built-in {name}", *trained(builtin.path(name), builtin.SAMPLE)
+        yield f"built-in {name}", *trained(builtin.path(name), builtin.SAMPLE, rows)
     stories = DATA / "model-stories260K/hf"
     if stories.is_dir():
-        yield "trained stories260K", *trained(stories, builtin.SAMPLE)
+        yield "trained stories260K", *trained(stories, builtin.SAMPLE, rows)
 
 
-def trained(folder: Path, text: Any) -> tuple[nn.Module, Tensor]:
+def trained(folder: Path, text: Any, rows: int) -> tuple[nn.Module, Tensor]:
     """A trained model and real text for it, cut into rows."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     words = Path(text).read_text(encoding="utf-8") if isinstance(text, Path) else text
     ids = AutoTokenizer.from_pretrained(folder)(words, return_tensors="pt").input_ids[0]
-    rows = min(ROWS, len(ids) // TOKENS)
+    rows = min(rows, len(ids) // TOKENS)
     return model, ids[: rows * TOKENS].view(rows, TOKENS)
