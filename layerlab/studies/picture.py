@@ -43,20 +43,12 @@ class Gap:
 
 def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
     """Differences one below the other, each with its interval, and a line at none."""
-    lone = [one.middle for one in drawn]
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [(one.middle if one.high is None else one.high) - one.middle for one in drawn],
-        "arrayminus": [one.middle - (one.middle if one.low is None else one.low) for one in drawn],
-        "color": COLOURS[0],
-    }
     data = {
         "type": "scatter",
         "mode": "markers",
         "marker": {"size": 9, "color": COLOURS[0]},
-        "error_x": error,
-        "x": lone,
+        "error_x": _error(drawn, COLOURS[0]),
+        "x": [one.middle for one in drawn],
         "y": [one.name for one in drawn],
         "showlegend": False,
     }
@@ -154,10 +146,60 @@ def style(number: int) -> str:
     return ("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4]
 
 
+def crosses(
+    name: str,
+    title: str,
+    drawn: Mapping[str, Sequence[tuple[Gap, Gap]]],
+    *,
+    x: str,
+    y: str,
+) -> Picture:
+    """Pairs of differences as points with both intervals, named by the first, and lines at none."""
+    data = []
+    for kind, (label, points) in enumerate(drawn.items()):
+        colour = COLOURS[kind % len(COLOURS)]
+        across, up = [one for one, _ in points], [other for _, other in points]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "name": label,
+                "text": [one.name for one in across],
+                "textposition": [
+                    ("top right", "bottom left")[place % 2] for place in range(len(up))
+                ],
+                "marker": {"size": 8, "color": colour},
+                "x": [one.middle for one in across],
+                "y": [one.middle for one in up],
+                "error_x": _error(across, faded(colour, 0.5)),
+                "error_y": _error(up, faded(colour, 0.5)),
+            }
+        )
+    zero = {"zeroline": True, "zerolinecolor": COLOURS[-1]}
+    axes = {
+        "xaxis": {**_axis(x, False), **zero},
+        "yaxis": {**_axis(y, False), **zero},
+        "hovermode": "closest",
+        "height": 520,
+    }
+    return Picture(name=name, title=title, data=data, layout=_layout(axes))
+
+
 def faded(colour: str, alpha: float = 0.16) -> str:
     """A colour that lets others through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
+
+
+def _error(drawn: Sequence[Gap], colour: str) -> dict[str, Any]:
+    """Intervals as plotly's error bars; what has none has bars of no length."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [(one.middle if one.high is None else one.high) - one.middle for one in drawn],
+        "arrayminus": [one.middle - (one.middle if one.low is None else one.low) for one in drawn],
+        "color": colour,
+    }
 
 
 def _traces(curve: Curve) -> list[dict[str, Any]]:
