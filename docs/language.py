@@ -83,7 +83,8 @@ MARKS = (
 TOLD = (
     *("report/ledger", "report/score", "report/curriculum", "report/proof", "report/equality"),
     *("training/verdict", "training/compare", "training/rule", "training/divergence"),
-    *("training/fault", "training/loop", "evaluation/option", "evaluation/against"),
+    *("training/fault", "training/loop", "training/stored", "training/timed"),
+    *("evaluation/option", "evaluation/against"),
     *("evaluation/average", "evaluation/summary", "evaluation/shots", "adaptation/tally"),
     *("adaptation/stage", "adaptation/pretraining", "adaptation/published"),
 )

@@ -27,6 +27,7 @@ from layerlab.studies.statistic import HIGH, LOW, Interval, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.trained import RUNS, finished, results
 from layerlab.studies.training import runs_in, settings_of
+from layerlab.studies.word import each
 from layerlab.studies.work import Draw, Work
 from layerlab.training.additive import Additive
 from layerlab.training.record import Record
@@ -62,10 +63,6 @@ class Size:
     def model(self) -> Additive:
         """Losses as method + seed + residual; the plain one stands in many differences."""
         return Additive(self.losses, (PLAIN,))
-
-    @property
-    def told(self) -> str:
-        return f"{self.parameters / 1e6:.1f} M parameters, {self.tokens / 1e6:.1f} M tokens"
 
     @cached_property
     def differences(self) -> dict[Pair, Difference]:
@@ -253,9 +250,8 @@ def signs(found: Transfer, claim: str) -> Verdict:
 
 def judged(found: Transfer, pairs: Sequence[Pair]) -> Word:
     """One surely reversed pair fails a claim; it holds where all are surely in one order."""
-    if any(pair in found.reversed for pair in pairs):
-        return "fails"
-    return "holds" if all(pair in found.sure for pair in pairs) else "not decided"
+    words: tuple[Word, Word] = ("holds", "fails")
+    return each(words[found.turned(one)] if one in found.sure else "not decided" for one in pairs)
 
 
 def told(found: Transfer, pair: Pair) -> str:
@@ -268,9 +264,11 @@ def told(found: Transfer, pair: Pair) -> str:
 
 def scaled(found: Transfer) -> dict[str, Any]:
     """What a verdict says of its models, its unit, and when its threshold was set."""
+    twin, source = found.twin, found.source
     return {
-        "scale": f"{found.twin.told}, against {found.source.told}",
-        "unit": f"{found.source.seeds} seeds of each method at either size",
+        "scale": f"{twin.parameters / 1e6:.1f} M parameters, {twin.tokens / 1e6:.1f} M tokens, "
+        f"against {source.parameters / 1e6:.1f} M parameters, {source.tokens / 1e6:.1f} M tokens",
+        "unit": f"{found.source.seeds} seeds of each method",
         "looked": True,
     }
 
@@ -381,7 +379,7 @@ FAMILY = (
 BESIDE = (
     "What the claims ask for was set after a look: tau of the seven changed methods was known to "
     "be 0.33 for 600 updates and 0.43 for 150. At first an interval of tau above 0.8 was asked "
-    "for, and one below it failed: in simulations that failed what was true in up to 12 %, because "
+    "for, and one below it failed: in simulations that rule failed true orders in up to 12 %, as "
     "means that nearly tie are drawn in any order. Now one surely reversed pair fails an order; "
     "the words are the same by either rule."
 )
