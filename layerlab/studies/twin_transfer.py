@@ -372,8 +372,8 @@ LIKELY = (
 )
 FAMILY = (
     "A pair is decided at a size where its order is sure after Holm's correction over all pairs at "
-    "all three sizes; the page of a comparison corrects over its own tests, and may decide one that "
-    "is open here. Undecided pairs say nothing of an order. Tau counts all pairs, and its "
+    "all three sizes; the page of a comparison corrects over its own tests, and may decide one "
+    "that is open here. Undecided pairs say nothing of an order. Tau counts all pairs, and its "
     "interval is that of means drawn about the measured ones, each as sure as its seeds make it: "
     "where methods nearly tie, it lies too low."
 )
