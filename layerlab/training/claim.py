@@ -208,8 +208,7 @@ def _share(judged: Judged, level: Level) -> str:
         verb = "looks" if contrary == 1 else "look"
         return f"{contrary} of {count} pairs {verb} otherwise; the surest"
     sure = sum(pair.right[1] < level.alpha for pair in judged.pairs)
-    verb = "is" if sure == 1 else "are"
-    return f"{sure} of {count} pairs {verb} surely as said; the least sure"
+    return f"{sure} of {count} pairs surely as said; the least sure"
 
 
 def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
@@ -239,9 +238,11 @@ def _margined(judged: Judged) -> bool:
 
 def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
-    told = f"{interval_said(found)}, p = {judged.holm:.2g} of the claim"
+    told = interval_said(found)
     if count > 1:
-        told += f" after Holm's correction for {count} tests"
+        told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
+    else:
+        told += f", p = {judged.holm:.2g} of the claim"
     told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 

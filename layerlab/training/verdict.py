@@ -134,10 +134,10 @@ def _divergence(case: Case, word: Word) -> str:
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
     ]
-    said = f"{case.arm} is {word} than {case.baseline}: "
+    said = f"{case.arm} is {word} than {case.baseline}"
     if word == "diverged":
-        said = f"no verdict on {case.arm}: "
-    said += ", ".join(told)
+        said = f"no verdict on {case.arm}"
+    said += f": {', '.join(told)}"
     evidence, found = case.evidence, case.difference
     lost, ended = evidence.lost, evidence.ended
     said += (
@@ -146,7 +146,8 @@ def _divergence(case: Case, word: Word) -> str:
     )
     if found.mean is not None:
         mean = number(found.mean, sign=True)
-        said += f"; over the {_seeds(found.n)} left the difference is {mean} {case.unit}"
+        left = _seeds(found.n)
+        said += f"; over the {left} left the difference is {mean} {case.unit}"
         said += f" ({_evidence(case)})" if found.interval else ""
     return said
 
@@ -208,9 +209,12 @@ def _more(case: Case) -> str:
 
 def _evidence(case: Case) -> str:
     found = case.difference
-    told = f"{interval_said(found)}, p = {case.finding.corrected:.2g}"
+    told, holm = interval_said(found), case.finding.corrected
     if case.level.comparisons > 1:
-        told += f" after Holm's correction for {case.level.comparisons} tests"
+        tests = case.level.comparisons
+        told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
+    else:
+        told += f", p = {holm:.2g}"
     told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 

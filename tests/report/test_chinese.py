@@ -28,7 +28,7 @@ KEPT = {"layerlab", "token", "FLOPs", "Holm", "Wilson", "JavaScript", "UTC", "MB
 KEPT |= {"train", "adapt", "evaluate", "vocabulary"}
 REFUSED = "there is no page in 'fr'; its languages are: en, zh"
 EVIDENCE = (
-    "95 % interval -0.0432 to -0.0211, p = 0.0012 after Holm's correction for 7 arms, 3 seeds"
+    "95 % interval -0.0432 to -0.0211, p = 0.0012 after Holm's correction for 7 tests, 3 seeds"
 )
 
 
@@ -138,13 +138,14 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
     [
         (f"history-1 is better than llama by 0.0320 nats ({EVIDENCE}); 3 of 5 planned seeds: this "
          "verdict is not final.",
-         "history-1 比 llama 更好，相差 0.0320 奈特（95 % 区间 -0.0432 至 -0.0211，按 7 个方案作 "
+         "history-1 比 llama 更好，相差 0.0320 奈特（95 % 区间 -0.0432 至 -0.0211，按 7 项检验作 "
          "Holm 校正后 p = 0.0012，3 个种子）；计划的 5 个种子只完成 3 个：此判定不是最终的。"),
         ("a is not distinguishable from b at this budget: -0.0320 nats (95 % interval -0.0432 to "
-         "+0.0211, p = 0.1, 3 seeds); 3 seeds find an effect of 0.0500 or more with a probability "
-         "of 80 %.",
+         "+0.0211, p = 0.1, 3 seeds); 3 seeds find an effect of 0.0500 to 0.2000 with a "
+         "probability of 80 %: so far sigma is known.",
          "在此预算下 a 与 b 无法区分：-0.0320 奈特（95 % 区间 -0.0432 至 +0.0211，p = 0.1，"
-         "3 个种子）；3 个种子能以 80 % 的概率检出不小于 0.0500 的效应。"),
+         "3 个种子）；3 个种子以 80 % 的概率能发现 0.0500 至 0.2000 的效应：σ "
+         "只知道到这个程度。"),
         ("a is worse than b: a diverged at seeds 1, 2 (loss is nan at update 5; the first module "
          "whose loss is not finite is lm_head; lower train.rate (now 0.1)); over the 2 seeds left "
          "the difference is +0.1 nats.",
