@@ -250,8 +250,8 @@ MEASURES = (
         about=(
             "How far the residual stream is from that of exact arithmetic when the model's own "
             "code runs in a format, operation by operation: as-run keeps in float32 what the code "
-            "widens to float32 (norms, softmax, rotary tables), flat rounds every result. As-run "
-            "is not autocast, whose stream is float32: of that the logits tell. A plain "
+            "widens to float32 (norms, softmax, rotary tables), as in a model that was loaded in "
+            "the format and not as under autocast, and flat rounds every result. A plain "
             "format such as fp8_e4m3 rounds the residual stream too, without a scale, which is not "
             "fp8 inference; for scaled factors of products alone, type --formats mxfp8_e4m3 or "
             "int8."
@@ -302,9 +302,9 @@ MEASURES = (
         about=(
             "What the error of a format does to the model's answer: how far the logits are off, "
             "how often another token becomes the likeliest, and what the loss becomes. "
-            "As-run is a model that was loaded in the format. It is not autocast, as training in "
-            "bf16 uses it: that leaves parameters and residual stream in float32, and errs less. "
-            "The difference between as-run and flat is what the model's float32 islands buy; in a "
+            "As-run is a model that was loaded in the format, autocast one whose parameters and "
+            "residual stream are float32, as in training in bf16, and the difference between "
+            "as-run and flat is what the model's float32 islands buy; in a "
             "plain format such as fp8_e4m3 every result is rounded, unscaled, which is no verdict "
             "on fp8 inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."
         ),

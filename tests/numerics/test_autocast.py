@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.numerics.attribution import attribution
-from layerlab.numerics.autocast import LOWER, SINGLE, WIDEST
+from layerlab.numerics.autocast import LOWER, SINGLE, WIDEST, autocasting
 from layerlab.numerics.emulate import emulate, reference
 from layerlab.numerics.predict import spreads
 from layerlab.numerics.regime import regime
@@ -321,4 +321,13 @@ def test_what_it_rounds_can_be_attributed_and_predicted() -> None:
 def test_what_means_nothing_to_it_is_refused(options: dict[str, Any], text: str) -> None:
     given = {"format": "bf16", "mode": "autocast", **options}
     with pytest.raises(UserError, match=text), emulate(built("gpt2"), **given):
+        pass
+
+
+def test_the_rules_of_a_cpu_are_for_models_on_it() -> None:
+    elsewhere = nn.Linear(SIDE, SIDE, device="meta")
+    text = (
+        "device='cpu', but the model is on meta, where only the rules of meta run; type model.cpu"
+    )
+    with pytest.raises(UserError, match=text), autocasting(elsewhere, torch.bfloat16, "cpu"):
         pass
