@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab import UserError, experiment
+from layerlab import UserError
 from layerlab.registry import studies
 from layerlab.report.setup import rows
 from layerlab.report.study import render
@@ -105,7 +105,6 @@ def test_what_a_run_did_not_leave_is_not_known(tmp_path):
 def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
     recipe = small()
     monkeypatch.setattr(trained, "load_recipe", lambda name: recipe)
-    monkeypatch.setattr(experiment, "load_recipe", lambda name: recipe)
     one = trained.studied(recipe)
     monkeypatch.setattr("layerlab.studies.runner.studies", lambda: {"tiny": one})
     # What was said before anything had run keeps nobody from running it.
