@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerlab.training.stored import called
+
 # Of a manifest: what a reader of a study asks first, by the name that the page says.
 RECIPE = {
     "width": ("recipe", "model", "width"),
@@ -42,7 +44,9 @@ def settings_of(folders: Sequence[Path]) -> dict[str, str]:
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
         "text": _told(
-            ", ".join(source["text"] for source in _at(one, "recipe", "data", "sources") or ())
+            ", ".join(
+                called(source["text"]) for source in _at(one, "recipe", "data", "sources") or ()
+            )
             for one in manifests
         ),
         **{name: _told(_at(one, *path) for one in manifests) for name, path in RECIPE.items()},

@@ -82,6 +82,16 @@ def belonging(
     return ordered, [f"{why}: {', '.join(names)}" for why, names in left.items()]
 
 
+def called(given: str) -> str:
+    """A text or a tokenizer without the folder of its file: where that lies is no part of it.
+
+    Example:
+        >>> called("/data/corpus.txt"), called("hf:Salesforce/wikitext")
+        ('corpus.txt', 'hf:Salesforce/wikitext')
+    """
+    return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name
+
+
 def _first(arm: str, side: Recipe, records: Sequence[Record]) -> Record:
     """A run of an arm on the text that it asks for, where there is one."""
     own = [one for one in records if one.arm == arm]
@@ -168,11 +178,7 @@ def _recipe(record: Record) -> Recipe:
 
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a text without the folders of its files: where they lie is no part of them."""
-    found = {**data, "tokenizer": _file(data["tokenizer"])}
+    found = {**data, "tokenizer": called(data["tokenizer"])}
     for part in ("sources", "held"):
-        found[part] = [{**one, "text": _file(one["text"])} for one in data[part] or ()]
+        found[part] = [{**one, "text": called(one["text"])} for one in data[part] or ()]
     return found
-
-
-def _file(given: str) -> str:
-    return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name

@@ -90,6 +90,7 @@ def test_the_stored_runs_say_two_pairs_are_reversed() -> None:
         "1.4 M parameters, 1.2 M tokens, against 51.7 M parameters, 18.0 M tokens"
     )
     assert "hours" not in found.to_dict()["trainings"]
+    assert found.to_dict()["recipe"]["text"] == "brown, corpus.txt"
 
 
 def test_both_modes_say_the_same() -> None:
