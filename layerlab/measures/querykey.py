@@ -269,7 +269,7 @@ COLUMNS: Mapping[str, str] = {
     "smallest": "its smallest one that can differ from 0, the d_h-th",
     "condition": "norm / smallest; the rank is at most d_h, so a d-th one would always be 0",
     "abs_norm": "norm of |W_k|^T |W_q|: how far rounding errors of the scores can grow",
-    "rope_bound": "what norm can become at any distance between two tokens under RoPE",
+    "rope_bound": "upper bound on norm at every distance of two tokens under RoPE, seldom attained",
     "score_bound": "M, the largest score that the weights allow",
     "prenorm_bound": "upper bound on the attention norm from M and the causal mask",
     "prenorm_printed": "that bound as printed in its source, refuted under a causal mask",

@@ -40,11 +40,14 @@ def spectrum(
     ||A||_2 is 1 for a doubly stochastic A and sqrt(n) where every token attends to the same one;
     ||J A||_2 is 0 where all rows agree, and the factor by which diversity can at most grow.
 
-    In float32 the norm is that of exact scores to 1e-6 up to `dense` tokens, whatever the scores:
-    their softmax is taken in float64. Above, a score of size s is rounded by u s, u = 2^-24, which
-    moves its probability by the factor 1 +- u s, and the norm by at most 2 max |s_ij| u (but for
-    the sums behind a score): 3e-5 at 266. `lower` and `upper` enclose the norm of the stored
-    matrix.
+    Products stop where `lower` and `upper`, which enclose the norm of the stored matrix, are 5e-4
+    apart (`lanczos.GAP`). Where one part of a matrix leads, as in heads of models, the norm in
+    float32 is that of exact scores to 1e-6 up to `dense` tokens: their softmax is taken in float64.
+    Where parts hardly touch and have nearly equal norms, it may be short by as much as is left
+    between the two: 3e-4 for two halves of 512 tokens whose scores for each other are -40. Above
+    `dense`, a score of size s is rounded by u s, u = 2^-24, which moves its probability by the
+    factor 1 +- u s, and the norm by at most 2 max |s_ij| u more (but for the sums behind a score):
+    3e-5 at 266.
 
     Source: spectral25, section 2.1; pangu23, Lemma 1.
     Unit: none.

@@ -16,7 +16,7 @@ from torch import Tensor
 from layerlab.numerics.strict import Draws, Exact
 
 NormName = Literal["layer", "rms"]
-Placement = Literal["pre", "branch", "post"]
+Placement = Literal["pre", "branch", "sum", "post"]
 Norm = Callable[[Exact, Draws], Draws]
 
 
@@ -112,8 +112,9 @@ def block(
 ) -> Draws:
     """One block; `placement` says where the norm of the attention stands.
 
-    "pre" is x + A(N(x)), "branch" x + N(A(x)), "post" N(x + A(x)); the feed-forward is x + M(N(x))
-    in all three, so that one thing differs.
+    "pre" is x + A(N(x)), "branch" x + N(A(x)), "sum" N(x + A(x)); the feed-forward is x + M(N(x))
+    in all three, so that one thing differs. "post" has both norms behind their sums: N(x + A(x)),
+    then N(x + M(x)).
 
     Source: budzinskiy25, (6) and (9).
     """
@@ -124,6 +125,8 @@ def block(
         x = arithmetic.add(x, normed(arithmetic, attention(arithmetic, x, weights)))
     else:
         x = normed(arithmetic, arithmetic.add(x, attention(arithmetic, x, weights)))
+    if placement == "post":
+        return normed(arithmetic, arithmetic.add(x, perceptron(arithmetic, x, weights)))
     return arithmetic.add(x, perceptron(arithmetic, normed(arithmetic, x), weights))
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from layerlab.numerics.decoder import STATISTICS, NormName, Placement, Weights, run
-from layerlab.numerics.strict import Strict
+from layerlab.numerics.strict import MOST_DIGITS, Strict
 from layerlab.studies.statistic import summary, table
 from layerlab.studies.work import Draw
 
@@ -58,6 +59,15 @@ class Ensemble:
         )
 
 
+def rounding(digits: int) -> Strict:
+    """Arithmetic of so many digits.
+
+    With more than `MOST_DIGITS` a result is rounded to float64 first, which moves one of some 2^(52
+    - digits): roundings that small are for errors that have to stay small, and not for their bits.
+    """
+    return Strict(digits, carrier=torch.float64 if digits > MOST_DIGITS else None)
+
+
 def stack_errors(
     draw: Draw,
     ensemble: Ensemble,
@@ -69,7 +79,7 @@ def stack_errors(
 ) -> Tensor:
     """Errors after each block, draw x layer x digits x statistic; `changed` alters the weights."""
     return run(
-        [Strict(each) for each in digits],
+        [rounding(each) for each in digits],
         ensemble.start(draw),
         lambda: changed(ensemble.weights(draw)),
         layers,

@@ -7,10 +7,16 @@ from layerlab.domain import Domain
 from layerlab.studies.ensemble import NORMWISE, Ensemble, by_layer, stack_errors
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.statistic import Interval, resampled
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.word import above
 from layerlab.studies.work import Draw, Work
 
-PLACEMENTS = {"pre": "x + A(N(x))", "branch": "x + N(A(x))", "post": "N(x + A(x))"}
+PLACEMENTS = {
+    "pre": "x + A(N(x))",
+    "branch": "x + N(A(x))",
+    "sum": "N(x + A(x))",
+    "post": "N(x + A(x)), then N(x + M(x))",
+}
 SIZE = 10
 # What "sharp" is taken for: a decimal digit more is lost than in pre-norm, at the end.
 SHARP = 10.0
@@ -46,7 +52,14 @@ def run(work: Work) -> Outcome:
         verdicts=(
             judged(STUDY.claim, "branch", final, work.seed),
             judged(
-                "Errors accumulate sharply in post-norm as such, N(x + A(x)), too.",
+                "Errors accumulate sharply with the norm behind the sum, N(x + A(x)), too.",
+                "sum",
+                final,
+                work.seed,
+            ),
+            judged(
+                "Errors accumulate sharply in post-norm as such, with both norms behind their "
+                "sums, too.",
                 "post",
                 final,
                 work.seed,
@@ -56,7 +69,7 @@ def run(work: Work) -> Outcome:
         pictures=tuple(drawn(final)),
         remarks=(
             "The source says 'the norm after self-attention', which can be read in two ways; the "
-            "feed-forward is x + M(N(x)) in all, so that one thing differs.",
+            "feed-forward is x + M(N(x)) in all but the last, so that one thing differs.",
             f"'Sharply' is taken for more than {SHARP:g} times the error of pre-norm: a decimal "
             "digit more is lost.",
         ),
@@ -71,11 +84,10 @@ def judged(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int)
         return float(draws[:, 0].mean() / draws[:, 1].mean())
 
     found: Interval = resampled(pair, ratio, seed)
-    word: Word = "holds" if found.low > SHARP else "fails" if found.high < SHARP else "not decided"
     means, medians = pair.mean(0), np.median(pair, axis=0)
     return Verdict(
         claim=claim,
-        word=word,
+        word=above(found, SHARP, 1),
         number=found.value,
         said=(
             f"{PLACEMENTS[placement]} has {found} times the mean error of {PLACEMENTS['pre']} "

@@ -14,6 +14,7 @@ from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
 from layerlab.studies.statistic import line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
+from layerlab.studies.word import below
 from layerlab.studies.work import Draw, Work
 
 MODES = ("nearest", "stochastic")
@@ -93,14 +94,15 @@ def bounds(terms: int, digits: int) -> dict[str, float]:
     """Bounds on the relative error of a sum of positive products.
 
     To nearest (1 + u)^n - 1 with u = 2^-t. Stochastic, with probability 1 - CHANCE,
-    sqrt(((1 + 4 u^2)^n - 1) / CHANCE): each factor 1 + delta has the mean 1 given those before it
-    and |delta| <= 2u, so the variance of the product of n is at most (1 + 4 u^2)^n - 1, and
-    Chebyshev's inequality gives the rest.
+    sqrt(((1 + u^2)^n - 1) / CHANCE): each factor 1 + delta has the mean 1 given those before it.
+    Its two values are 2u apart at most, and chosen with p and 1 - p, so that its variance is
+    p (1 - p) (2u)^2 <= u^2, that of the product of n at most (1 + u^2)^n - 1, and Chebyshev's
+    inequality gives the rest.
     """
     unit = 2.0**-digits
     return {
         "nearest": float(np.expm1(terms * np.log1p(unit))),
-        "stochastic": float(np.sqrt(np.expm1(terms * np.log1p(4 * unit**2)) / CHANCE)),
+        "stochastic": float(np.sqrt(np.expm1(terms * np.log1p(unit**2)) / CHANCE)),
     }
 
 
@@ -169,7 +171,7 @@ def averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     )
     return Verdict(
         claim="One block of width 20 is more accurate under stochastic rounding.",
-        word="holds" if found.high < 1 else "fails" if found.low > 1 else "not decided",
+        word=below(found, 1),
         number=found.value,
         said=(
             f"its median normwise error is {found} times that of nearest, and below 1 was asked "

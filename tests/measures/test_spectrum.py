@@ -96,6 +96,20 @@ def test_norms_are_those_of_the_svd_in_every_regime(kind, tokens):
     assert torch.allclose(coarse.contraction, contraction, rtol=2e-6, atol=tokens * ROUNDING)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_halves_that_hardly_touch_are_enclosed_and_told_to_the_gap(dtype):
+    """Six digits are promised where one part of a matrix leads, and here neither does."""
+    draw = torch.Generator().manual_seed(0)
+    scores = 0.01 * torch.randn(1, 300, 300, generator=draw, dtype=torch.float64)
+    scores[:, :150, 150:] = scores[:, 150:, :150] = -40.0
+    attended = Attended(layer=0, name="halves", scores=scores)
+    past = torch.ones(300, 300, dtype=torch.bool).tril()
+    exact = torch.linalg.matrix_norm(scores.masked_fill(~past, -torch.inf).softmax(-1), 2)
+    found = spectrum(attended, dtype=dtype)
+    assert (found.lower <= exact * (1 + 1e-14)).all() and (exact <= found.upper).all()
+    assert -GAP <= found.norm.item() / exact.item() - 1 <= 1e-6
+
+
 def test_float32_keeps_six_digits_at_2048_tokens():
     attended = record("peaky", 2048, heads=1)
     coarse, fine = spectrum(attended), spectrum(attended, dtype=torch.float64)
