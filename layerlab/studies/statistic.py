@@ -96,6 +96,16 @@ def maximum(values: Table) -> Interval:
     return Interval(most, most, most)
 
 
+def resting(values: Table) -> float:
+    """On how many draws a mean rests: (sum x)^2 / sum x^2, which is all of them where they agree.
+
+    Example:
+        >>> resting(np.array([1.0, 1.0, 1.0, 1.0])), round(resting(np.array([1.0, 1.0, 1e6])), 3)
+        (4.0, 1.0)
+    """
+    return float(values.sum() ** 2 / (values**2).sum())
+
+
 def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
     """One row: how a quantity is distributed over draws; infinite ones count for the quantiles."""
     finite = np.isfinite(values)

@@ -34,16 +34,20 @@ def test_figure_1_the_error_grows_by_orders_of_magnitude_with_depth(depth):
     assert (median[40] / median[1]) ** (1 / 39) == pytest.approx(1.2, abs=0.03)
 
 
-def test_figure_1_is_closer_to_a_power_of_the_depth_than_to_an_exponential(depth):
-    """Refuted: a layer of the second half multiplies the error by far less than one of the first.
+def test_figure_1_the_median_slows_down_and_the_mean_belongs_to_too_few_draws(depth):
+    """A layer of the second half multiplies the median by less than one of the first; not decided.
 
-    At 5000 draws: 1.41 and 1.12 per layer; an exponential explains 0.914 of the variance of the log
-    error, the power 2.9 of the depth 0.978.
+    At 5000 draws and digits enough that none saturates, normwise: 1.29 and 1.12 per layer of the
+    median, where the power 2.3 of the depth explains 0.958 of the variance of the log error and an
+    exponential 0.951. The mean belongs to few draws: 1.41 and 1.43, with a difference of 0.117
+    (-0.014 to 0.153) between the two. At 24 digits a fortieth of the draws is saturated, and the
+    mean looks like a power for it.
     """
     median = np.log(at(depth, "normwise", 24).to_numpy())
     first, second = median[19] - median[0], median[39] - median[20]
     assert first > 1.5 * second
-    assert depth.verdict != "holds"
+    assert depth.verdict == "not decided" and depth.verdicts[1]["word"] != "holds"
+    assert "The mean rests on" in depth.verdicts[0]["said"]
 
 
 def test_figure_1_saturates_where_digits_are_few(depth):
@@ -52,15 +56,20 @@ def test_figure_1_saturates_where_digits_are_few(depth):
     assert at(depth, "normwise", 11)[20] > 50 * at(depth, "normwise", 24)[20]
 
 
-def test_figure_1_large_errors_are_rare_but_most_are_not_orders_below_the_mean(depth):
-    """Half refuted: the mean is far above the median, yet by one order of magnitude only."""
-    mean = at(depth, "normwise", 24, "mean")
-    assert mean[40] > 3 * at(depth, "normwise", 24)[40]
-    final = depth.frame("draws")["normwise_24"]
-    assert len(final) == 64
-    assert (final < final.mean()).mean() > 0.7
-    assert (final < final.mean() / 100).mean() < 0.5
-    assert depth.verdicts[2]["word"] == "fails"
+def test_figure_1_large_errors_are_rare_and_how_rare_is_open(depth):
+    """The mean is far above the median; by how much depends on a few draws, however many are taken.
+
+    At 24 digits they are saturated, and 18 % of 5000 draws lie two orders below the mean. Where
+    none is, 82 % (32 to 90 %) do.
+    """
+    for digits in (24, 40):
+        mean = at(depth, "normwise", digits, "mean")
+        assert mean[40] > 3 * at(depth, "normwise", digits)[40]
+        final = depth.frame("draws")[f"normwise_{digits}"]
+        assert len(final) == 64
+        assert (final < final.mean()).mean() > 0.7
+    assert (final.max() < 1e-3) and (final.mean() > 10 * final.median())
+    assert depth.verdicts[3]["word"] == "not decided"
 
 
 def test_figure_2_the_error_grows_with_the_spectral_norm_and_faster_when_deeper():
@@ -93,17 +102,20 @@ def test_figure_3_the_worst_error_is_quadratic_in_the_norm_and_the_mean_is_not()
 
 
 def test_figure_4_is_about_the_placement_and_not_about_post_norm_as_such():
-    """x + N(A(x)) accumulates errors sharply; the original N(x + A(x)) does not (refuted)."""
+    """x + N(A(x)) accumulates errors sharply; post-norm does not (less than was asked for)."""
     found = studied("rounding-placement", 40)
-    assert [verdict["word"] for verdict in found.verdicts] == ["holds", "fails"]
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words[0] == "holds" and "holds" not in words[1:]
     rows = found.frame()
     final = rows[(rows["layer"] == 100) & (rows["statistic"] == "normwise")].set_index("placement")
     # 4.3e-3 and 1.5e-1 were known, a factor of 35.
     assert final["mean"]["pre"] == pytest.approx(4.3e-3, rel=0.5)
     assert final["mean"]["branch"] == pytest.approx(1.5e-1, rel=0.5)
-    # At 1000 draws 2.8 times in the mean, whose tail is heavy, and 0.7 times in the median.
-    assert final["mean"]["post"] < 10 * final["mean"]["pre"]
-    assert final["median"]["post"] < 1.5 * final["median"]["pre"]
+    # At 1000 draws 2.8 times in the mean, whose tail is heavy, and 0.7 times in the median, with
+    # the norm behind the sum of the attention alone.
+    for placement in ("sum", "post"):
+        assert final["mean"][placement] < 10 * final["mean"]["pre"]
+    assert final["median"]["sum"] < 1.5 * final["median"]["pre"]
 
 
 def test_conclusion_2_the_condition_number_alone_does_not_matter():

@@ -50,7 +50,7 @@ def planted(above):
 
 
 def test_planted_bounds_are_judged():
-    assert never(planted(2), 0).word == "holds" and never(planted(0.5), 0).word == "fails"
+    assert never(planted(2)).word == "holds" and never(planted(0.5)).word == "fails"
     assert size(planted(10), RECURSION, "", 0).word == "holds"
     assert size(planted(1e9), PRINTED, "", 0).word == "fails"
     assert size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)

@@ -54,9 +54,9 @@ def test_a_bound_that_is_too_small_is_found():
         np.full((4, 3, len(ROWS), len(FORMATS)), 0.2),
         np.full((4, 3, len(ROWS)), 0.5),
     )
-    assert never(observed, worsts, true, 0).word == "holds"
-    assert never(observed, worsts, {**true, "Lemma 4.6": 1.2}, 0).word == "fails"
-    assert never(observed * 6, worsts, true, 0).word == "fails"
+    assert never(observed, worsts, true).word == "holds"
+    assert never(observed, worsts, {**true, "Lemma 4.6": 1.2}).word == "fails"
+    assert never(observed * 6, worsts, true).word == "fails"
     assert lowered({**true, "Lemma 4.17": 0.7}).word == "not decided"
     module = next(norms(drawn(2, 1, 16)))
     halved = replace(module, limit=module.limit / 2)

@@ -65,7 +65,8 @@ def planted(last, dimension):
 def test_words_follow_what_is_left():
     flat = np.ones(5)
     assert alike("x", planted(0.2, flat), 0, "").word == "holds"
-    assert alike("x", planted(0.8, flat), 0, "").word == "fails"
+    assert alike("x", planted(0.8, flat), 0, "").word == "smaller than asked"
+    assert alike("x", planted(1.2, flat), 0, "").word == "fails"
     assert alike("x", planted(0.5, flat), 0, "").word == "not decided"
     assert narrow(planted(1, np.linspace(1, 0.5, 5)), 0).word == "holds"
     assert narrow(planted(1, np.linspace(0.5, 1, 5)), 0).word == "fails"
@@ -73,4 +74,9 @@ def test_words_follow_what_is_left():
 
 def test_the_verdicts_of_the_fast_run():
     found = study("collapse-depth", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["fails", "fails", "holds", "fails"]
+    assert [one["word"] for one in found.verdicts] == [
+        "smaller than asked",
+        "fails",
+        "holds",
+        "smaller than asked",
+    ]

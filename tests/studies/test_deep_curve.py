@@ -43,17 +43,27 @@ def planted(slope, product=2.0):
     }
 
 
-@pytest.mark.parametrize(("slope", "words"), [(0.0, ("holds", "fails")), (1.0, ("fails", "holds"))])
-def test_a_planted_drift_is_judged(slope, words):
+@pytest.mark.parametrize(
+    ("slope", "post", "words"),
+    [
+        (0.0, 0.0, ("fails", "fails")),
+        (0.0, 1.0, ("holds", "holds")),
+        (1.0, 1.0, ("fails", "holds")),
+        (1.0, 0.0, ("fails", "fails")),
+    ],
+)
+def test_what_pre_norm_keeps_from_growing_grows_without_it(slope, post, words):
     parts = planted(slope)
+    for scores in ("start", "sharp"):
+        parts["post-norm", scores] = planted(post)["post-norm", scores]
     assert (bounded(parts, 0).word, lacks(parts, 0).word) == words
     # From the mean of layers 2 to 10 to that of 20 to 32 it is 20 layers.
     assert drift(parts["pre-norm", "start"]["norm"]) == pytest.approx(slope * 20 / DEPTH)
 
 
 def test_a_product_beyond_the_root_of_the_tokens_would_be_told():
-    assert products(planted(0.0), 0).word == "fails"
-    assert products(planted(0.0, product=5.0), 0).word == "holds"
+    assert products(planted(0.0)).word == "fails"
+    assert products(planted(0.0, product=5.0)).word == "holds"
 
 
 def test_sharp_scores_are_sharper_and_both_placements_start_alike():
@@ -80,7 +90,7 @@ def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
 def test_the_fast_run_says_what_the_full_one_does():
     found = study("deep-curve", fast=True, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["holds", "fails", "fails", "fails"]
-    asked = ["below 0.1", "above 0.1", "above 0.1"]
-    for threshold, verdict in zip(asked, found.verdicts, strict=False):
-        assert f"{threshold} was asked for" in verdict["said"]
+    assert words == ["fails"] * 4
+    assert "above 0.1, the least that the source reads" in found.verdicts[0]["said"]
+    for verdict in found.verdicts[1:3]:
+        assert "above 0.1 was asked for" in verdict["said"]

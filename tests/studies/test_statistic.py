@@ -54,7 +54,7 @@ def test_an_interval_without_a_width_is_one_number(found, said):
 def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
     row = summary(np.array([1.0, 2.0, 3.0, np.inf, np.inf]), {"layer": 1})
     assert (row["layer"], row["mean"], row["median"], row["infinite"]) == (1, 2.0, 3.0, 2)
-    assert row["p95"] == np.inf and row["maximum"] == 3.0
+    assert row["p95"] == np.inf and row["largest"] == 3.0
 
 
 def test_a_histogram_counts_every_positive_draw():

@@ -13,7 +13,7 @@ from layerlab.studies import (
     scaled_identity,
 )
 from layerlab.studies.runner import study
-from layerlab.studies.statistic import LOOKED, Interval
+from layerlab.studies.statistic import LOOKED, Interval, mean, median
 
 
 def noise(*shape):
@@ -47,18 +47,52 @@ def test_about_quadratic_is_nearer_to_2_than_to_another_whole_power(value, low, 
 
 def test_sharp_is_a_digit_more():
     pre = noise(8, 3)
-    for factor, word in ((20, "holds"), (5, "fails")):
+    for factor, word in ((20, "holds"), (5, "smaller than asked"), (0.5, "fails")):
         found = rounding_placement.judged("x.", "post", {"pre": pre, "post": factor * pre}, 0)
         assert found.word == word and "above 10 was asked for" in found.said
 
 
 def test_the_median_is_far_below_the_mean_by_one_threshold():
     draws = noise(50, 2)
-    assert "above 3 was asked for" in rounding_depth.spread(draws, 0).said
+    assert "above 3 was asked for" in rounding_depth.spread({"normwise": draws}, 0).said
     # Twice: once this was not decided, by a second threshold that nobody was told of.
     draws[:5] *= 11
-    found = rounding_depth.spread(draws, 0)
-    assert 1.5 < found.number < 3 and found.word == "fails"
+    found = rounding_depth.spread({"normwise": draws}, 0)
+    assert 1.5 < found.number < 3 and found.word == "smaller than asked"
+
+
+def planted(last, layers=8):
+    """Errors of some draws that grow by a tenth a layer, with known last ones."""
+    steps = 1.1 ** (np.arange(layers) - layers + 1)
+    return np.asarray(last)[:, None] * steps
+
+
+def test_a_word_on_depth_is_said_where_both_errors_say_it():
+    many = np.arange(400) < 40
+    alike, heavy = planted(noise(400)), planted(np.where(many, 1e6, noise(400)))
+    for other, words in ((heavy, ("holds", "holds")), (alike, ("not decided", "not decided"))):
+        errors = {"normwise": heavy, "rho_c": other}
+        found = (rounding_depth.spread(errors, 0).word, rounding_depth.rare(errors, 0).word)
+        assert found == words
+    # One draw in place of forty: the mean is that of this draw, and tells nothing of the next.
+    single = {name: np.where(many[:, None], alike, one) for name, one in errors.items()}
+    single["normwise"] = planted(np.where(np.arange(400) < 1, 1e6, noise(400)))
+    found = rounding_depth.rare(single, 0)
+    assert found.word == "not decided" and "The mean rests on 1 draws (normwise)" in found.said
+    # An exponential by construction, whatever the draw; a power of the depth is none.
+    grown = rounding_depth.growth({"normwise": alike, "rho_c": heavy}, mean, "x.", 0)
+    assert grown.word == "holds" and grown.number == pytest.approx(1.1)
+    power = noise(400)[:, None] * np.arange(1, 9) ** 2.0
+    both = {"normwise": power, "rho_c": power}
+    assert rounding_depth.growth(both, median, "x.", 0).word == "fails"
+    assert rounding_depth.growth({**both, "rho_c": alike}, mean, "x.", 0).word == "not decided"
+
+
+def test_how_much_of_a_mean_is_saturated_is_told():
+    errors = np.full((10, 1, 4, 3), 1e-3)
+    errors[:1, :, 2] = 0.9
+    (said,) = rounding_depth.saturation(errors)
+    assert "With 24 digits 10.0% of the draws are above 0.1" in said and "make 99%" in said
 
 
 def test_one_layer_is_no_layers():
@@ -85,3 +119,5 @@ def test_thresholds_that_came_after_a_first_look_are_told():
     options = {"draws": 4, "layers": 2, "width": 16, "progress": False, "threads": 1}
     found = study(scaled_identity.STUDY.name, **options)
     assert LOOKED in found.to_dict()["remarks"]
+    # What is above 0 needs no threshold; the others are marked where they stand.
+    assert [one["looked"] for one in found.verdicts] == [False, True, True]

@@ -126,8 +126,3 @@ def test_a_quotient_and_its_inverse_mirror_each_other():
     found, back = twin.ratio(ours, theirs), twin.ratio(theirs, ours)
     assert found.value * back.value == pytest.approx(1)
     assert found.low * back.high == pytest.approx(1)
-
-
-def test_words_follow_the_interval():
-    words = [twin.judged(Interval(2, low, high), 1.0) for low, high in ((1.5, 3), (0, 0.5), (0, 3))]
-    assert words == ["holds", "fails", "not decided"]
