@@ -162,7 +162,7 @@ def together(found: list[Interval], asked: float, neutral: float) -> Word:
 
 def seeds(parts: twin.Parts) -> str:
     """Unit of what twins tell."""
-    return f"{len(parts[FULL]['nats'])} seeds of training"
+    return f"{len(parts[FULL]['layers'])} seeds of training"
 
 
 def told(found: list[Interval], arms: tuple[str, ...]) -> str:

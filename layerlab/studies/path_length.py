@@ -381,7 +381,7 @@ STUDY = Study(
     cost="20 seconds",
     draws=200,
     run=run,
-    fast={"draws": 48},
+    fast={"draws": 120},
     unit="random initialisations, and passages of one text through one model",
 )
 STUDIES = (STUDY,)

@@ -44,14 +44,18 @@ def test_the_order_of_the_source_is_recognised():
 
 def test_equal_twins_are_no_order():
     parts = planted(pangu_pi=0.4, pangu_pi_no_siaf=0.4, pangu_pi_no_as=0.4, llama=0.4)
-    assert [judge(parts).word for judge in (ordered, without_shortcut, every_layer, most)] == [
-        "fails"
-    ] * 4
+    judges = (ordered, without_shortcut, every_layer, most)
+    # They differ by a thousandth and less: nobody knows in which direction.
+    assert "holds" not in {judge(parts).word for judge in judges}
+    turned = planted(pangu_pi=0.2, pangu_pi_no_siaf=0.3, pangu_pi_no_as=0.4, llama=0.5)
+    assert [judge(turned).word for judge in judges] == ["fails"] * 4
+    less = planted(pangu_pi=0.412, pangu_pi_no_siaf=0.404, pangu_pi_no_as=0.4, llama=0.392)
+    assert without_shortcut(less).word == most(less).word == "smaller than asked"
 
 
 def test_one_layer_is_enough_against_every_layer():
     parts = as_the_source()
-    parts[FULL]["layers"][:, 3, DIMENSION] = parts[NO_SERIES]["layers"][:, 3, DIMENSION]
+    parts[FULL]["layers"][:, 3, DIMENSION] = 0.9 * parts[NO_SERIES]["layers"][:, 3, DIMENSION]
     found = every_layer(parts)
     assert found.word == "fails" and "in layer 3 of 4" in found.said
     assert ordered(parts).word == "holds"

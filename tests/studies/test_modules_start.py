@@ -50,7 +50,11 @@ def planted(without, loss):
 
 
 def test_words_follow_the_losses():
-    for loss, word in ((0.2, "holds"), (0.001, "fails"), (-0.2, "fails")):
+    for loss, word in (
+        (0.2, "holds"),
+        (0.001, "smaller than asked"),
+        (-0.2, "fails"),
+    ):
         assert limits(planted("without shortcut", loss), 0).word == word
         assert series(planted("without series", loss), 1, 0).word == word
     assert limits(planted("without series", 0.2), 0).number == 0

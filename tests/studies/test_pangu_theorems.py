@@ -93,9 +93,9 @@ def study_of(made, draws=4):
 
 def test_a_constant_that_is_too_small_is_found():
     made = layer()
-    assert corrected(study_of(made), 0).word == "holds"
+    assert corrected(study_of(made)).word == "holds"
     wrong = replace(made, inward=made.inward / 2)
-    found = corrected(study_of(wrong), 0)
+    found = corrected(study_of(wrong))
     assert found.word == "fails" and found.number == pytest.approx(2)
     (row,) = (
         row

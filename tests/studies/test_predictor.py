@@ -14,9 +14,9 @@ from layerlab.studies.predictor import (
     length,
     medians,
     named,
+    near,
     one,
     telling,
-    within,
 )
 from layerlab.studies.runner import study
 from layerlab.studies.work import Draw
@@ -31,9 +31,9 @@ def planted(factor, places=3):
 def test_planted_factors_are_found_and_judged():
     found = medians(planted(0.7), VARIANCE, 0)
     assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
-    words = [within(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
+    words = [near(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
     assert words == ["holds", "fails", "fails"]
-    assert within(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
+    assert near(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
 
 
 def test_a_bound_of_one_says_nothing():

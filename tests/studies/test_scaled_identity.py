@@ -64,10 +64,12 @@ def planted(larger, plain=1.0):
 def test_words_follow_the_numbers():
     assert prevents(planted(1.5), 0).word == "holds"
     assert prevents(planted(0.5), 0).word == "fails"
-    assert noisy(planted(4), 0).word == "holds" and noisy(planted(2), 0).word == "fails"
-    assert idle(planted(0.1), 0).word == "holds" and idle(planted(1), 0).word == "fails"
+    assert noisy(planted(4), 0).word == "holds" and noisy(planted(1), 0).word == "fails"
+    assert noisy(planted(2.08), 0).word == "smaller than asked"
+    assert idle(planted(0.1), 0).word == "holds" and idle(planted(2), 0).word == "fails"
+    assert idle(planted(0.9), 0).word == "smaller than asked"
 
 
 def test_the_verdicts_of_the_fast_run():
     found = study("scaled-identity", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["holds", "fails", "holds"]
+    assert [one["word"] for one in found.verdicts] == ["holds", "smaller than asked", "holds"]

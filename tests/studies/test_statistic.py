@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layerlab.studies.statistic import Interval, bins, line, maximum, resampled, summary
+from layerlab.studies.statistic import Interval, bins, grouped, line, maximum, resampled, summary
 
 
 def test_a_line_is_found_and_says_what_it_explains():
@@ -32,6 +32,14 @@ def test_intervals_that_are_right_together_are_wider():
     # Ends of a normal distribution at 2.5 % and at a tenth of that.
     assert alone.high - alone.low == pytest.approx(2 * 1.96 * error, rel=0.15)
     assert ten.high - ten.low == pytest.approx(2 * 2.81 * error, rel=0.15)
+
+
+def test_groups_cover_the_largest_of_as_many_draws():
+    draws = np.random.default_rng(0)
+    # Of ten numbers between 0 and 1 the largest is 10 / 11 on average.
+    found = [grouped(draws.uniform(size=100), np.max, 10) for _ in range(300)]
+    inside = np.mean([one.low <= 10 / 11 <= one.high for one in found])
+    assert abs(inside - 0.95) < 0.06
 
 
 def test_a_largest_value_is_told_without_an_interval():

@@ -67,7 +67,13 @@ def test_the_fast_run_says_what_the_full_one_does():
     found = study("unit-ball", fast=True, draws=4, progress=False, threads=1)
     words = [verdict["word"] for verdict in found.verdicts]
     assert words == ["holds", "holds", "holds", "fails", "fails"]
-    asked = ["above 0.5", "above 0.1", "above 1.5", "below 3", "within a factor of 1.5 of 1"]
+    asked = [
+        "above 0.5, which is most,",
+        "above 0.1",
+        "above 1.5",
+        "below 3",
+        "within a factor of 1.5 of 1",
+    ]
     for threshold, verdict in zip(asked, found.verdicts, strict=False):
         assert f"{threshold} was asked for" in verdict["said"]
     ellipse = found.to_dict()["pictures"][0]["data"][1]
