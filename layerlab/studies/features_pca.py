@@ -212,7 +212,7 @@ def spreads(parts: twin.Parts) -> Verdict:
         word=each(above(one, 1) for one in steps),
         number=steps[least].value,
         said=f"from block {least + 1} to {least + 2}, the step that speaks most against it, the "
-        f"share of three components falls {steps[least]} times; above 1 was asked for in each of "
+        f"share of three components is divided by {steps[least]}; above 1 was asked for in each of "
         f"{count} steps, of intervals that hold together, and no size. It rises in {rises} of "
         f"{found[:, 1:].size} steps of single seeds. From the first block to the last it goes from "
         f"{found[:, 0].mean():.3f} to {found[:, -1].mean():.3f}, and in {VANILLA} from "
