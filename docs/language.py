@@ -282,7 +282,8 @@ def _declared(measure: Measure) -> Iterator[Message]:
 def _claimed() -> Iterator[Message]:
     """What studies and recipes are about, and what their sources claim."""
     for study in studies().values():
-        for text in (study.title, study.claim, study.unit):
+        # A verdict's unit is that with its number.
+        for text in (study.title, study.claim, study.unit, f"{{draws}} {study.unit}"):
             yield None, text, f"studies/{study.name}"
     for name in packaged():
         recipe = load_recipe(name)

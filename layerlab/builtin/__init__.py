@@ -8,9 +8,11 @@ from pathlib import Path
 
 NAMES = ("pre-norm", "post-norm", "llama")
 DEFAULT = "pre-norm"
+# Of each, as its card says; the three are as large within 0.03 %.
+PARAMETERS, TOKENS = 449_000, 7_372_800
 SAMPLE = Path(__file__).with_name("sample.txt")
 
-__all__ = ["DEFAULT", "NAMES", "SAMPLE", "path"]
+__all__ = ["DEFAULT", "NAMES", "PARAMETERS", "SAMPLE", "TOKENS", "path"]
 
 
 def path(name: str) -> Path:

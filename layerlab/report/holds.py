@@ -30,16 +30,25 @@ def render(
     Raises:
         UserError: there is no page in this language.
     """
-    counts = Counter(one["word"] for study in studies for one in study["verdicts"])
     return (
         page.environment(lang)
         .get_template("holds.html")
         .render(
             studies=studies,
             made=made,
-            counts=counts,
+            counts=counted(studies),
             tones=TONES,
             policy=page.policy([]),
             style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         )
     )
+
+
+def counted(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
+    """How often each word was said: of claims of the sources, and, where True, of our own."""
+    counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+    for study in studies:
+        for one in study["verdicts"]:
+            place = str(one.get("source") or study["source"])
+            counts[place.startswith("Own")][one["word"]] += 1
+    return counts

@@ -14,7 +14,12 @@ from layerlab.report.setup import rows
 _HERE = Path(__file__).parent
 ROWS = 200
 Say = Callable[[str], str]
-TONES = {label("holds"): "info", label("fails"): "error", label("not decided"): "warning"}
+TONES = {
+    label("holds"): "info",
+    label("smaller than asked"): "warning",
+    label("fails"): "error",
+    label("not decided"): "warning",
+}
 _SPEAKS = re.compile(rb"<html lang=\"([^\"]+)\">")
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import Interval, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.word import above, agreed
@@ -135,6 +136,7 @@ STUDY = Study(
     claim="Series activation and augmented shortcut together raise accuracy on C-Eval.",
     cost="1 second",
     draws=1,
+    scale=TABLES,
     unit="reading of the tables",
     fixed=True,
     run=run,

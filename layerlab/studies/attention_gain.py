@@ -10,6 +10,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import Interval, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import below
@@ -260,6 +261,7 @@ def tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     vacuous = resampled(every, lambda one: float((one > VACUOUS * root).mean()))
     said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     return Verdict(
+        scale=BUILT_IN,
         claim="In trained models the bound is a constant well below sqrt(n).",
         word=below(vacuous, 0.5),
         number=vacuous.value,
@@ -280,6 +282,7 @@ def separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     )
     lone = bounds["post-norm"]["score_bound"]
     return Verdict(
+        scale=BUILT_IN,
         claim="The bound tells pre-norm from post-norm: without it the norm may rise to sqrt(n).",
         word="holds" if ratio.value > NEAR_ONE else "fails",
         number=ratio.value,
@@ -299,6 +302,7 @@ def near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     measured = {n: resampled(found["norm"], _median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
     return Verdict(
+        scale=BUILT_IN,
         claim="Pre-norm presses the largest column sum of attention to very near 1.",
         word=below(pre, NEAR_ONE),
         number=pre.value,
@@ -345,6 +349,7 @@ STUDY = Study(
     "M = Gamma^2 sigma_Q sigma_K sqrt(d).",
     cost="2 minutes",
     draws=200,
+    scale=random_networks(1, WIDTH),
     run=run,
     fast={"draws": 4},
 )

@@ -10,6 +10,7 @@ from layerlab.domain import Domain
 from layerlab.measures.gain import contraction, spectral_bound
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, CASES
 from layerlab.studies.statistic import HIGH, LOW, Interval, maximum, resampled, summary, table
 from layerlab.studies.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.word import above
@@ -169,6 +170,7 @@ def doubly(found: dict[int, np.ndarray]) -> Verdict:
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
     top = maximum(found[highest])
     return Verdict(
+        scale=CASES,
         claim="lambda is below 1 where attention is positive and doubly stochastic.",
         word="holds" if top.value < 1 else "fails",
         number=top.value,
@@ -186,6 +188,7 @@ def running(lengths: list[int], values: list[float]) -> Verdict:
         f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)
     )
     return Verdict(
+        scale=CASES,
         claim="lambda is below 1 for causal attention that sees all tokens alike.",
         word="fails" if above else "not decided",
         number=values[-1],
@@ -202,6 +205,7 @@ def unbounded(lengths: list[int], values: list[float]) -> Verdict:
         for tokens, value in zip(lengths, values, strict=True)
     )
     return Verdict(
+        scale=CASES,
         claim="lambda is bounded for attention whose rows sum to 1, whatever the length.",
         word="fails" if grows else "holds",
         number=values[-1],
@@ -220,6 +224,7 @@ STUDY = Study(
     "attention brings tokens closer.",
     cost="30 seconds",
     draws=40,
+    scale=BUILT_IN,
     unit=PASSAGES,
     run=run,
     fast={"draws": 6, "tokens": 64},

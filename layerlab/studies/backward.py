@@ -11,6 +11,7 @@ from layerlab.numerics.strict import Exact, Strict
 from layerlab.studies.ensemble import NORMWISE, by_layer
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, line, resampled
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above
@@ -110,6 +111,7 @@ STUDY = Study(
     claim="Gradients by early blocks carry larger rounding errors than the result itself.",
     cost="15 seconds",
     draws=1000,
+    scale=random_networks("{layers}", ENSEMBLE.width),
     run=run,
     fast={"draws": 200},
     options={"norm": "layer", "layers": 20, "digits": 24},

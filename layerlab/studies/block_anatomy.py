@@ -15,6 +15,7 @@ from layerlab.measures.diversity import relative_residual
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, tokens_of, watched
 from layerlab.studies.panel import heat
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, below, each
@@ -94,9 +95,8 @@ def _heads(layer: Any, found: "LayerWeights") -> Tensor:
     """Head x quantity; `error` is of all heads together, and the same in each."""
     attended = layer.attention
     added = contributions(attended, found)
-    whole = added.sum(0)
-    if found.output_bias is not None:
-        whole = whole + found.output_bias.double()
+    bias = found.output_bias
+    whole = added.sum(0) + (0.0 if bias is None else bias.double())
     left = layer.sublayers["attention"].left.double()
     matrices = attended.weights(dtype=torch.float64)
     lengths = added.norm(dim=(1, 2))
@@ -389,6 +389,7 @@ STUDY = Study(
     claim="Attention with many heads is the sum of its heads, each through its part of W_O.",
     cost="1 minute",
     draws=200,
+    scale=BUILT_IN,
     run=run,
     # With fewer, attention in llama is too near to what was asked for.
     fast={"draws": 100},

@@ -15,6 +15,7 @@ from layerlab.studies.ensemble import MAX, Ensemble
 from layerlab.studies.excerpt import PASSAGES, excerpts, patient, watched
 from layerlab.studies.known import known
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import Interval, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import below, each
@@ -192,6 +193,7 @@ def speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
     empty = float((model["errors"] >= VACUOUS).mean())
     endless = float(np.isinf(model["factors"]).mean())
     return Verdict(
+        scale=BUILT_IN,
         claim="On a trained model in bf16 the theorem bounds the error below 1.",
         word="fails" if empty == 1 else "holds" if empty == 0 else "not decided",
         number=first.value,
@@ -240,6 +242,7 @@ STUDY = Study(
     "data.",
     cost="1 minute",
     draws=200,
+    scale=random_networks(LAYERS, SIZE),
     run=run,
     fast={"draws": 12},
 )

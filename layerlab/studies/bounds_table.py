@@ -15,6 +15,7 @@ from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watch
 from layerlab.studies.known import known
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.rounded_module import Rounded, attentions, norms, perceptron
+from layerlab.studies.scale import BUILT_IN, CASES
 from layerlab.studies.statistic import LOOKED, Interval, maximum, resampled, summary, table
 from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above
@@ -263,6 +264,7 @@ def lowered(hostile_: dict[str, float]) -> Verdict:
     least = min(hostile_[row] for row in ATTAINED)
     said = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
     return Verdict(
+        scale=CASES,
         claim="The constants of RMS norm, centring, perceptron, scores and softmax cannot be "
         "lowered.",
         word="holds" if least > 0.999 else "not decided",
@@ -344,6 +346,7 @@ STUDY = Study(
     claim="No module is further off than the corrected rounding bounds allow.",
     cost="1 minute",
     draws=200,
+    scale=BUILT_IN,
     unit=PASSAGES,
     run=run,
     fast={"draws": 12},

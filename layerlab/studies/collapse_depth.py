@@ -10,6 +10,7 @@ from layerlab.domain import Domain
 from layerlab.measures.diversity import centred, relative_residual
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import HIGH, LOW, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import below
@@ -153,6 +154,7 @@ def alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
     start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
     return Verdict(
+        scale=BUILT_IN if claim == STUDY.claim else "",
         claim=claim,
         word=below(left, HALF, 1),
         number=left.value,
@@ -172,6 +174,7 @@ def narrow(found: np.ndarray, seed: int) -> Verdict:
     risen = ratio(found[:, : widest + 1], DIMENSION, seed)
     falls = widest == 0 and left.high < 1
     return Verdict(
+        scale=BUILT_IN,
         claim="The effective dimension of its features falls with depth.",
         word="fails" if risen.low > 1 else "holds" if falls else "not decided",
         number=risen.value,
@@ -221,6 +224,7 @@ STUDY = Study(
     "tokens become alike.",
     cost="2 minutes",
     draws=100,
+    scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with passages of one text",
     run=run,
     fast={"draws": 4, "layers": 16, "width": 64},

@@ -10,6 +10,7 @@ from layerlab.domain import Domain
 from layerlab.numerics.decoder import Weights
 from layerlab.studies.ensemble import NORMWISE, Ensemble, stack_errors
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each
@@ -156,6 +157,7 @@ STUDY = Study(
     claim="At a fixed norm, a larger condition number of W_k^T W_q makes rounding errors larger.",
     cost="30 seconds",
     draws=1000,
+    scale=random_networks(DEPTHS[-1], SIZE),
     run=run,
     fast={"draws": 200},
     options={"norm": "rms"},

@@ -23,6 +23,7 @@ from layerlab.studies.enlargement import (
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.known import known
 from layerlab.studies.picture import Gap, gaps, histogram
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import Interval, bins, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, below, each
@@ -360,6 +361,7 @@ STUDY = Study(
     "its condition number.",
     cost="2 minutes",
     draws=400,
+    scale=BUILT_IN,
     unit=PASSAGES,
     run=run,
     fast={"draws": 8},

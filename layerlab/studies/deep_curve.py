@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, maximum, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each
@@ -268,6 +269,7 @@ STUDY = Study(
     claim="Pre-norm keeps the norm of attention from growing over 36 layers.",
     cost="2 minutes",
     draws=100,
+    scale=random_networks(DEPTH, WIDTH),
     run=run,
     fast={"draws": 4},
 )

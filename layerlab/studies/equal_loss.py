@@ -15,6 +15,7 @@ from layerlab.disk import write_file
 from layerlab.studies import twin
 from layerlab.studies.collapse_depth import depths
 from layerlab.studies.excerpt import watched
+from layerlab.studies.scale import models
 from layerlab.studies.work import Work
 
 # They differ in nothing else: both have a norm before the head.
@@ -171,6 +172,10 @@ def gathered(work: Work) -> tuple[Contest, tuple[str, ...]]:
             found = contest(lambda trial: taught(trial, **twin.FAST), seeds)
             told = ", ".join(f"{name} {size}" for name, size in twin.FAST.items())
             notes.append(f"No runs were at hand: {told} stand in for them.")
+    used = twin.FAST if notes else sizes
+    size = twin.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
+    updates = [one["curve"][-1][0] for runs in found.runs.values() for one in runs]
+    work.judged = {"scale": models([size], [twin.BATCH * twin.CONTEXT * one for one in updates])}
     if work.kept:
         notes.append(f"Of {work.done} models {work.kept} had been trained before, and are read.")
     return found, tuple(notes)

@@ -18,6 +18,7 @@ from layerlab.studies.dimension_twins import ARMS, FULL, NO_SERIES, NO_SHORTCUT,
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, curves, plane
 from layerlab.studies.saliency_repeat import ISOTROPY
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.word import above, each
@@ -260,6 +261,7 @@ def along(found: np.ndarray, seed: int) -> Verdict:
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = resampled(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
     return Verdict(
+        scale=BUILT_IN,
         claim="The features of a trained Llama lie along one axis.",
         word=above(share, AXIS),
         number=share.value,
@@ -276,6 +278,7 @@ def outlying(found: np.ndarray, seed: int) -> Verdict:
     layer = int(quotient.mean(0).argmax())
     ratio = resampled(quotient[:, layer], lambda one: float(one.mean()), seed)
     return Verdict(
+        scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
         word=above(ratio, OUTLIER, 1),
         number=ratio.value,

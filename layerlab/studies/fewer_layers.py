@@ -3,6 +3,7 @@
 from layerlab.model.account import Account, account
 from layerlab.model.design import design
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Work
@@ -123,6 +124,7 @@ STUDY = Study(
     claim="PanGu-pi has fewer layers than Llama because its modules bring parameters of their own.",
     cost="1 second",
     draws=1,
+    scale=TABLES,
     unit="exact count",
     fixed=True,
     run=run,

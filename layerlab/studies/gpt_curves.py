@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab import UserError, builtin
 from layerlab.domain import Domain
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap
 from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, short
 from layerlab.studies.statistic import resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each, within
@@ -88,6 +89,8 @@ def run(work: Work) -> Outcome:
             f"{work.options[NAMED[name]]} has {n} layers" for name, n in depths.items()
         )
         raise UserError(f"study gpt-curves: {told}; expected two models of one depth: {HUB}")
+    if not set(work.options.values()) <= set(builtin.NAMES):
+        work.judged = {"scale": named(work.options)}
     rows = [
         summary(
             found[quantity][:, layer],
@@ -118,6 +121,12 @@ def run(work: Work) -> Outcome:
             overlap(LENGTHS["long"][1]),
         ),
     )
+
+
+def named(options: Mapping[str, Any]) -> str:
+    """Models that a user gave, with their parameters; what they were trained on they do not say."""
+    sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
+    return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
 
 
 def pair(options: Mapping[str, Any]) -> str:
@@ -276,6 +285,7 @@ STUDY = Study(
     "second on.",
     cost="10 seconds",
     draws=512,
+    scale=BUILT_IN,
     options={option: name for name, option in NAMED.items()},
     domains=dict.fromkeys(NAMED.values(), Domain(kind=str)),
     run=run,

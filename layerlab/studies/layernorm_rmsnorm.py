@@ -12,6 +12,7 @@ from layerlab.numerics.decoder import NORMS, errors
 from layerlab.numerics.strict import Draws, Exact, Strict
 from layerlab.studies.ensemble import NAMES, NORMWISE
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.word import above, each
@@ -167,6 +168,7 @@ def real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     low = min(ratio.low for ratio in found.values())
     high = max(ratio.high for ratio in found.values())
     return Verdict(
+        scale=BUILT_IN,
         claim="On what the norms of trained models read, layer norm is the less stable one, too.",
         word=each(above(ratio, 1) for ratio in found.values()),
         number=max(ratio.value for ratio in found.values()),
@@ -199,6 +201,7 @@ STUDY = Study(
     "RMS norm does not.",
     cost="10 seconds",
     draws=5000,
+    scale=random_networks(1, WIDTH),
     run=run,
     fast={"draws": 500},
     options={"digits": 24},

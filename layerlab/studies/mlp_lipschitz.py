@@ -11,6 +11,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each
@@ -261,6 +262,7 @@ def trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
         f"{' '.join(f'{r:.2f}' for r in np.median(one, 0))}" for one in models.values()
     )
     return Verdict(
+        scale=BUILT_IN,
         claim="In trained models a larger feed-forward keeps tokens further apart.",
         word=each(above(one, ROUNDING) for one in (*weaker.values(), *stronger.values())),
         number=least,
@@ -316,6 +318,7 @@ STUDY = Study(
     "it slows rank collapse.",
     cost="30 seconds",
     draws=500,
+    scale=random_networks(DEPTHS[True], WIDTH),
     run=run,
     fast={"draws": 48},
 )

@@ -10,6 +10,7 @@ from layerlab.domain import Domain
 from layerlab.studies.collapse_depth import DIMENSION, EACH, SMALL, TOKENS, depths, grown
 from layerlab.studies.excerpt import excerpts, overlap
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each
@@ -160,6 +161,7 @@ STUDY = Study(
     "dimension.",
     cost="4 minutes",
     draws=32,
+    scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with passages of one text",
     run=run,
     fast={"draws": 3, "layers": 12, "width": 64},

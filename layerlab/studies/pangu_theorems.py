@@ -12,6 +12,7 @@ from layerlab.measures.diversity import diversity
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, watched
 from layerlab.studies.once import once
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import BUILT_IN, CASES
 from layerlab.studies.statistic import maximum, resampled, table
 from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.theorem_case import (
@@ -183,6 +184,7 @@ def printed(found: Found, seed: int) -> Verdict:
     )
     largest = float(pooled(found, PRINTED).max())
     return Verdict(
+        scale=CASES,
         claim=STUDY.claim,
         word="fails" if counter > 1 else "holds",
         number=counter,
@@ -236,6 +238,7 @@ def strict() -> Verdict:
     change = noise + torch.relu(z + noise) - torch.relu(z)
     ratio = float((change - change.mean(0)).norm() / (2 * noise.norm()))
     return Verdict(
+        scale=CASES,
         claim="Theorem 6 is strict.",
         word="fails" if ratio >= 1 else "holds",
         number=ratio,
@@ -251,6 +254,7 @@ def scales() -> Verdict:
     z = torch.tensor([[1.0], [2.0]])
     gain = float((3 * z - (3 * z).mean()).norm() / (z - z.mean()).norm())
     return Verdict(
+        scale=CASES,
         claim="Theorem 7 holds for the series of equation 7, whose scales its constants leave out.",
         word="fails" if gain > 1 else "holds",
         number=gain,
@@ -266,6 +270,7 @@ def ceiling() -> Verdict:
     z = torch.eye(4)
     left = z + (-z) + torch.relu(z @ torch.zeros(4, 4))
     return Verdict(
+        scale=CASES,
         claim="Since the factor of Theorem 4 is above 1, features cannot collapse.",
         word="fails" if float(left.norm()) == 0 else "holds",
         number=float(left.norm()),
@@ -342,6 +347,7 @@ STUDY = Study(
     claim="Lemmas 1 to 4 and Theorems 1 to 9 hold as they are printed.",
     cost="1 minute",
     draws=64,
+    scale=f"{BUILT_IN}, and the same before training",
     unit=PASSAGES,
     run=run,
     fast={"draws": 4, "tokens": 16},

@@ -17,6 +17,7 @@ from torch.nn import functional
 from layerlab.studies.excerpt import excerpts, overlap, patient, tokens_of, watched
 from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN, random_networks
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import below, each
@@ -380,6 +381,7 @@ STUDY = Study(
     claim="With skip connections the output is carried by short paths, around most of attention.",
     cost="20 seconds",
     draws=200,
+    scale=f"{BUILT_IN}, and {random_networks(DEPTH, WIDTH)}",
     run=run,
     fast={"draws": 120},
     unit="random initialisations, and passages of one text through one model",

@@ -9,6 +9,7 @@ from layerlab.domain import Domain
 from layerlab.studies.emulated import Trials
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.word import below, each
@@ -230,6 +231,7 @@ STUDY = Study(
     "error, or more.",
     cost="30 seconds",
     draws=256,
+    scale=BUILT_IN,
     unit=PASSAGES,
     run=run,
     fast={"draws": 32},

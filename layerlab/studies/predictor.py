@@ -11,6 +11,7 @@ from layerlab.domain import Domain
 from layerlab.studies.emulated import ALONE
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import LOOKED, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import each, within
@@ -234,6 +235,7 @@ STUDY = Study(
     "within a factor of two.",
     cost="2 minutes",
     draws=128,
+    scale=BUILT_IN,
     unit=PASSAGES,
     run=run,
     fast={"draws": 8, "formats": "bf16"},

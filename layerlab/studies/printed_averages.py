@@ -2,6 +2,7 @@
 
 from layerlab.evaluation.published import Published, tables
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Work
@@ -116,6 +117,7 @@ STUDY = Study(
     claim="Every printed average follows from the cells beside it.",
     cost="1 second",
     draws=1,
+    scale=TABLES,
     unit="reading of the tables",
     fixed=True,
     run=run,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above
@@ -341,6 +342,7 @@ STUDY = Study(
     "exponentially with depth.",
     cost="1 minute",
     draws=200,
+    scale=random_networks(BARE_DEPTH, WIDTH),
     run=run,
     fast={"draws": 5},
 )

@@ -3,7 +3,7 @@
 import copy
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,21 @@ from layerlab.report.text import prose
 
 SCHEMA = 1
 WIDTH = 600
-COLOURS = {"holds": "green", "fails": "bold red", "not decided": "yellow"}
+COLOURS = {
+    "holds": "green",
+    "smaller than asked": "cyan",
+    "fails": "bold red",
+    "not decided": "yellow",
+}
+# Of the words, with a space behind the longest that most studies have.
+INDENT = 12
+LOOKED = "its threshold or number of draws was set after a first result"
 
 
 class Record:
     """What a study found.
 
-    `record.verdict` is "holds", "fails" or "not decided", `record.number` what decides it,
+    `record.verdict` is a `Word`, as "holds" or "not decided", `record.number` what decides it,
     `record.frame()` the readings, `record.save("out")` writes page, tables and settings.
     """
 
@@ -52,7 +60,7 @@ class Record:
 
     @property
     def verdict(self) -> str:
-        """Whether the claim holds, fails, or is not decided."""
+        """Whether the claim holds, is right by less than was asked, fails, or is not decided."""
         return str(self._content["verdicts"][0]["word"])
 
     @property
@@ -62,7 +70,7 @@ class Record:
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Every claim that was judged: claim, word, number, a sentence; the study's own first."""
+        """Every claim that was judged, as `Verdict` has it; the study's own first."""
         return copy.deepcopy(self._content["verdicts"])
 
     @property
@@ -142,11 +150,12 @@ class Record:
     def lines(self) -> list[list[tuple[str, str]]]:
         """What a terminal shows, as pieces of text with their styles."""
         found = []
+        wide = max(INDENT, *(len(one["word"]) + 1 for one in self._content["verdicts"]))
         for verdict in self._content["verdicts"]:
             word = str(verdict["word"])
             found += [
-                [(f"{word:<12}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
-                [(" " * 12 + prose(_sourced(verdict)), "dim")],
+                [(f"{word:<{wide}}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
+                *([(" " * wide + prose(line), "dim")] for line in _told(verdict)),
             ]
         found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
         if self.folder is not None:
@@ -175,9 +184,13 @@ def load_record(folder: Path) -> Record | None:
     return record
 
 
-def _sourced(verdict: Mapping[str, Any]) -> str:
+def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """The sentence of a verdict with its place, and on what it was judged."""
     place = verdict.get("source")
-    return f"{verdict['said']} ({place})" if place else str(verdict["said"])
+    yield f"{verdict['said']} ({place})" if place else str(verdict["said"])
+    judged = [verdict.get("scale"), verdict.get("unit"), LOOKED if verdict.get("looked") else ""]
+    if any(judged):
+        yield f"on {'; '.join(filter(None, judged))}"
 
 
 def _figures(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:

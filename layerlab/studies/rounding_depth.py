@@ -9,6 +9,7 @@ from torch import Tensor
 from layerlab.domain import Domain
 from layerlab.studies.ensemble import MAX, NORMWISE, Ensemble, by_layer, last, stack_errors
 from layerlab.studies.picture import Curve, curves, histogram
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, Line, bins, line, mean, median, resampled, resting
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, agreed
@@ -229,6 +230,7 @@ STUDY = Study(
     claim="The mean relative rounding error grows nearly exponentially with depth.",
     cost="3 minutes",
     draws=5000,
+    scale=random_networks("{layers}", SIZE),
     run=run,
     fast={"draws": 300},
     options={"norm": "layer", "layers": 40},

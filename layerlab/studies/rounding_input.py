@@ -9,6 +9,7 @@ from layerlab.numerics.decoder import Weights, attention, errors
 from layerlab.numerics.strict import Exact, Strict
 from layerlab.studies.ensemble import MAX, NAMES
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, grouped, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict, Word
 from layerlab.studies.word import within
@@ -125,6 +126,7 @@ STUDY = Study(
     claim="The worst error of attention grows about quadratically with the norm of its input.",
     cost="3 seconds",
     draws=1000,
+    scale=random_networks(1, SIZE),
     run=run,
     fast={"draws": 1000},
     options={"digits": 16},

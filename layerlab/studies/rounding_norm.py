@@ -11,6 +11,7 @@ from layerlab.numerics.decoder import Weights
 from layerlab.studies.ensemble import NAMES, NORMWISE, stack_errors
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, line, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, each
@@ -159,6 +160,7 @@ STUDY = Study(
     claim="The rounding error grows with the spectral norm of W_k^T W_q, as a power of it.",
     cost="1 minute",
     draws=1000,
+    scale=random_networks(DEPTHS[-1], ENSEMBLE.width),
     run=run,
     fast={"draws": 200},
     options={"norm": "layer", "digits": 16},

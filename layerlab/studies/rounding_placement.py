@@ -6,6 +6,7 @@ from torch import Tensor
 from layerlab.domain import Domain
 from layerlab.studies.ensemble import NORMWISE, Ensemble, by_layer, stack_errors
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, resampled
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above
@@ -124,6 +125,7 @@ STUDY = Study(
     "before it they do not.",
     cost="15 seconds",
     draws=1000,
+    scale=random_networks("{layers}", SIZE),
     run=run,
     fast={"draws": 200},
     options={"norm": "layer", "layers": 100, "digits": 11, "variance": 0.1},

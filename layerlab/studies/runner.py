@@ -23,6 +23,7 @@ from layerlab.report.progress import Bar
 from layerlab.studies.clock import Clock
 from layerlab.studies.code import fingerprint
 from layerlab.studies.record import Record, load_record
+from layerlab.studies.scale import placed
 from layerlab.studies.study import Outcome, Study, nothing
 from layerlab.studies.work import RUNS, Work, cores, digest
 
@@ -237,7 +238,7 @@ def _computed(plan: Plan, progress: bool) -> Record:
 
 
 def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
-    content = {
+    content: dict[str, Any] = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
         "layerlab": __version__,
@@ -254,11 +255,11 @@ def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
             **{library: version(library) for library in LIBRARIES},
         },
         "machine": {"system": platform.platform(), "threads": plan.threads},
-        "verdicts": [vars(verdict) for verdict in outcome.verdicts],
         "pictures": [vars(picture) for picture in outcome.pictures],
         "remarks": list(outcome.remarks),
         **work.judged,
     }
+    content["verdicts"] = [placed(vars(one), content, plan.study) for one in outcome.verdicts]
     return Record(content, outcome.frames)
 
 

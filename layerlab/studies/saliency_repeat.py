@@ -20,6 +20,7 @@ from layerlab.report.text import token
 from layerlab.studies import twin
 from layerlab.studies.excerpt import patient
 from layerlab.studies.picture import Curve, Gap, curves, gaps
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.word import above, agreed, each
@@ -294,6 +295,7 @@ def back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
     return Verdict(
+        scale=BUILT_IN,
         claim="A trained model looks back at a name that is due again.",
         word=word,
         number=min(one.value for one in found.values()),

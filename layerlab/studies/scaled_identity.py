@@ -10,6 +10,7 @@ from layerlab.domain import Domain
 from layerlab.measures.diversity import diversity, relative_residual
 from layerlab.studies.excerpt import excerpts, overlap
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import HIGH, LOOKED, LOW, Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.word import above, below
@@ -211,6 +212,7 @@ STUDY = Study(
     claim="An identity shortcut of larger weight prevents the collapse of features.",
     cost="2 minutes",
     draws=100,
+    scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with a passage of one text",
     run=run,
     fast={"draws": 4, "layers": 12, "width": 64},

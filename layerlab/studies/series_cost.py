@@ -5,6 +5,7 @@ from typing import Any
 from layerlab.model.account import Account, account
 from layerlab.model.design import design
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Work
@@ -150,6 +151,7 @@ STUDY = Study(
     claim="What the series activation adds to the calculations can be ignored.",
     cost="1 second",
     draws=1,
+    scale=TABLES,
     unit="exact count",
     fixed=True,
     run=run,

@@ -10,6 +10,7 @@ from torch import Tensor
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.shape import Shape, Site
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.work import Draw, Work
@@ -229,6 +230,7 @@ STUDY = Study(
     claim="The series activation exchanges information between all tokens of the feature map.",
     cost="10 seconds",
     draws=200,
+    scale=random_networks(1, WIDTH),
     run=run,
     fast={"draws": 12},
 )

@@ -5,6 +5,7 @@ from itertools import pairwise
 from layerlab.model.account import Account, account
 from layerlab.model.design import design
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import TABLES
 from layerlab.studies.series_cost import SIZE, excess
 from layerlab.studies.statistic import table
 from layerlab.studies.study import Outcome, Study, Verdict
@@ -164,6 +165,7 @@ STUDY = Study(
     claim="A bottleneck of the width over 32 makes the augmented shortcut 16 times cheaper.",
     cost="1 second",
     draws=1,
+    scale=TABLES,
     unit="exact count",
     fixed=True,
     run=run,

@@ -10,6 +10,7 @@ from layerlab.measures.activation import ACTIVATIONS
 from layerlab.measures.diversity import diversity
 from layerlab.studies.excerpt import excerpts, overlap, patient, watched
 from layerlab.studies.picture import Curve, Gap, curves, gaps
+from layerlab.studies.scale import BUILT_IN, CASES
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import EXACT, Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, below, each
@@ -122,6 +123,7 @@ def strict(gains: dict[str, np.ndarray]) -> Verdict:
     noise, bound = attained(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     drawn = np.stack([found[..., NOISE] for found in gains.values()])
     return Verdict(
+        scale=CASES,
         claim=STUDY.claim,
         word="fails" if noise >= bound else "holds",
         number=noise / bound,
@@ -136,6 +138,7 @@ def condition() -> Verdict:
     """Theorem 5's condition for equality, refuted by silent units."""
     noise, bound = attained(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
     return Verdict(
+        scale=CASES,
         claim="Both sides are equal if and only if the change of the shortcut has no mean over "
         "tokens.",
         word="fails" if noise < bound else "holds",
@@ -263,6 +266,7 @@ STUDY = Study(
     "the bound of the linear one.",
     cost="30 seconds",
     draws=500,
+    scale=f"features of {BUILT_IN}, and Gaussian ones",
     run=run,
     fast={"draws": 12},
 )

@@ -12,6 +12,7 @@ from layerlab.numerics.strict import Exact, Strict
 from layerlab.studies.ensemble import NORMWISE
 from layerlab.studies.picture import Curve, curves
 from layerlab.studies.rounding_depth import ENSEMBLE
+from layerlab.studies.scale import random_networks
 from layerlab.studies.statistic import line, resampled, summary, table
 from layerlab.studies.study import Outcome, Study, Verdict
 from layerlab.studies.word import below
@@ -170,6 +171,7 @@ def averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
         np.median(blocks["stochastic"]["mean"]) / np.median(blocks["stochastic"]["single"])
     )
     return Verdict(
+        scale=random_networks(1, ENSEMBLE.width),
         claim="One block of width 20 is more accurate under stochastic rounding.",
         word=below(found, 1),
         number=found.value,
@@ -213,6 +215,7 @@ STUDY = Study(
     claim="Stochastic rounding has a tighter bound on long sums than the worst case of nearest.",
     cost="20 seconds",
     draws=1000,
+    scale="sums of up to 4,096 random terms",
     run=run,
     fast={"draws": 200},
     options={"digits": 11, "norm": "layer"},

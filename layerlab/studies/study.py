@@ -37,6 +37,7 @@ class Verdict:
         scale: the models that it was judged on, with parameters and training tokens; that of the
             study where it is left out.
         looked: whether its threshold or its number of draws was set after a first result.
+        p: of a test of the claim, before any correction for others; None where an interval judges.
     """
 
     claim: str
@@ -47,6 +48,7 @@ class Verdict:
     unit: str = ""
     scale: str = ""
     looked: bool = False
+    p: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,16 @@ class Outcome:
     used: Mapping[str, Any] = field(default_factory=dict)
 
 
+def claimant(source: str) -> str:
+    """Whose claim it is: a key of docs/sources.md, or Own.
+
+    Example:
+        >>> claimant("pangu23, Table 4"), claimant("Own, after dong21, section 3")
+        ('pangu23', 'Own')
+    """
+    return re.split(r"[,; ]", source, maxsplit=1)[0]
+
+
 def nothing(runs: Path) -> None:
     """What a study reads of earlier trainings: most read nothing."""
 
@@ -94,7 +106,8 @@ class Study:
         fast: draws and options that give the same verdict in seconds.
         fixed: whether the draws are what they are.
         inputs: what the numbers depend on in the folder of training runs, as JSON values.
-        scale: the models that it judges, with parameters and training tokens.
+        scale: the models that it judges, with parameters and training tokens; an option in
+            braces stands for its value.
     """
 
     name: str
@@ -115,7 +128,7 @@ class Study:
     @property
     def key(self) -> str:
         """Of its source in docs/sources.md, or Own."""
-        return re.split(r"[,; ]", self.source, maxsplit=1)[0]
+        return claimant(self.source)
 
     def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options with what was given.

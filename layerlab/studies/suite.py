@@ -2,7 +2,6 @@
 
 import platform
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from rich.text import Text
 from layerlab import UserError, __version__, disk
 from layerlab.pause import Paused
 from layerlab.registry import studies
-from layerlab.report.holds import render
+from layerlab.report.holds import counted, render
 from layerlab.report.language import ENGLISH, language
 from layerlab.report.text import prose
 from layerlab.studies import accident
@@ -64,10 +63,13 @@ class Suite:
             [_line(part) for part in self.parts],
             words=("study", "verdict"),
         )
-        counts = Counter(one["word"] for part in self.parts for one in part.verdicts)
-        told = ", ".join(f"{word}: {counts[word]}" for word in COLOURS)
+        counts = counted([_content(part) for part in self.parts])
+        told = "".join(
+            f"claims of {whose}: {', '.join(f'{word}: {counts[own][word]}' for word in COLOURS)}\n"
+            for own, whose in ((False, "the sources"), (True, "our own"))
+        )
         errors = [Text(f"{part.name}: {part.error}", "red") for part in self.parts if part.error]
-        said = f"{told}; of {counts.total()} claims\nThe page: {prose(str(self.page))}"
+        said = f"{told}The page: {prose(str(self.page))}"
         return Group(table, *errors, Text(said))
 
 

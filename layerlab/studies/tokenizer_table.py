@@ -14,6 +14,7 @@ from torch import Tensor
 from layerlab import UserError
 from layerlab.domain import Domain
 from layerlab.studies.picture import Gap, gaps
+from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import Interval, resampled, table
 from layerlab.studies.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.word import below
@@ -245,6 +246,7 @@ def monotone() -> Verdict:
         for one, other in against
     )
     return Verdict(
+        scale=TABLES,
         claim="In the source's own table the larger vocabulary always has the lower rate.",
         word="fails" if against else "holds",
         number=float(len(against)),
@@ -262,6 +264,7 @@ STUDY = Study(
     "domain's text.",
     cost="1 minute",
     draws=len(READ),
+    scale="tokenizers alone, no model",
     unit="files of code",
     run=run,
     fast={"entries": 1024, "characters": 12_000},

@@ -19,6 +19,7 @@ from torch import Tensor
 from layerlab.disk import write_file
 from layerlab.domain import Domain
 from layerlab.studies.picture import Curve, curves
+from layerlab.studies.scale import models
 from layerlab.studies.statistic import Interval
 from layerlab.studies.study import Picture
 from layerlab.studies.work import Arrays, Work, digest
@@ -106,6 +107,22 @@ def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any
     )
 
 
+def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
+    """How many a model of these sizes has; where an arm is matched to it, about as many."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.model.account import account
+    from layerlab.model.design import design
+    from layerlab.training.words import loaded_words
+
+    sizes = {"layers": layers, "width": width, "heads": 4, "context": CONTEXT}
+    found = design(
+        variant,
+        sizes={**sizes, "vocab": len(loaded_words(WORDS))},
+        options={"head": "untied"},
+    )
+    return account(found.spec, found.shape).parameters
+
+
 def taught(arm: str, seed: int, **sizes: int) -> Twin:
     """Train one model of a variant; all of a seed start and go on with the same numbers."""
     # Late: a list of studies needs nothing that trains.
@@ -180,7 +197,9 @@ def kept(
             work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
     work.done, work.kept = work.done + len(jobs), work.kept + before
     used = FAST if small else sizes
+    tokens = used["updates"] * BATCH * CONTEXT
     work.judged = {
+        "scale": models([parameters(layers=used["layers"], width=used["width"])], [tokens]),
         "trainings": {
             "models": len(jobs),
             "trained before": before,
@@ -192,7 +211,7 @@ def kept(
             "sequences per update": BATCH,
             "context": CONTEXT,
             "learning rate": RATE,
-            "tokens": used["updates"] * BATCH * CONTEXT,
+            "tokens": tokens,
         },
     }
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap, patient, tokens_of, watched
 from layerlab.studies.picture import Curve, curves, plane
+from layerlab.studies.scale import BUILT_IN
 from layerlab.studies.statistic import Interval, resampled, summary, table
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.word import above, below, each, within
@@ -370,6 +371,7 @@ STUDY = Study(
     claim="A key gets the attention of a query whose direction it has, in most rows.",
     cost="20 seconds",
     draws=200,
+    scale=BUILT_IN,
     run=run,
     fast={"draws": 8},
     unit=PASSAGES,

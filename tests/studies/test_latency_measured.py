@@ -10,6 +10,7 @@ from layerlab.studies.latency_measured import (
     FEWER,
     PRINTED,
     SAME,
+    STUDY,
     costs,
     drawn,
     explained,
@@ -34,6 +35,17 @@ def planted(fewer=0.9, same=1.04, predicted=0.91, spread=0.005):
             "machine": {"processor": "an abacus", "device": "cpu", "threads": 1},
             "versions": {"torch": "2", "transformers": "5"},
         }
+    return found
+
+
+class Stopped(Exception):
+    """Before anything is timed."""
+
+
+def on_gpu():
+    found = planted()
+    for one in found.values():
+        one["machine"]["device"] = "an accelerator"
     return found
 
 
@@ -91,20 +103,60 @@ def test_rivals_differ_in_what_is_said():
 
 
 def work(runs, **changes):
-    settings = {"draws": 12, "seed": 0, "options": {"width": 256}, "threads": 1, "code": ""}
+    settings = {
+        "draws": 12,
+        "seed": 0,
+        "options": {"width": 256, "device": "cpu"},
+        "threads": 1,
+        "code": "",
+    }
     return Work(study="latency-measured", runs=runs, **{**settings, **changes})
 
 
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):
-    monkeypatch.setattr(latency_measured, "timed", lambda width, count: planted(fewer=1.0))
+    monkeypatch.setattr(latency_measured, "timed", lambda width, device, count: planted(fewer=1.0))
     first = run(work(tmp_path))
     assert json.loads(place(tmp_path, 256).read_text())[FEWER]["milliseconds"] == [100.0, 100.0]
     monkeypatch.setattr(latency_measured, "timed", None)
     again = run(work(tmp_path, fast=True))
     assert first.verdicts == again.verdicts and first.verdicts[0].word == "fails"
-    assert "an abacus" in again.remarks[-1] and again.remarks[-1] == told(planted())
-    other = run(work(tmp_path, fast=True, options={"width": 512}))
-    assert {one.word for one in other.verdicts} == {"not decided"}
+    assert "an abacus" in again.remarks[-2] and again.remarks[-2] == told(planted())
+    for elsewhere in ({"width": 512}, {"width": 256, "device": "cuda"}):
+        other = run(work(tmp_path, fast=True, options={"device": "cpu", **elsewhere}))
+        assert {one.word for one in other.verdicts} == {"not decided"}
+
+
+def test_what_was_not_measured_as_planned_is_marked(tmp_path, monkeypatch):
+    found = planted()
+    monkeypatch.setattr(latency_measured, "timed", lambda width, device, count: found)
+    marked = run(work(tmp_path))
+    assert {(one.looked, one.unit) for one in marked.verdicts} == {(True, "12 repetitions")}
+    assert any("12 repetitions and not the 40 of the plan" in one for one in marked.remarks)
+    for one in found.values():
+        one["ratio"]["pairs"] = STUDY.draws
+    planned = run(work(tmp_path))
+    assert {one.looked for one in planned.verdicts} == {False}
+    assert not any("not the" in one for one in planned.remarks)
+
+
+def test_on_a_gpu_it_times_what_a_gpu_takes(monkeypatch):
+    asked = []
+
+    def record(contestants, chosen):
+        asked.append((chosen.device, chosen.kind, [one.name for one in contestants]))
+        raise Stopped
+
+    monkeypatch.setattr("layerlab.evaluation.latency.timed", record)
+    monkeypatch.setattr("layerlab.evaluation.setting._place", lambda device: device)
+    with pytest.raises(Stopped):
+        latency_measured.timed(4096, "cuda", 40)
+    ((device, kind, names),) = asked
+    assert (device, kind) == ("cuda", "bfloat16")
+    assert "width=4096,layers=29" in names[0] and "width=4096,layers=32" in names[1]
+    # The 1B of the source is no wider than 2048, and there its vocabulary is whole.
+    same = rivals(4096)[SAME]
+    assert same[0].design.shape.width == 2048 and same[0].design.shape.vocab == 32_000
+    assert "an accelerator" in told(on_gpu()) and "bfloat16" in told(on_gpu())
 
 
 def test_the_full_run_times_both_and_says_on_what(tmp_path, monkeypatch):

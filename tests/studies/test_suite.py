@@ -50,14 +50,19 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     page = found.page.read_text()
     assert all(one["claim"] in page for part in found.parts for one in part.verdicts)
     assert "nothing &lt;b&gt;works&lt;/b&gt;" in page and 'href="rounding-input/study.html"' in page
-    assert '<p class="kicker">1 hold, 1 fail, 4 are not decided</p>' in page
+    said = "1 hold, 0 are right by less than was asked, 1 fail, 4 are not decided"
+    assert f'<p class="kicker">Claims of the sources: {said}</p>' in page
+    assert (
+        "Claims of our own" not in page and "Judged on: single random layers of width 10." in page
+    )
     assert "This page is the fast mode&#39;s" in page or "This page is the fast mode's" in page
     told = f"layerlab study --all --fast --runs {tmp_path / 'none'}"
     assert told in page and "random initialisations: 200 · " in page
     console = Console(record=True, width=100, file=StringIO())
     console.print(found.summary())
     said = console.export_text()
-    assert "holds: 1, fails: 1, not decided: 4; of 6 claims" in said
+    counted = "holds: 1, smaller than asked: 0, fails: 1, not decided: 4"
+    assert f"claims of the sources: {counted}" in said and "claims of our own: holds: 0" in said
     assert "lost: nothing <b>works</b>; type something else" in said
 
 

@@ -1,0 +1,130 @@
+"""On what verdicts are judged: every one has a scale and a unit, and the scales are true."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from safetensors import safe_open
+
+from layerlab import builtin
+from layerlab.builtin.arm import Recipe
+from layerlab.registry import studies
+from layerlab.studies import twin
+from layerlab.studies.record import Record
+from layerlab.studies.scale import (
+    BUILT_IN,
+    TABLES,
+    length,
+    models,
+    placed,
+    random_networks,
+    short,
+    trained,
+)
+from layerlab.studies.trained import STUDIES as RECIPES
+from layerlab.studies.trained import judged
+from layerlab.studies.training import Size, sizes_of
+
+# Studies of trainings say what they have trained.
+TRAINED = {"dimension-twins", "features-pca", "saliency-repeat", "same-loss"}
+TRAINED |= {"scaled-identity-trained", *(one.name for one in RECIPES)}
+VERDICT = {"claim": "c", "word": "fails", "number": 0.0, "said": "s", "source": ""}
+
+
+@pytest.mark.parametrize("name", builtin.NAMES)
+def test_the_scale_of_built_in_models_is_that_of_their_weights_and_of_their_card(name):
+    with safe_open(builtin.path(name) / "model.safetensors", "pt") as weights:
+        sizes = [weights.get_slice(one).get_shape() for one in weights.keys()]
+    count = sum(_product(shape) for shape in sizes)
+    assert abs(count / builtin.PARAMETERS - 1) < 5e-4
+    recipe = Recipe()
+    assert recipe.steps * recipe.batch * recipe.context == builtin.TOKENS
+    assert f"{builtin.TOKENS:,}" in (builtin.path(name) / "README.md").read_text("utf-8")
+    assert BUILT_IN == "built-in models: 0.45 M parameters, 7.4 M tokens"
+
+
+def _product(shape):
+    found = 1
+    for side in shape:
+        found *= side
+    return found
+
+
+def test_every_study_declares_a_scale_or_is_one_of_trainings():
+    for name, one in studies().items():
+        said = one.scale.format(**one.options)
+        assert bool(said) is (name not in TRAINED), name
+        assert "{" not in said and ".0 layers" not in said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (41_000, "41 k"),
+        (367_424, "0.37 M"),
+        (1_410_688, "1.4 M"),
+        (51_000_000, "51 M"),
+        (696_000_000, "696 M"),
+        (1_100_000_000, "1.1 B"),
+    ],
+)
+def test_a_number_has_two_digits_and_a_unit(value, said):
+    assert short(value) == said
+
+
+def test_several_sizes_are_a_range_and_the_parts_are_found_again():
+    both = models([410_112, 1_411_336], [204_800])
+    assert both == "0.41 to 1.4 M parameters, 0.2 M tokens"
+    assert models([41_000, 900_000], [10_240]) == "41 k to 0.9 M parameters, 10 k tokens"
+    for said in (both, f"built-in models: {both}", models([41_000, 900_000], [10_240])):
+        assert trained(said) == said.removeprefix("built-in models: ")
+    assert length(both) == 0.2e6 and length(models([9], [1_228_800, 3_000_000])) == 3e6
+    for other in (TABLES, random_networks(3, 8), f"{BUILT_IN}, and {random_networks(3, 8)}", ""):
+        assert trained(other) == "" and length(other) == 0
+
+
+def test_what_a_verdict_leaves_out_is_of_its_runs_and_else_of_its_study():
+    study = SimpleNamespace(scale=random_networks("{layers}", 20), options={"layers": 40})
+    content = {"settings": {"draws": 5000, "seed": 0}, "unit": "random initialisations"}
+    found = placed(VERDICT, content, study)
+    assert found["scale"] == "random networks of up to 40 layers, width 20"
+    assert found["unit"] == "5,000 random initialisations"
+    asked = {**content, "settings": {"draws": 4, "layers": 1}}
+    assert placed(VERDICT, asked, study)["scale"].startswith("random networks of up to 1 layers")
+    ran = {**content, "scale": "1.4 M parameters, 1.2 M tokens"}
+    assert placed(VERDICT, ran, study)["scale"] == "1.4 M parameters, 1.2 M tokens"
+    own = {**VERDICT, "scale": TABLES, "unit": "3 texts"}
+    assert placed(own, ran, study) == own
+
+
+def test_a_twin_is_as_large_as_it_says(tmp_path):
+    from layerlab.experiment import prepared
+    from layerlab.training.plan import account_of
+
+    sizes = {"layers": 2, "width": 32}
+    task = prepared(twin.recipe(twin.PLAIN, 1, **sizes, updates=10), tmp_path, progress=False)
+    assert account_of(task.runs[0].recipe).parameters == twin.parameters(**sizes)
+
+
+def test_a_claim_is_as_large_as_its_arms(tmp_path):
+    for number, (arm, size) in enumerate({"small": 500_000, "large": 1_400_000}.items()):
+        (tmp_path / str(number)).mkdir()
+        content = {"arm": arm, "parameters": size, "tokens": 307_200, "nats": 1.0}
+        (tmp_path / str(number) / "result.json").write_text(json.dumps(content))
+    sizes = sizes_of(sorted(tmp_path.iterdir()))
+    assert sizes[0] == Size("small", 500_000, 307_200)
+    claim = {"says": "c", "verdict": "fails", "number": None, "said": "fails: x", "source": "Own"}
+    found = judged({**claim, "arms": ["large"], "p": 0.01}, sizes)
+    assert (found.scale, found.p) == ("1.4 M parameters, 0.31 M tokens", 0.01)
+    assert judged({**claim, "arms": [], "p": None}, sizes).scale == ""
+
+
+def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():
+    more = {"scale": TABLES, "unit": "3 seeds", "looked": True}
+    content = {"verdicts": [{**VERDICT, "word": "smaller than asked", **more}], "remarks": []}
+    head, *told = Record(content, {}).lines()
+    assert head == [("smaller than asked ", "cyan"), ("c", "")]
+    assert told[1][0][0].strip() == (
+        "on arithmetic on printed tables; 3 seeds; its threshold or number of draws was set after "
+        "a first result"
+    )
