@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerlab.studies.discovery import chance, rates, told
+from layerlab.studies.scale import compared_at
+from layerlab.studies.study import claimant
 from layerlab.training.contest import Claim
 from layerlab.training.recipe import Recipe, load_recipe, packaged
 from layerlab.training.verdict import number
@@ -13,7 +16,7 @@ from layerlab.training.verdict import number
 Json = Mapping[str, Any]
 OUT = "docs/results"
 RECIPE = "recipe.toml"
-ORDER = ("holds", "fails", "not decided")
+ORDER = ("holds", "smaller than asked", "fails", "not decided")
 SHOWN = {
     "forest.svg": "Differences to the baseline",
     "curves.svg": "Learning curves",
@@ -39,10 +42,16 @@ sources: [sources](../sources.md)."""
 
 RULE = """A claim is made of pairs of arms, compared seed by seed. It **holds** where every
 pair is as it says, and **fails** where one is surely not, after Holm's correction for all
-claims of its recipe; else it is **not decided** by so few seeds, which speaks neither for nor
+tests of its recipe; else it is **not decided** by so few seeds, which speaks neither for nor
 against it. What is *alike*, or *no better*, is so within the margin that is given. A verdict is
-one on the size, the text and the length of its recipe: a million parameters and some hundred
-thousand tokens in the twins, where the sources trained far more."""
+one on the size, the text and the length of its recipe, which stands behind the word: the sources
+trained far more."""
+
+
+ACROSS = """Holm's correction is for the tests of one recipe. Nothing is corrected across recipes:
+beside each word stands **q**, the false-discovery rate of Benjamini and Hochberg over all words of
+this page, of claims and of arms. Of the words up to a q of 0.05 one in twenty, at most, is expected
+to be chance."""
 
 
 def declared(folder: Path) -> list[Recipe]:
@@ -55,7 +64,8 @@ def digest(folder: Path, recipes: Sequence[Recipe]) -> str:
     """The whole page; recipes without a comparison say so."""
     many = [recipe for recipe in recipes if recipe.compare is not None]
     found = {recipe.name: _read(folder / recipe.name / "comparison.json") for recipe in many}
-    parts = [HEAD, "## Claims of the sources", RULE, *_claims(many, found)]
+    found = _discovered(found)
+    parts = [HEAD, "## Claims of the sources", RULE, ACROSS, *_claims(many, found)]
     for recipe in many:
         content = found[recipe.name]
         parts.append(f"## {recipe.name}")
@@ -70,21 +80,51 @@ def _read(file: Path) -> Json | None:
     return found
 
 
+def _discovered(found: Mapping[str, Json | None]) -> dict[str, Json | None]:
+    """Every word with its false-discovery rate, over all claims and arms of the page."""
+    words = [
+        (name, kind, one)
+        for name, content in found.items()
+        for kind in ("claims", "rows")
+        for one in (content or {}).get(kind) or ()
+    ]
+    found_rates = rates([chance(one) if kind == "claims" else one["p"] for _, kind, one in words])
+    rated: dict[str, dict[str, list[Json]]] = {name: {"claims": [], "rows": []} for name in found}
+    for (name, kind, one), rate in zip(words, found_rates, strict=True):
+        rated[name][kind].append({**one, "q": rate})
+    return {name: one and {**one, **rated[name]} for name, one in found.items()}
+
+
 def _claims(recipes: Sequence[Recipe], found: Mapping[str, Json | None]) -> Iterator[str]:
     judged = {name: one["claims"] for name, one in found.items() if one and one.get("claims")}
     rows = [(name, one) for name, claims in judged.items() for one in claims]
-    counts = Counter(one["verdict"] for _, one in rows)
     if rows:
-        yield ", ".join(f"{word}: {counts[word]}" for word in ORDER) + f"; of {len(rows)} claims."
-        told = [
-            (one["source"], one["says"], f"**{one['verdict']}**", _number(one["said"]), _link(name))
-            for name, one in rows
-        ]
-        yield _table(("source", "claim", "verdict", "number", "recipe"), told)
+        own = [one for _, one in rows if claimant(one["source"]) == "Own"]
+        theirs = [one for _, one in rows if one not in own]
+        yield f"- claims of the sources: {_counted(theirs)}\n- claims of our own: {_counted(own)}"
+        yield _table(
+            ("source", "claim", "verdict", "q", "number", "recipe"),
+            [
+                (*_judged(one, found[name] or {}), _number(one["said"]), _link(name))
+                for name, one in rows
+            ],
+        )
     waiting = {one.name: len(_of(one)) for one in recipes if one.name not in judged and _of(one)}
     if waiting:
-        told = ", ".join(f"{_link(name)} {count}" for name, count in waiting.items())
-        yield f"Claims that wait for runs: {told}."
+        names = ", ".join(f"{_link(name)} {count}" for name, count in waiting.items())
+        yield f"Claims that wait for runs: {names}."
+
+
+def _counted(claims: Sequence[Json]) -> str:
+    counts = Counter(one["verdict"] for one in claims)
+    return ", ".join(f"{word} {counts[word]}" for word in ORDER)
+
+
+def _judged(claim: Json, content: Json) -> tuple[str, ...]:
+    """Its source, the claim, the word with the scale of its arms, and the rate of the word."""
+    scale = compared_at(content, claim["arms"])
+    word = f"**{claim['verdict']}**{f' at {scale}' if scale else ''}"
+    return claim["source"], claim["says"], word, told(claim["q"])
 
 
 def _of(recipe: Recipe) -> Sequence[Claim]:
@@ -122,8 +162,8 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
     if claims:
         yield "\n".join(f"- {one['says']} ({one['source']}) {_said(one)}" for one in claims)
     if content["remarks"]:
-        told = "\n".join(f"- {remark}" for remark in content["remarks"])
-        yield f"To be known beside:\n\n{told}"
+        remarks = "\n".join(f"- {remark}" for remark in content["remarks"])
+        yield f"To be known beside:\n\n{remarks}"
     if (folder / name / RECIPE).is_file():
         yield f"To judge it again: `layerlab compare {OUT}/{name} --judge`"
     else:
@@ -172,7 +212,7 @@ def _machines(folder: Path) -> Iterator[str]:
 def _rows(content: Json) -> str:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
     head = ("arm", "against", "differs in", "seeds", unit, "difference", "interval", "p (Holm)")
-    head = (*head, "verdict")
+    head = (*head, "q", "verdict")
     return _table(head, [_row(row, content["metric"]) for row in content["rows"]])
 
 
@@ -189,6 +229,7 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
         "-" if row["difference"] is None else number(row["difference"], True),
         interval,
         "-" if row["holm"] is None else f"{row['holm']:.2g}",
+        told(row["q"]),
         row["verdict"],
     )
 

@@ -1,111 +1,39 @@
-"""A page for each study whose result lies in docs/results/studies, and the page of what holds."""
+"""A page for each study whose result lies in docs/results/studies; part of `make docs`."""
 
 import json
 import re
 import runpy
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from layerlab.blocks.activation import NAMES
 from layerlab.report.setup import rows
+from layerlab.studies.scale import placed
 from layerlab.studies.study import Study
 from layerlab.variants.inventory import variants
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]
-OUT = "docs/results/studies"
-RUNS = "docs/results"
-ORDER = ("holds", "fails", "not decided")
-# In the order of the sources; what is our own comes last.
-SOURCES = {
-    "pangu23": "PanGu-pi: nonlinearity compensation",
-    "budzinskiy25": "Rounding errors of Transformers",
-    "residuals24": "Eight residual schemes",
-    "spectral25": "Spectral analysis of attention",
-    "Own": "What layerlab asked itself",
-}
 # A word of prose; what has a figure, a bracket or a hyphen in it is a symbol or a name.
 WORD = re.compile(r"(a|[a-z]{2,})(?=[ ,:;])")
 # A table of more rows than this is left to its file.
 ROWS = 24
 
-HEAD = f"""# What holds
-
-Every claim that a study puts to the test, with the number that decides it. **Holds** and
-**fails** are said where chance is ruled out as the study says; **not decided** speaks neither for
-nor against a claim. A verdict is one on the models, texts and draws of its study: each page says
-which, and where it is the fast mode's, beside machine and time. Sources: [keys](sources.md).
-
-```sh
-layerlab study --all --fast                        # minutes: few draws, stored runs judged again
-layerlab study --all --runs {RUNS} --out {OUT}
-make docs                                          # writes this page and those of the studies
-```"""
-
 
 def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
-    """The result of every study that has one."""
+    """The result of every study that has one; its verdicts have their unit and their scale.
+
+    Both are declarations: where an earlier version stored none, they are what is declared now.
+    """
     found = {}
     for study in declared:
         file = folder / study.name / "study.json"
         if file.is_file():
-            found[study.name] = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
+            verdicts = [placed(one, content, study) for one in content["verdicts"]]
+            found[study.name] = {**content, "verdicts": verdicts}
     return found
-
-
-def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
-    """The page of all claims with their verdicts."""
-    total = _words(found.values()).total()
-    parts = [HEAD, f"{total} claims in {len(found)} studies:"]
-
-    def place(name: str) -> tuple[int, str]:
-        return list(SOURCES).index(declared[name].key), name
-
-    groups = {
-        key: list(names)
-        for key, names in groupby(sorted(found, key=place), key=lambda name: declared[name].key)
-    }
-    parts.append(_summary({key: [found[name] for name in groups[key]] for key in groups}))
-    for key, names in groups.items():
-        parts += [f"## {SOURCES[key]}", _claims(names, found)]
-    waiting = sorted(set(declared) - set(found))
-    if waiting:
-        parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _words(studies: Iterable[Json]) -> Counter[str]:
-    return Counter(one["word"] for study in studies for one in study["verdicts"])
-
-
-def _summary(groups: Mapping[str, Sequence[Json]]) -> str:
-    """Verdicts by source, and of all."""
-    rows = []
-    for key, studies in groups.items():
-        anchor = re.sub(r"[^a-z0-9]+", "-", SOURCES[key].lower()).strip("-")
-        rows.append((f"[{SOURCES[key]}](#{anchor})", _words(studies)))
-    whole = _words(study for studies in groups.values() for study in studies)
-    rows.append(("**all**", whole))
-    return table(
-        ("source", *ORDER), [(name, *(str(words[word]) for word in ORDER)) for name, words in rows]
-    )
-
-
-def _claims(names: Sequence[str], found: Mapping[str, Json]) -> str:
-    rows = [
-        (
-            _cell(one["claim"]),
-            f"**{one['word']}**",
-            _cell(one["said"]),
-            f"[{name}](studies/{name}.md)",
-        )
-        for name in names
-        for one in found[name]["verdicts"]
-    ]
-    return table(("claim", "verdict", "number", "study"), rows)
 
 
 def page(study: Study, content: Json, folder: Path) -> str:
@@ -123,7 +51,8 @@ def _parts(study: Study, content: Json, folder: Path) -> Iterator[str]:
     yield f"Source: {content['source']} ([sources](../sources.md))"
     for one in content["verdicts"]:
         where = f" *({one['source']})*" if one.get("source") else ""
-        yield f"**{one['word'].capitalize()}**: {one['claim']}{where}\n\n> {_lead(one['said'])}"
+        head = f"**{one['word'].capitalize()}**: {one['claim']}{where}"
+        yield f"{head}\n\n> {_lead(one['said'])}\n\n{_judged(one)}"
     for picture in content["pictures"]:
         file = f"{picture['name']}.svg"
         if (folder / file).is_file():
@@ -141,6 +70,15 @@ layerlab study {study.name} --fast
 ```
 
 All numbers, unrounded: [study.json]({place}/study.json)."""
+
+
+def _judged(verdict: Json) -> str:
+    """On what a verdict was judged, and whether its threshold was set after a look."""
+    marked = " Its threshold or number of draws was set after a first result."
+    return (
+        f"Judged on: {verdict['scale']}. Unit of replication: {verdict['unit']}."
+        f"{marked if verdict.get('looked') else ''}"
+    )
 
 
 def _setup(content: Json) -> Iterator[tuple[str, str]]:

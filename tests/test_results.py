@@ -140,9 +140,14 @@ def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
     given = saved(tmp_path)
     manifests(tmp_path)
     said = digest(tmp_path, [given])
-    assert "holds: 1, fails: 1, not decided: 0; of 2 claims." in said
+    counted = "holds 1, smaller than asked 0, fails 1, not decided 0"
+    assert f"- claims of the sources: {counted}\n- claims of our own: holds 0" in said
+    assert "Nothing is corrected across recipes" in said
     summary, _, part = said.partition("\n## drawn\n")
-    assert "| pangu23, Table 2 | It is better. | **holds** | gpt2 against llama: -0.01" in summary
+    first = next(line for line in summary.splitlines() if line.startswith("| pangu23, Table 2 |"))
+    _, says, word, rate, number, _ = first.strip("| ").split(" | ")
+    assert (says, word) == ("It is better.", "**holds**") and 0 < float(rate) < 0.05
+    assert number.startswith("gpt2 against llama: -0.01")
     assert "- It is worse. (pangu23, Table 4) **Fails**: gpt2 against llama: -0.0100" in part
     row = "| `gpt2` | `llama` | norm, attention, ffn, stack | 3 | 3.1233 | -0.0100 |"
     assert row in part
@@ -186,7 +191,7 @@ def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:
     manifests(tmp_path)
     said = digest(tmp_path, [given])
     assert "4 of 6 runs are finished" in said
-    assert "not decided: 2; of 2 claims" in said
+    assert "claims of the sources: holds 0, smaller than asked 0, fails 0, not decided 2" in said
     assert "**Not decided** at this budget: gpt2 against llama: -0.1000 nats" in said
     assert "planned seeds are missing: this verdict is not final." in said
 

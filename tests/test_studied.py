@@ -1,7 +1,9 @@
 """The pages of studies: how a verdict's sentence begins."""
 
+import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +27,7 @@ STUDIED = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "stu
     ],
 )
 def test_a_sentence_begins_with_a_capital_and_a_symbol_or_name_keeps_its_own(said, shown):
-    one = {"word": "holds", "claim": "It is so.", "said": said}
+    one = {"word": "holds", "claim": "It is so.", "said": said, "scale": "x", "unit": "4 draws"}
     parts = STUDIED["_parts"]
     study = type("Study", (), {"name": "none", "cost": "0 s"})
     content = {
@@ -48,16 +50,21 @@ def test_a_sentence_begins_with_a_capital_and_a_symbol_or_name_keeps_its_own(sai
     assert f"> {shown}" in page[2]
 
 
-def test_verdicts_are_counted_by_source_and_the_counts_lead_there():
-    def verdicts(*words):
-        return {"verdicts": [{"word": one, "claim": "c", "said": "s"} for one in words]}
+def test_a_page_says_on_what_each_verdict_was_judged_and_what_was_set_after_a_look():
+    told = STUDIED["_judged"]
+    verdict = {"scale": "constructed cases", "unit": "3 seeds"}
+    assert told(verdict) == "Judged on: constructed cases. Unit of replication: 3 seeds."
+    marked = told({**verdict, "looked": True})
+    assert marked.endswith(" Its threshold or number of draws was set after a first result.")
 
-    found = {"a": verdicts("holds", "fails"), "b": verdicts("fails"), "c": verdicts("not decided")}
-    keys = {"a": "pangu23", "b": "pangu23", "c": "Own"}
-    declared = {name: type("Study", (), {"key": key}) for name, key in keys.items()}
-    said = STUDIED["holds"](found, {**declared, "d": declared["c"]})
-    title = STUDIED["SOURCES"]["pangu23"]
-    assert "4 claims in 3 studies:" in said and "Not run yet: `d`." in said
-    assert f"| [{title}](#pangu-pi-nonlinearity-compensation) | 1 | 2 | 0 |" in said
-    assert "| [What layerlab asked itself](#what-layerlab-asked-itself) | 0 | 0 | 1 |" in said
-    assert "| **all** | 1 | 2 | 1 |" in said
+
+def test_a_result_of_an_earlier_version_has_the_scale_and_unit_that_are_declared_now(tmp_path):
+    verdict = {"claim": "c", "word": "fails", "number": 1.0, "said": "s", "source": ""}
+    content = {"verdicts": [verdict], "settings": {"draws": 60}, "unit": "texts"}
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "study.json").write_text(json.dumps(content))
+    declared = SimpleNamespace(
+        name="old", scale="networks of {layers} layers", options={"layers": 7}
+    )
+    (found,) = STUDIED["stored"](tmp_path, [declared]).values()
+    assert found["verdicts"] == [{**verdict, "scale": "networks of 7 layers", "unit": "60 texts"}]

@@ -25,6 +25,18 @@ def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
     return f"{size} parameters, {length} tokens"
 
 
+def compared_at(content: Mapping[str, Any], arms: Sequence[str]) -> str:
+    """The scale of some arms of a comparison; nothing where none of their runs is finished.
+
+    Args:
+        content: of `comparison.json`.
+    """
+    sizes = [one.get("parameters") for one in content["rows"] if one["arm"] in arms]
+    tokens = [one.get("tokens") for one in content["runs"] if one["arm"] in arms]
+    known = [[one for one in found if one is not None] for found in (sizes, tokens)]
+    return models(*known) if all(known) else ""
+
+
 def random_networks(layers: int | str, width: int | str) -> str:
     """Networks as they are drawn; an option of the study in braces stands for its value."""
     if layers == 1:

@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 
 from layerlab.studies import gradient_profile
+from layerlab.studies.discovery import chance
 from layerlab.studies.picture import Curve, Gap, curves, gaps, style
-from layerlab.studies.scale import models
+from layerlab.studies.scale import compared_at
 from layerlab.studies.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.training import Size, runs_in, settings_of, sizes_of
+from layerlab.studies.training import runs_in, settings_of
 from layerlab.studies.work import Work, digest
 from layerlab.training.recipe import Recipe, load_recipe, packaged
 
@@ -57,7 +58,7 @@ def carried_out(name: str, work: Work) -> Outcome:
     folders = finished(work.runs / name)
     work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
     return Outcome(
-        verdicts=tuple(judged(one, sizes_of(folders)) for one in found["claims"]),
+        verdicts=tuple(judged(one, found) for one in found["claims"]),
         frames={
             "arms": pd.DataFrame(map(_flat, found["rows"])),
             "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
@@ -95,12 +96,11 @@ def undone(recipe: Recipe, runs: Path) -> Outcome:
     )
 
 
-def judged(claim: Json, sizes: Sequence[Size]) -> Verdict:
+def judged(claim: Json, found: Json) -> Verdict:
     """A claim of a comparison as a verdict; its number is the difference that decides it."""
-    own = [one for one in sizes if one.arm in claim["arms"]]
     return Verdict(
-        scale=models([one.parameters for one in own], [one.tokens for one in own]) if own else "",
-        p=claim["p"],
+        scale=compared_at(found, claim["arms"]),
+        p=chance(claim),
         claim=claim["says"],
         word=claim["verdict"],
         number=claim["number"] or 0.0,

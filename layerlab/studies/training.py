@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +53,6 @@ def settings_of(folders: Sequence[Path]) -> dict[str, str]:
         "updates": _told(one.get("updates") for one in results),
         "tokens": _told(one.get("tokens") for one in results),
     }
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large the model of a run is, and how many tokens it was trained on."""
-
-    arm: str
-    parameters: int
-    tokens: int
-
-
-def sizes_of(folders: Sequence[Path]) -> list[Size]:
-    """Of finished runs, as their results say."""
-    results = [_read(folder / "result.json") for folder in folders]
-    names = [field.name for field in fields(Size)]
-    return [Size(**{name: one[name] for name in names}) for one in results]
 
 
 def _told(values: Iterable[Any]) -> str:

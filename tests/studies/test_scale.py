@@ -1,6 +1,5 @@
 """On what verdicts are judged: every one has a scale and a unit, and the scales are true."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +13,7 @@ from layerlab.studies.record import Record
 from layerlab.studies.scale import (
     BUILT_IN,
     TABLES,
+    compared_at,
     length,
     models,
     placed,
@@ -23,7 +23,6 @@ from layerlab.studies.scale import (
 )
 from layerlab.studies.trained import STUDIES as RECIPES
 from layerlab.studies.trained import judged
-from layerlab.studies.training import Size, sizes_of
 
 # Studies of trainings say what they have trained.
 TRAINED = {"dimension-twins", "features-pca", "saliency-repeat", "same-loss"}
@@ -106,17 +105,17 @@ def test_a_twin_is_as_large_as_it_says(tmp_path):
     assert account_of(task.runs[0].recipe).parameters == twin.parameters(**sizes)
 
 
-def test_a_claim_is_as_large_as_its_arms(tmp_path):
-    for number, (arm, size) in enumerate({"small": 500_000, "large": 1_400_000}.items()):
-        (tmp_path / str(number)).mkdir()
-        content = {"arm": arm, "parameters": size, "tokens": 307_200, "nats": 1.0}
-        (tmp_path / str(number) / "result.json").write_text(json.dumps(content))
-    sizes = sizes_of(sorted(tmp_path.iterdir()))
-    assert sizes[0] == Size("small", 500_000, 307_200)
-    claim = {"says": "c", "verdict": "fails", "number": None, "said": "fails: x", "source": "Own"}
-    found = judged({**claim, "arms": ["large"], "p": 0.01}, sizes)
-    assert (found.scale, found.p) == ("1.4 M parameters, 0.31 M tokens", 0.01)
-    assert judged({**claim, "arms": [], "p": None}, sizes).scale == ""
+def test_a_claim_is_as_large_as_its_arms():
+    rows = [{"arm": "small", "parameters": 500_000}, {"arm": "large", "parameters": 1_400_000}]
+    runs = [{"arm": "large", "tokens": 307_200}]
+    runs += [{"arm": arm, "tokens": None} for arm in ("small", "large")]
+    found = {"rows": rows, "runs": runs}
+    assert compared_at(found, ["large"]) == "1.4 M parameters, 0.31 M tokens"
+    assert compared_at(found, ["small", "large"]) == "0.5 to 1.4 M parameters, 0.31 M tokens"
+    assert compared_at(found, ["small"]) == "" == compared_at(found, [])
+    claim = {"says": "c", "verdict": "holds", "number": None, "said": "holds: x", "source": "Own"}
+    told = judged({**claim, "arms": ["large"], "p": 0.01}, found)
+    assert (told.scale, told.p, told.said) == ("1.4 M parameters, 0.31 M tokens", 0.01, "x")
 
 
 def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():

@@ -1,0 +1,180 @@
+"""The page of what holds: every claim with its source, scale and verdict; of `make docs`."""
+
+import re
+import runpy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from layerlab.studies.discovery import rates, told
+from layerlab.studies.scale import length, trained
+from layerlab.studies.study import Study, claimant
+
+table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
+Json = Mapping[str, Any]
+OUT = "docs/results/studies"
+RUNS = "docs/results"
+ORDER = ("holds", "smaller than asked", "fails", "not decided")
+OWN = "Own"
+# In the order of the sources; what is our own comes last.
+SOURCES = {
+    "pangu23": "PanGu-pi: nonlinearity compensation",
+    "budzinskiy25": "Rounding errors of Transformers",
+    "residuals24": "Eight residual schemes",
+    "spectral25": "Spectral analysis of attention",
+    OWN: "What layerlab asked itself",
+}
+LOOKED = " †"
+COLUMNS = ("claim", "source", "verdict", "q", "models and replication", "number", "study")
+
+HEAD = f"""# What holds
+
+Every claim that a study puts to the test, with the number that decides it. **Holds** and
+**fails** are said where chance is ruled out as the study says; **smaller than asked** where the
+difference has the sign that was claimed and is surely below the threshold; **not decided** speaks
+neither for nor against a claim. A verdict is one on the models, texts and draws of its study: where
+a claim of a source about billions of parameters was judged on a small trained model, its word names
+that model's scale. Each page says more, and where it is the fast mode's, beside machine and time.
+*Own* claims are ours. † stands where a threshold, or a number of draws, was set after a first
+result. Sources: [keys](sources.md).
+
+```sh
+layerlab study --all --fast                        # minutes: few draws, stored runs judged again
+layerlab study --all --runs {RUNS} --out {OUT}
+make docs                                          # writes this page and those of the studies
+```"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A verdict and where it stands.
+
+    Attributes:
+        place: of its claim in a source.
+        section: whose study it is, a key of `SOURCES`.
+        rate: its false-discovery rate.
+    """
+
+    study: str
+    section: str
+    place: str
+    verdict: Json
+    rate: float | None
+
+    @property
+    def whose(self) -> str:
+        """A key of `SOURCES`; what a fifth source says counts with the source of the study."""
+        key = claimant(self.place)
+        return key if key in SOURCES else self.section
+
+    @property
+    def scale(self) -> str:
+        """Parameters and tokens of the trained models, if the verdict is on nothing else."""
+        return trained(self.verdict["scale"])
+
+
+# One claim, at all scales that it was judged at: the smallest first.
+Claim = Sequence[Judged]
+
+
+def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
+    """The page of all claims with their verdicts.
+
+    Args:
+        found: what came of each study, as `stored` gives it.
+    """
+    claims = _claims(found, declared)
+    every = [one for claim in claims for one in claim]
+    several = sum(len(claim) > 1 for claim in claims)
+    parts = [HEAD, f"{len(claims)} claims in {len(found)} studies:", _counts(claims)]
+    if several:
+        parts.append(f"{several} of them were judged at several scales, and count by the largest.")
+    parts.append(_uncorrected(every))
+    for key, group in groupby(claims, key=lambda claim: claim[0].section):
+        parts += [f"## {SOURCES[key]}", table(COLUMNS, [_row(claim) for claim in group])]
+    waiting = sorted(set(declared) - set(found))
+    if waiting:
+        parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(found: Mapping[str, Json], declared: Mapping[str, Study]) -> list[Claim]:
+    """What the studies judge; one claim of several studies is one, where it first stands."""
+
+    def order(name: str) -> tuple[int, str]:
+        return list(SOURCES).index(declared[name].key), name
+
+    names = sorted(found, key=order)
+    verdicts = [(name, one) for name in names for one in found[name]["verdicts"]]
+    chances = rates([one.get("p") for _, one in verdicts])
+    claims: dict[tuple[str, str], list[Judged]] = {}
+    for (name, one), rate in zip(verdicts, chances, strict=True):
+        study = declared[name]
+        place = one.get("source") or study.source
+        judged = Judged(study=name, section=study.key, place=place, verdict=one, rate=rate)
+        claims.setdefault((one["claim"], place), []).append(judged)
+    return [sorted(claim, key=_length) for claim in claims.values()]
+
+
+def _length(one: Judged) -> float:
+    return length(one.verdict["scale"])
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    """Words by source, then of all sources, then of ours; each claim by its largest scale."""
+    words = {key: Counter[str]() for key in SOURCES}
+    for claim in claims:
+        words[claim[-1].whose][claim[-1].verdict["word"]] += 1
+    theirs = sum((words[key] for key in SOURCES if key != OWN), Counter[str]())
+    rows = [(f"[{SOURCES[key]}](#{_anchor(key)})", words[key]) for key in SOURCES if key != OWN]
+    rows += [("**claims of the sources**", theirs), ("**claims of our own**", words[OWN])]
+    return table(
+        ("source", *ORDER),
+        [(name, *(str(found[word]) for word in ORDER)) for name, found in rows],
+    )
+
+
+def _anchor(key: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", SOURCES[key].lower()).strip("-")
+
+
+def _uncorrected(every: Claim) -> str:
+    """That nothing is corrected across studies, and what q is."""
+    tested = sum(one.rate is not None for one in every)
+    return f"""Nothing is corrected across studies. A recipe corrects its own tests for one another,
+and **q** tells what is left of them on this page: the false-discovery rate of Benjamini and
+Hochberg over the {tested} words that rest on a test with a p. The other
+{len(every) - tested} rest on 95 % intervals, each by itself, or on exact counts; these have no p,
+and so no q. Of many such words some are wrong: each is in up to 2.5 % of all repetitions where the
+truth lies at its threshold."""
+
+
+def _row(claim: Claim) -> tuple[str, ...]:
+    first = claim[0]
+    place = re.sub(f"^{OWN}\\b", f"*{OWN}*", first.place)
+    return (
+        _cell(first.verdict["claim"]),
+        place,
+        _lines(claim, _word),
+        _lines(claim, lambda one: told(one.rate)),
+        _lines(claim, lambda one: _cell(f"{one.verdict['scale']}; {one.verdict['unit']}")),
+        _lines(claim, lambda one: _cell(one.verdict["said"])),
+        _lines(claim, lambda one: f"[{one.study}](studies/{one.study}.md)"),
+    )
+
+
+def _word(one: Judged) -> str:
+    at = f" at {one.scale}" if one.scale else ""
+    return f"**{one.verdict['word']}**{at}{LOOKED if one.verdict.get('looked') else ''}"
+
+
+def _lines(claim: Claim, say: Any) -> str:
+    """A cell with a line for each scale."""
+    return "<br>".join(say(one) for one in claim)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split())
