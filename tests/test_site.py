@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.report.window import LOCAL, Tabs, tabs
+from tests.report.window import DESKTOP, LOCAL, PHONE, Tabs, tabs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -146,7 +146,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")
     (tmp_path / "docs" / "site").mkdir(parents=True)
-    for name in ("iframe-worker.js", "site.css"):
+    for name in ("iframe-worker.js", "claims.js", "site.css"):
         shutil.copy(DOCS / "site" / name, tmp_path / "docs" / "site")
     (tmp_path / "docs" / "index.md").write_text("# A\n\n[gone](b.md), [gone](#c)\n", "utf-8")
     done = built(tmp_path)
@@ -174,6 +174,41 @@ def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) ->
     page.close()
     assert problems == []
     assert [url for url in asked if not url.startswith(LOCAL)] == []
+
+
+ROWS = "table[data-claims] tbody tr"
+
+
+def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(
+    site: Path, browser: Tabs
+) -> None:
+    page = browser.take(viewport=PHONE)
+    page.goto((site / "results" / "index.html").as_uri())
+    count = page.locator(ROWS).count()
+    told = page.locator(".claims-filter output")
+    assert count > 20 and told.inner_text() == f"{count} of {count} claims"
+    for name, value, cell in (("Source", "residuals24", "source"), ("Verdict", "fails", "verdict")):
+        page.get_by_label(name).select_option(value)
+        shown = page.locator(f"{ROWS}:visible")
+        cells = shown.locator(f'td[data-label="{cell}"]').all_inner_texts()
+        assert 0 < len(cells) < count and all(value in one for one in cells)
+        assert told.inner_text() == f"{len(cells)} of {count} claims"
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    card = shown.first
+    assert card.evaluate("row => getComputedStyle(row).display") == "block"
+    assert not page.locator("table[data-claims] thead").first.is_visible()
+    page.set_viewport_size(DESKTOP)
+    assert card.evaluate("row => getComputedStyle(row).display") == "table-row"
+    browser.give_back(page)
+
+
+def test_without_scripts_claims_are_a_plain_table(site: Path, browser: Tabs) -> None:
+    page = browser.take(java_script_enabled=False)
+    page.goto((site / "results" / "index.html").as_uri())
+    table = page.locator("table").filter(has=page.locator("th", has_text="claim")).first
+    assert table.locator("thead").is_visible() and table.locator("tbody tr").last.is_visible()
+    assert page.locator(".claims-filter").count() == 0
+    page.close()
 
 
 def slugs(text: str) -> Iterator[str]:
