@@ -43,7 +43,7 @@ table = beside("table")["table"]
 block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied = beside("studied")
-holds = beside("holds")["holds"]
+holds = beside("holds")
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -110,7 +110,9 @@ def pages() -> dict[Path, str]:
     known = studies()
     written[ROOT / "docs" / "studies.md"] = claims(known.values())
     judged = studied["stored"](ROOT / "docs" / "results" / "studies", known.values())
-    written[ROOT / "docs" / "what-holds.md"] = holds(judged, known)
+    written[ROOT / "docs" / "what-holds.md"] = holds["holds"](
+        judged, known, holds["contested"](ROOT / "docs" / "results", known)
+    )
     for name, content in judged.items():
         place = ROOT / "docs" / "results" / "studies" / name
         sheet = studied["page"](known[name], content, place)

@@ -1,17 +1,20 @@
 """The page of what holds: every claim with its source, scale and verdict; of `make docs`."""
 
+import json
 import re
 import runpy
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from layerlab.studies.discovery import rates, told
 from layerlab.studies.scale import length, trained
 from layerlab.studies.study import Study, claimant
+from layerlab.studies.trained import judged as verdict_of
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]
@@ -53,16 +56,17 @@ class Judged:
     """A verdict and where it stands.
 
     Attributes:
-        place: of its claim in a source.
+        link: to what judged it.
         section: whose study it is, a key of `SOURCES`.
+        place: of its claim in a source.
         rate: its false-discovery rate.
     """
 
-    study: str
+    link: str
     section: str
     place: str
     verdict: Json
-    rate: float | None
+    rate: float | None = None
 
     @property
     def whose(self) -> str:
@@ -80,16 +84,23 @@ class Judged:
 Claim = Sequence[Judged]
 
 
-def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
+def holds(
+    found: Mapping[str, Json],
+    declared: Mapping[str, Study],
+    contests: Mapping[str, Sequence[Json]] = MappingProxyType({}),
+) -> str:
     """The page of all claims with their verdicts.
 
     Args:
         found: what came of each study, as `stored` gives it.
+        contests: verdicts of comparisons that no study carries out, as `contested` gives them.
     """
-    claims = _claims(found, declared)
+    claims = _claims([*_studied(found, declared), *_compared(contests)])
     every = [one for claim in claims for one in claim]
     several = sum(len(claim) > 1 for claim in claims)
-    parts = [HEAD, f"{len(claims)} claims in {len(found)} studies:", _counts(claims)]
+    beside = f" and {len(contests)} further comparison" if contests else ""
+    beside += "s" * (len(contests) > 1)
+    parts = [HEAD, f"{len(claims)} claims in {len(found)} studies{beside}:", _counts(claims)]
     if several:
         parts.append(f"{several} of them were judged at several scales, and count by the largest.")
     parts.append(_uncorrected(every))
@@ -101,22 +112,47 @@ def holds(found: Mapping[str, Json], declared: Mapping[str, Study]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _claims(found: Mapping[str, Json], declared: Mapping[str, Study]) -> list[Claim]:
-    """What the studies judge; one claim of several studies is one, where it first stands."""
+def contested(folder: Path, declared: Mapping[str, Study]) -> dict[str, list[Json]]:
+    """Verdicts of the comparisons in a folder that are no study's: repeats at other scales."""
+    found = {}
+    for file in sorted(folder.glob("*/comparison.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if file.parent.name not in declared and content["claims"]:
+            unit = f"{len(content['seeds'])} seeds"
+            judged = [vars(verdict_of(one, content)) for one in content["claims"]]
+            found[file.parent.name] = [{**one, "unit": unit} for one in judged]
+    return found
 
-    def order(name: str) -> tuple[int, str]:
-        return list(SOURCES).index(declared[name].key), name
 
-    names = sorted(found, key=order)
-    verdicts = [(name, one) for name in names for one in found[name]["verdicts"]]
-    chances = rates([one.get("p") for _, one in verdicts])
-    claims: dict[tuple[str, str], list[Judged]] = {}
-    for (name, one), rate in zip(verdicts, chances, strict=True):
+def _studied(found: Mapping[str, Json], declared: Mapping[str, Study]) -> Iterator[Judged]:
+    for name in sorted(found):
         study = declared[name]
-        place = one.get("source") or study.source
-        judged = Judged(study=name, section=study.key, place=place, verdict=one, rate=rate)
-        claims.setdefault((one["claim"], place), []).append(judged)
-    return [sorted(claim, key=_length) for claim in claims.values()]
+        for one in found[name]["verdicts"]:
+            yield Judged(
+                link=f"[{name}](studies/{name}.md)",
+                section=study.key,
+                place=one.get("source") or study.source,
+                verdict=one,
+            )
+
+
+def _compared(contests: Mapping[str, Sequence[Json]]) -> Iterator[Judged]:
+    for name, verdicts in contests.items():
+        link = f"[{name}](results/README.md#{name})"
+        for one in verdicts:
+            section = claimant(one["source"])
+            yield Judged(link=link, section=section, place=one["source"], verdict=one)
+
+
+def _claims(every: Sequence[Judged]) -> list[Claim]:
+    """What is judged, by source; one claim that several judge is one, where it first stands."""
+    found = rates([one.verdict.get("p") for one in every])
+    claims: dict[tuple[str, str], list[Judged]] = {}
+    for one, rate in zip(every, found, strict=True):
+        key = one.verdict["claim"], one.place
+        claims.setdefault(key, []).append(replace(one, rate=rate))
+    whole = [sorted(claim, key=_length) for claim in claims.values()]
+    return sorted(whole, key=lambda claim: list(SOURCES).index(claim[0].section))
 
 
 def _length(one: Judged) -> float:
@@ -162,7 +198,7 @@ def _row(claim: Claim) -> tuple[str, ...]:
         _lines(claim, lambda one: told(one.rate)),
         _lines(claim, lambda one: _cell(f"{one.verdict['scale']}; {one.verdict['unit']}")),
         _lines(claim, lambda one: _cell(one.verdict["said"])),
-        _lines(claim, lambda one: f"[{one.study}](studies/{one.study}.md)"),
+        _lines(claim, lambda one: one.link),
     )
 
 

@@ -1,5 +1,6 @@
 """The page of what holds: whose claims are counted, at which scale, and what chance leaves."""
 
+import json
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,15 @@ def verdict(word, claim="It is so.", **changes):
     return {"word": word, "claim": claim, "p": None, "looked": False, **usual, **changes}
 
 
-def page(**studies):
+def page(contests=None, **studies):
     """The page of studies by name: each a key of a source and verdicts."""
     found = {name: {"verdicts": verdicts} for name, (_, *verdicts) in studies.items()}
     declared = {
         name: SimpleNamespace(key=key, source=f"{key}, section 1")
         for name, (key, *_) in studies.items()
     }
-    return HOLDS["holds"](found, {**declared, "late": SimpleNamespace(key="Own", source="Own")})
+    late = SimpleNamespace(key="Own", source="Own")
+    return HOLDS["holds"](found, {**declared, "late": late}, contests or {})
 
 
 def rows(said, study):
@@ -74,3 +76,29 @@ def test_the_page_says_that_nothing_is_corrected_and_shows_what_chance_leaves():
     assert "Nothing is corrected across studies." in said
     assert "over the 3 words that rest on a test with a p. The other 1 rest on 95 % int" in said
     assert [part in said for part in ("| 0.03 |", "| 0.9 |", "| - |")] == [True] * 3
+
+
+def test_a_comparison_that_is_no_study_stands_beside_the_studies_of_its_claim(tmp_path):
+    claims = [{"source": "pangu23, section 1", "says": "It is so.", "verdict": "fails"}]
+    claims[0] |= {"number": 1.0, "p": 0.01, "said": "fails: x", "arms": ["a"], "pairs": [{}]}
+    content = {
+        "claims": claims,
+        "rows": [{"arm": "a", "parameters": 51_651_072}],
+        "runs": [{"arm": "a", "tokens": 17_989_632}],
+        "seeds": [1, 2, 3],
+    }
+    for name in ("twin", "large"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "comparison.json").write_text(json.dumps(content))
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "comparison.json").write_text(json.dumps({**content, "claims": []}))
+    contests = HOLDS["contested"](tmp_path, {"twin": None})
+    assert list(contests) == ["large"]
+    said = page(contests, twin=("pangu23", verdict("not decided", scale=SMALL, p=0.5)))
+    assert "1 claims in 1 studies and 1 further comparison:" in said
+    (row,) = rows(said, "twin")
+    scale = "52 M parameters, 18 M tokens"
+    assert f"| **not decided** at {SMALL}<br>**fails** at {scale} | 0.5<br>0.02 |" in row
+    assert f"{SMALL}; 3 seeds<br>{scale}; 3 seeds | a \\| b<br>x |" in row
+    assert "[twin](studies/twin.md)<br>[large](results/README.md#large)" in row
+    assert "| **claims of the sources** | 0 | 0 | 1 | 0 |" in said
