@@ -117,7 +117,9 @@ def our_norms(built: GPT2LMHeadModel, ids: torch.Tensor) -> tuple[Clock, torch.T
 
 
 def norms(tokens: int) -> None:
-    print(f"\nAttention norms, GPT-2 small, batch {BATCH}, {tokens} tokens")
+    print(
+        f"\nAttention norms, GPT-2 small with random weights, batch {BATCH}, {tokens} tokens"
+    )
     built, ids, timed = model(), texts(tokens), PEER_LAYERS[tokens]
     forward, analysis, whole = Clock(), Clock(), Clock()
     with forward.running():
@@ -310,7 +312,7 @@ def saliency() -> None:
     """The whole inspection with a saliency of 512 tokens, and what the saliency alone takes."""
     from layerlab import builtin, load_report
 
-    print("\nSaliency, GPT-2 small, two threads, wall seconds")
+    print("\nSaliency, GPT-2 small with random weights, two threads, wall seconds")
     text = builtin.SAMPLE.read_text("utf-8").replace("\n", " ").strip()[:512]
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)

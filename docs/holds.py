@@ -203,7 +203,9 @@ def _row(claim: Claim) -> tuple[str, ...]:
 
 
 def _word(one: Judged) -> str:
-    at = f" at {one.scale}" if one.scale else ""
+    # Models that were only timed have weights at random.
+    scale = one.scale or one.verdict["scale"].partition("models of ")[2]
+    at = f" at {scale}" if scale else ""
     return f"**{one.verdict['word']}**{at}{LOOKED if one.verdict.get('looked') else ''}"
 
 

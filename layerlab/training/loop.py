@@ -96,6 +96,7 @@ class Training:
         self.rehearsed = self.place.processes == 1 or sharded(self.wrapped)
         self.flops = work(run.recipe).full * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
+        self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: Score | None = None
         self.step0: float | None = None
         self.keeper = Keeper(folder / CHECKPOINTS, run.recipe.run.keep)
@@ -138,6 +139,7 @@ class Training:
         start = time.perf_counter()
         loss, norm, rate = self._step()
         self.update += 1
+        self.losses = None if self.losses is None else self.losses + loss
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
         if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
@@ -315,6 +317,7 @@ class Training:
             counters = {
                 "update": self.update,
                 "seconds": self.seconds,
+                "losses": self.losses,
                 "events": self.journal.count,
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
@@ -330,8 +333,7 @@ class Training:
                 random=random_state(),
                 extra=self._scaler(),
             )
-            said = self.keeper.save(state)
-            if said is not None:
+            if (said := self.keeper.save(state)) is not None:
                 self.note(said)
 
     def _scaler(self) -> dict[str, Any]:
@@ -350,10 +352,9 @@ class Training:
         if self.place.accelerator.scaler is not None:
             self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
         self.update, self.seconds = state.counters["update"], state.counters["seconds"]
-        self.resumes = state.counters["resumes"] + 1
-        self.split.size = state.counters["micro_batch"]
+        self.resumes, self.losses = state.counters["resumes"] + 1, state.counters.get("losses")
+        self.split.size, self.step0 = state.counters["micro_batch"], state.counters["step0_nats"]
         self.reader.size = state.counters.get("reading", self.reader.size)
-        self.step0 = state.counters["step0_nats"]
         self.control.untold = state.counters.get("clipped", 0)
         if self.monitor is not None:
             self.monitor.restore(state.counters["monitor"])
@@ -376,6 +377,7 @@ class Training:
             "bits_per_byte": score and score.bits_per_byte,
             "accuracy": score and score.accuracy,
             "step0_nats": self.step0,
+            "train_loss": self.losses / self.update if self.losses else None,
             "updates": self.update,
             "tokens": tokens,
             "seconds": self.seconds,

@@ -72,18 +72,17 @@ def metrics(folder: Path) -> Metrical:
     events = [one for one in read(folder) if one["update"] <= result["updates"]]
     epoch = result["tokens"] / manifest["data"]["train_tokens"]
     return Metrical(
-        train={"epoch": epoch, **_train(result, manifest, events)},
+        train={"epoch": epoch, **_train(result, manifest)},
         eval={"epoch": epoch, **_eval(result, manifest, events)} if result["nats"] else {},
-        extra=_extra(result, manifest),
+        extra=_extra(result, manifest) | _journalled(result, events),
     )
 
 
-def _train(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[Any]) -> Metrics:
+def _train(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
     block = manifest["recipe"]["data"]["block"]
-    losses = [one["loss"] for one in events if one["kind"] == "train"]
     found: Metrics = {"total_flos": 6 * result["tokens"] * _apart(manifest["model"])}
-    if losses:
-        found["train_loss"] = sum(losses) / len(losses)
+    if result.get("train_loss") is not None:
+        found["train_loss"] = result["train_loss"]
     found["train_runtime"] = round(result["seconds"], 4)
     found["train_samples"] = manifest["data"]["train_tokens"] // block
     return found | _speed("train", result["seconds"], result["tokens"] / block, result["updates"])
@@ -127,6 +126,14 @@ def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
         "diverged": result.get("diverged"),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _journalled(result: Mapping[str, Any], events: list[Any]) -> Metrics:
+    """The mean loss of the updates that were written down, where that of all was not kept."""
+    losses = [one["loss"] for one in events if one["kind"] == "train"]
+    if not losses or result.get("train_loss") is not None:
+        return {}
+    return {"train_loss_of_journalled_updates": sum(losses) / len(losses)}
 
 
 def _apart(model: Mapping[str, int]) -> int:

@@ -87,13 +87,17 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> 
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_the_journal_counts_the_heads_that_were_clipped(tmp_path: Path) -> None:
-    """Also those of updates without an event, and of updates before a checkpoint."""
+def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Path) -> None:
+    """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
     settings = {"control.clip": 0.005, "run.points": 2}
     whole, counts = begun(tmp_path / "a", **settings), []
     while not whole.done:
         whole.advance()
         counts.append(whole.control.clipped)
+    # The mean loss is that of all six updates, too, though two are written down.
+    every = carry_out(run_of(**{**settings, "run.points": 6}), tmp_path / "every")
+    losses = [one["loss"] for one in read(tmp_path / "every") if one["kind"] == "train"]
+    assert len(losses) == 6 and every["train_loss"] == sum(losses) / 6
     told = [one["clipped"] for one in read(tmp_path / "a") if one["kind"] == "train"]
     assert told == [sum(counts[:3]), sum(counts[3:])] and min(counts[0], counts[3]) > 0
     cut = begun(tmp_path / "b", **settings)
@@ -103,6 +107,7 @@ def test_the_journal_counts_the_heads_that_were_clipped(tmp_path: Path) -> None:
     resumed = begun(tmp_path / "b", **settings)
     while not resumed.done:
         resumed.advance()
+    assert resumed.finish()["train_loss"] == every["train_loss"]
     assert [one["clipped"] for one in read(tmp_path / "b") if one["kind"] == "train"] == told
     begun(tmp_path / "c").advance()
     assert all("clipped" not in one for one in read(tmp_path / "c"))

@@ -51,6 +51,7 @@ def write(folder: Path, **changes: Any) -> Path:
         "bits_per_byte": 0.93,
         "accuracy": 0.4916,
         "step0_nats": 10.4,
+        "train_loss": 2.9421,
         "updates": UPDATES,
         "tokens": tokens,
         "seconds": 8712.595,
@@ -124,6 +125,14 @@ def test_extras_say_what_was_really_computed(tmp_path: Path) -> None:
     train = metrics(tmp_path).train
     # The block's own count ignores attention: of these blocks a third.
     assert 1.4 < extra["flops_with_attention_and_head"] / train["total_flos"] < 1.6
+
+
+def test_the_loss_of_some_updates_is_not_called_that_of_all(tmp_path: Path) -> None:
+    """Of runs that an earlier version finished nothing else is known."""
+    found = metrics(write(tmp_path, train_loss=None))
+    assert "train_loss" not in found.train
+    assert found.extra["train_loss_of_journalled_updates"] == pytest.approx((3.8842 + 2) / 2)
+    assert "train_loss_of_journalled_updates" not in metrics(write(tmp_path)).extra
 
 
 def test_numbers_are_written_as_run_clm_writes_them(tmp_path: Path) -> None:
