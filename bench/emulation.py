@@ -54,9 +54,7 @@ def gpt2_124m() -> nn.Module:
 
 
 def emulation(given: Any, line: Line, in_turns: Callable[..., dict[str, float]]) -> None:
-    print(
-        f"\nGPT-2's shape, 124 M random weights, {TOKENS} tokens, over its float32 pass"
-    )
+    print(f"\nGPT-2's shape, 124 M random weights, {TOKENS} tokens, over its float32 pass")
     model = gpt2_124m()
     ids = torch.randint(0, model.config.vocab_size, (1, TOKENS))
 

@@ -196,10 +196,14 @@ def _row(claim: Claim) -> tuple[str, ...]:
         place,
         _lines(claim, _word),
         _lines(claim, lambda one: told(one.rate)),
-        _lines(claim, lambda one: _cell(f"{one.verdict['scale']}; {one.verdict['unit']}")),
+        _lines(claim, _replicated),
         _lines(claim, lambda one: _cell(one.verdict["said"])),
         _lines(claim, lambda one: one.link),
     )
+
+
+def _replicated(one: Judged) -> str:
+    return _cell("; ".join(filter(None, (one.verdict["scale"], one.verdict["unit"]))))
 
 
 def _word(one: Judged) -> str:

@@ -75,10 +75,9 @@ All numbers, unrounded: [study.json]({place}/study.json)."""
 def _judged(verdict: Json) -> str:
     """On what a verdict was judged, and whether its threshold was set after a look."""
     marked = " Its threshold or number of draws was set after a first result."
-    return (
-        f"Judged on: {verdict['scale']}. Unit of replication: {verdict['unit']}."
-        f"{marked if verdict.get('looked') else ''}"
-    )
+    scale = f"Judged on: {verdict['scale']}. " if verdict["scale"] else ""
+    unit = f"Unit of replication: {verdict['unit']}."
+    return f"{scale}{unit}{marked if verdict.get('looked') else ''}"
 
 
 def _setup(content: Json) -> Iterator[tuple[str, str]]:
