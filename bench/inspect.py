@@ -117,9 +117,7 @@ def our_norms(built: GPT2LMHeadModel, ids: torch.Tensor) -> tuple[Clock, torch.T
 
 
 def norms(tokens: int) -> None:
-    print(
-        f"\nAttention norms, GPT-2 small with random weights, batch {BATCH}, {tokens} tokens"
-    )
+    print(f"\nAttention norms, GPT-2 small with random weights, batch {BATCH}, {tokens} tokens")
     built, ids, timed = model(), texts(tokens), PEER_LAYERS[tokens]
     forward, analysis, whole = Clock(), Clock(), Clock()
     with forward.running():
