@@ -1,7 +1,6 @@
 """What an adaptation came to, gathered from what its stages left: plain values for a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from layerlab import __version__
@@ -221,9 +220,8 @@ def _column(score: Json, arms: int) -> str:
 
 
 def _interval(found: Any) -> Json:
-    plain = asdict(found)
-    kept = {name: plain[name] for name in ("n", "low", "high", "p")}
-    return {"value": plain["mean"], **kept, "over": "seeds"}
+    kept = {name: getattr(found, name) for name in ("n", "low", "high", "p")}
+    return {"value": found.mean, **kept, "over": "seeds"}
 
 
 def _mean(values: Any) -> float:
