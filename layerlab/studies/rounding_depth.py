@@ -100,9 +100,9 @@ def _grown(name: str, errors: np.ndarray, advantage: Interval) -> str:
     early, late = halves(errors)
     exponential, power = fits(errors)
     return (
-        f"{name}: x {early:.3g} in the first half and x {late:.3g} in the second; an exponential "
-        f"explains {exponential.explained:.3f} of the variance of the log error, the power "
-        f"{power.slope:.2f} of the depth {power.explained:.3f}, a difference of {advantage}"
+        f"{name}: x {early:.3g} in the first half and x {late:.3g} in the second; of the log error "
+        f"an exponential explains {exponential.explained:.3f}, the power {power.slope:.2f} of the "
+        f"depth {power.explained:.3f}, a difference of {advantage}"
     )
 
 
