@@ -215,7 +215,7 @@ def claims(found: Iterable[Study]) -> str:
     parts = [
         "# Studies",
         "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
-        "fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
+        "is smaller than asked, fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
         "writes `study.html`, `study.json` and `tables/*.csv` into `layerlab-studies/NAME` (`--out "
         "DIR`), and each picture as a file with `--figures svg` (or png, pdf; extra `figures`). "
         "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
@@ -231,6 +231,13 @@ def claims(found: Iterable[Study]) -> str:
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
         "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
         "`study.json` and tables stay English.",
+        "Words follow one rule. A claim that names a size, or whose source prints one, holds where "
+        "the interval is beyond that size, and fails where it is surely short of it. A claim of a "
+        "direction fails where it is surely not in that direction; where a study asks for a size "
+        "of its own on top, what is surely in the direction and surely short of the size is "
+        "**smaller than asked**. Of a claim on several numbers one that fails is enough, and their "
+        "intervals hold together. All else is not decided. Beside each word stand its models and "
+        "its unit of replication: more passages of one text are not more models.",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
         table(("study", "claim", "source", "draws", "cost", "options"), rows),
