@@ -215,9 +215,9 @@ def claims(found: Iterable[Study]) -> str:
     parts = [
         "# Studies",
         "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
-        "is smaller than asked, fails, or is not decided, with the number and its 95 % interval from resampled draws. It "
-        "writes `study.html`, `study.json` and `tables/*.csv` into `layerlab-studies/NAME` (`--out "
-        "DIR`), and each picture as a file with `--figures svg` (or png, pdf; extra `figures`). "
+        "is smaller than asked, fails, or is not decided, with the number and its 95 % interval "
+        "from resampled draws. It writes `study.html`, `study.json` and `tables/*.csv` into "
+        "`layerlab-studies/NAME` (`--out DIR`), and each picture as a file with `--figures svg` (or png, pdf; extra `figures`). "
         "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
         "`--restart` begins anew. `--draws N` takes fewer random initialisations than the source, "
         "`--threads N` says "
