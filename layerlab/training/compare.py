@@ -8,7 +8,7 @@ from layerlab import UserError, __version__
 from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.contest import CompareSection
-from layerlab.training.curve import curves, paired_curve
+from layerlab.training.curve import curves, paired_curves
 from layerlab.training.equality import Varied, notes, refuse
 from layerlab.training.factor import departures, several_slots, together, trained
 from layerlab.training.family import Family, PairTest, shares
@@ -78,7 +78,8 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "runs": [_run(one, sides) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
-        "paired": _paired(section, sides, rivals),
+        # Runs matched by time meet at the k-th evaluation of each.
+        "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
             *_stopped(planned, section),
@@ -350,19 +351,3 @@ def _run(record: Record, sides: Mapping[str, Side]) -> dict[str, Any]:
         "diverged": record.diverged,
         "chosen": _is_chosen(record, sides),
     }
-
-
-def _paired(
-    section: CompareSection, sides: Mapping[str, Side], rivals: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Curves of differences; runs matched by time meet at the k-th evaluation of each."""
-    by = "rank" if section.match == "time" else "tokens"
-    curves = []
-    for name, rival in rivals.items():
-        side, base = sides[name], sides[rival]
-        if name != rival:
-            points = paired_curve(
-                side.runs, base.runs, by, base.metric, Level(confidence=section.confidence)
-            )
-            curves.append({"arm": name, "against": rival, "by": by, "points": points})
-    return curves

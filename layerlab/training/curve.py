@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layerlab.training.additive import Additive
 from layerlab.training.record import Record
-from layerlab.training.statistics import Level, against
+from layerlab.training.stage import Judging, Stage
 
 # Points of a curve that are kept; a picture shows no more.
 MOST = 400
@@ -32,34 +33,40 @@ def curves(record: Record, chosen: bool) -> dict[str, Any]:
     }
 
 
-def paired_curve(
-    arm: Mapping[int, Record],
-    baseline: Mapping[int, Record],
-    by: str,
-    metric: str,
-    level: Level,
-) -> list[dict[str, Any]]:
-    """The difference to the baseline at each evaluation, with its interval.
+def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
+    """Each arm's difference to its baseline at each evaluation, with its interval.
+
+    Each is that of the table, with the losses of its moment.
 
     Args:
-        arm: its runs by seed.
-        baseline: the same.
+        rivals: the baseline of each arm.
         by: `tokens`, at which both were evaluated; or `rank`, the k-th evaluation of either.
     """
-    ours, theirs = _by_point(arm, by, metric), _by_point(baseline, by, metric)
+    metric = next(iter(stage.sides.values())).metric
+    found = {name: _by_point(side.runs, by, metric) for name, side in stage.sides.items()}
+    tables: dict[int | float, dict[str, Mapping[int, float]]] = {}
+    for name, points in found.items():
+        for place, values in points.items():
+            tables.setdefault(place, {})[name] = values
+    judged = {
+        place: stage.judging(Additive(tables[place], stage.shared)) for place in sorted(tables)
+    }
+    return [
+        {"arm": name, "against": rival, "by": by, "points": _points(judged, name, rival, by)}
+        for name, rival in rivals.items()
+        if name != rival
+    ]
+
+
+def _points(
+    judged: Mapping[int | float, Judging], arm: str, rival: str, by: str
+) -> list[dict[str, Any]]:
     points = []
-    for place in sorted(ours.keys() & theirs.keys()):
-        found = against(ours[place], theirs[place], level)
-        if found.kind == "paired" and found.mean is not None:
-            points.append(
-                {
-                    by: place,
-                    "n": found.n,
-                    "difference": found.mean,
-                    "low": found.low,
-                    "high": found.high,
-                }
-            )
+    for place, difference in judged.items():
+        found = difference(arm, rival)
+        if found.kind != "welch" and found.mean is not None:
+            ends = {"low": found.low, "high": found.high}
+            points.append({by: place, "n": found.n, "difference": found.mean, **ends})
     return points
 
 

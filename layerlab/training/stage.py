@@ -1,6 +1,6 @@
 """The runs of a comparison up to a look, and what they say of each pair of arms."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from layerlab.training.side import Side, side_of
 from layerlab.training.statistics import Difference, Level, Range, against
 
 LOSS = "loss"
+# The difference of an arm to its rival.
+Judging = Callable[[str, str], Difference]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,19 @@ class Stage:
 
     @cached_property
     def model(self) -> Additive:
-        """Of all losses."""
+        """Of the losses at the end."""
         return Additive({name: side.values for name, side in self.sides.items()}, self.shared)
+
+    def judging(self, model: Additive) -> Judging:
+        """What gives the difference of two arms in a table of losses, as this comparison does."""
+
+        def difference(arm: str, rival: str) -> Difference:
+            ours, theirs = (model.values.get(name, {}) for name in (arm, rival))
+            if self.section.variance == "own" or not ours.keys() & theirs.keys():
+                return against(ours, theirs, self.level)
+            return model.difference(arm, rival, self.level)
+
+        return difference
 
     def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
         """Of two arms: of their losses, or of what else was counted."""
@@ -59,10 +72,7 @@ class Stage:
         ours, theirs = self.sides[arm], self.sides[rival]
         if measure != LOSS:
             return against(heard(measure, ours.runs), heard(measure, theirs.runs), self.level)
-        if self.section.variance == "own" or not ours.values.keys() & theirs.values.keys():
-            found = against(ours.values, theirs.values, self.level)
-        else:
-            found = self.model.difference(arm, rival, self.level)
+        found = self.judging(self.model)(arm, rival)
         return replace(found, text=text_error(ours, theirs))
 
 

@@ -270,6 +270,10 @@ def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> N
     assert rows[1]["p"] == pytest.approx(oracle.pvalue)
     assert rows[0]["difference"] == pytest.approx(rows[1]["difference"])
     assert rows[0]["p"] != rows[1]["p"]
+    # A curve of differences ends where the table has them, by the same model.
+    for one, row in zip((moderated, own), rows, strict=True):
+        paired = compared(one, records(one, values)).content["paired"][0]["points"][-1]
+        assert (paired["low"], paired["high"]) == pytest.approx((row["low"], row["high"]))
 
 
 def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
