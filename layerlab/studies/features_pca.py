@@ -33,7 +33,7 @@ ABLATED = (NO_SERIES, NO_SHORTCUT)
 EFFECT = 1.05
 # What lies along one axis has most of its variance there.
 AXIS = 0.5
-# Half as much again changes what a reader sees in the first direction.
+# Half as much again changes what a reader sees in the first direction: less does not take it.
 OUTLIER = 1.5
 # Of the source: the five most frequent tokens, in three of 29 layers.
 WORDS, POINTS = 5, 60
@@ -280,7 +280,7 @@ def outlying(found: np.ndarray, seed: int) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
-        word=above(ratio, OUTLIER, 1),
+        word=above(ratio, OUTLIER),
         number=ratio.value,
         said=f"with the first token of each passage the first component of the built-in llama "
         f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
