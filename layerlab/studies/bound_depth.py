@@ -167,7 +167,7 @@ def size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Ve
 
     def above(every: np.ndarray) -> Interval:
         logs = np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
-        return resampled(logs, lambda one: float(np.median(one)), seed)
+        return resampled(logs, lambda one: float(np.median(one)), seed, comparisons=len(found))
 
     powers = {name: above(every) for name, every in found.items()}
     empty = {name: float((every[:, -1, column] >= VACUOUS).mean()) for name, every in found.items()}

@@ -96,16 +96,17 @@ def run(work: Work) -> Outcome:
     )
 
 
-def loss(found: np.ndarray, without: str, start: int, seed: int) -> Interval:
+def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: int = 1) -> Interval:
     """What the last layer loses of d(0.8) over the width without one module, draw by draw."""
     last = found[:, :, start, -1]
     apart = last[:, 0] - last[:, NAMES.index(without)]
-    return resampled(apart, lambda one: float(one.mean()), seed)
+    return resampled(apart, lambda one: float(one.mean()), seed, comparisons=comparisons)
 
 
 def limits(found: np.ndarray, seed: int) -> Verdict:
     """The module whose absence is said to limit most."""
-    losses = [loss(found, "without shortcut", start, seed) for start in range(len(STARTS))]
+    count = len(STARTS)
+    losses = [loss(found, "without shortcut", start, seed, count) for start in range(count)]
     said = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
     return Verdict(
         claim=STUDY.claim,

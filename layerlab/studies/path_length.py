@@ -258,7 +258,10 @@ def _mean(values: np.ndarray) -> float:
 
 def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
     """Short against the half of the layers that a path passes if all 2^L paths count alike."""
-    found = {case: resampled(length(one), _mean, seed) for case, one in shares.items()}
+    found = {
+        case: resampled(length(one), _mean, seed, comparisons=len(shares))
+        for case, one in shares.items()
+    }
     middle = DEPTH / 2
     said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
     least = resampled(shares[MODEL][:, :2].sum(1), _mean, seed)
@@ -331,7 +334,9 @@ def nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
 def differing(parts: dict[str, Any], seed: int) -> Verdict:
     """Whether what keeps tokens apart comes by shorter paths than what they have in common."""
     found = {
-        case: resampled(length(one["apart"]) - length(one["share"]), _mean, seed)
+        case: resampled(
+            length(one["apart"]) - length(one["share"]), _mean, seed, comparisons=len(parts)
+        )
         for case, one in parts.items()
     }
     said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())

@@ -75,11 +75,16 @@ def run(work: Work) -> Outcome:
 
 
 def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) -> Interval:
-    """The power of the norm that the mean error follows at one depth."""
+    """The power of the norm that the mean error follows; intervals of all depths hold together."""
     places = [place for place, norm in enumerate(NORMS) if within[0] <= norm <= within[1]]
     norms = np.log([NORMS[place] for place in places])
     chosen = errors[:, places, DEPTHS.index(depth), NORMWISE]
-    return resampled(chosen, lambda draws: line(norms, np.log(draws.mean(0))).slope, seed)
+    return resampled(
+        chosen,
+        lambda draws: line(norms, np.log(draws.mean(0))).slope,
+        seed,
+        comparisons=len(DEPTHS),
+    )
 
 
 def grows(errors: np.ndarray, seed: int) -> Verdict:
