@@ -168,6 +168,11 @@ def compared(table: Table) -> None:
     assert len(runs) == 3 * 3 * 5
 
 
+def looked(table: Table) -> None:
+    """Looks, in a comparison of two arms."""
+    assert planned({"compare": {"arms": ["llama", "gpt2"], **table["compare"]}})
+
+
 def claimed(table: Table) -> None:
     """Claims, in a comparison of the arms that they are about."""
     (claim,) = table["compare"]["claims"]
@@ -183,7 +188,7 @@ def taken(table: Table) -> object:
 # Who reads each recipe of a page.
 READ: Mapping[str, Sequence[Callable[[Table], object]]] = {
     "adaptation.md": (adaptation.recipe_of,),
-    "comparison.md": (compared, claimed),
+    "comparison.md": (compared, looked, claimed),
     "precision.md": (taken,),
     "scale.md": (planned,),
     "training.md": (planned,),

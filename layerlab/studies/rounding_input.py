@@ -128,7 +128,7 @@ STUDY = Study(
     draws=1000,
     scale=random_networks(1, SIZE),
     run=run,
-    fast={"draws": 1000},
+    fast={"draws": 400},
     options={"digits": 16},
     domains={"digits": Domain(kind=int, least=4, most=25)},
 )

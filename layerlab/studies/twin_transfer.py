@@ -393,6 +393,7 @@ STUDY = Study(
     draws=10_000,
     unit="draws of the methods' mean losses from their seeds",
     run=run,
+    fast={"draws": 2000},
     inputs=inputs,
     scale="1.4 M parameters, 0.3 and 1.2 M tokens, against 51.7 M parameters, 18.0 M tokens",
 )

@@ -45,7 +45,7 @@ def prior(variances: ArrayLike, freedoms: ArrayLike) -> Prior:
     Example:
         >>> found = prior([1.0, 1.0, 30.0], [2, 2, 2])
         >>> round(found.variance, 3), round(found.freedom, 3)
-        (1.628, 1.927)
+        (2.692, 1.641)
     """
     from scipy.special import digamma, polygamma
 

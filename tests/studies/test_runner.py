@@ -49,7 +49,7 @@ def test_every_study_of_the_issue_is_found_and_says_what_it_is():
 
 def test_the_fast_mode_takes_fewer_draws_and_what_is_given_wins():
     fast = {"fast": True, "progress": False, "threads": 1}
-    assert study("rounding-input", **fast).settings["draws"] == 200
+    assert study("rounding-input", **fast).settings["draws"] == 400
     assert study("rounding-input", **fast, draws=8).settings == {
         "draws": 8,
         "seed": 0,

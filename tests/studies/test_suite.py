@@ -57,7 +57,7 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     )
     assert "This page is the fast mode&#39;s" in page or "This page is the fast mode's" in page
     told = f"layerlab study --all --fast --runs {tmp_path / 'none'}"
-    assert told in page and "random initialisations: 200 · " in page
+    assert told in page and "random initialisations: 400 · " in page
     console = Console(record=True, width=100, file=StringIO())
     console.print(found.summary())
     said = console.export_text()
