@@ -29,7 +29,7 @@ from layerlab.studies.trained import RUNS, finished, results
 from layerlab.studies.training import runs_in, settings_of
 from layerlab.studies.word import each
 from layerlab.studies.work import Draw, Work
-from layerlab.training.additive import Additive
+from layerlab.training.additive import Additive, presence
 from layerlab.training.record import Record
 from layerlab.training.statistics import Difference, Level, holm
 from layerlab.training.stored import records_in
@@ -61,8 +61,8 @@ class Size:
 
     @cached_property
     def model(self) -> Additive:
-        """Losses as method + seed + residual; the plain one stands in many differences."""
-        return Additive(self.losses, (PLAIN,))
+        """Losses as method + seed + residual."""
+        return Additive(self.losses, presence(PAIRS))
 
     @cached_property
     def differences(self) -> dict[Pair, Difference]:

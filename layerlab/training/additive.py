@@ -6,6 +6,7 @@ holes, where a run diverged or has not finished, is fitted by least squares like
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -35,10 +36,10 @@ class Additive:
 
     Args:
         values: by arm, then by seed.
-        shared: arms that others are held against.
+        shared: by arm, the part of the other differences that it stands in as well (`presence`).
     """
 
-    def __init__(self, values: Values, shared: Collection[str] = ()) -> None:
+    def __init__(self, values: Values, shared: Mapping[str, float] | None = None) -> None:
         self.values = {arm: dict(found) for arm, found in values.items() if found}
         # Arms that ended at the same numbers are one and the same, and tell of noise once.
         self._first = {
@@ -46,7 +47,10 @@ class Additive:
             for arm, found in self.values.items()
         }
         self.arms = tuple(dict.fromkeys(self._first.values()))
-        self.shared = frozenset(self._first.get(arm, arm) for arm in shared)
+        self.shared: dict[str, float] = {}
+        for arm, part in (shared or {}).items():
+            first = self._first.get(arm, arm)
+            self.shared[first] = max(part, self.shared.get(first, 0.0))
         seeds = sorted({seed for found in self.values.values() for seed in found})
         pattern = tuple(tuple(seed in self.values[arm] for seed in seeds) for arm in self.arms)
         self._design = _fitted(pattern)
@@ -130,11 +134,12 @@ class Additive:
     def moderated(self) -> list[tuple[float, float]]:
         """Variance of each arm with its degrees of freedom, after what the others lent it.
 
-        What is `shared` stands in many differences, and is lent less.
+        An arm that stands in many differences is lent less: its variance is wrong for all of them.
         """
         found = []
         for arm, variance, own in zip(self.arms, self.variances, self.freedoms, strict=True):
-            most = LENT * own if arm in self.shared else math.inf
+            part = self.shared.get(arm, 0.0)
+            most = LENT * own / part**2 if part else math.inf
             lent = Prior(self.common.variance, min(self.common.freedom, most))
             # An arm of a single seed has nothing of its own.
             if own + lent.freedom < 1e-9:
@@ -159,6 +164,18 @@ class Additive:
         wanted = np.zeros(self._design.model.shape[1])
         wanted[places[0]], wanted[places[1]] = 1.0, -1.0
         return bool(np.abs(weights @ self._design.model - wanted).max() < 1e-8)
+
+
+def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
+    """Of each arm, the part of the other differences that it stands in beside one.
+
+    Example:
+        >>> presence([("a", "base"), ("b", "base"), ("c", "base")])
+        {'a': 0.0, 'base': 1.0, 'b': 0.0, 'c': 0.0}
+    """
+    distinct = dict.fromkeys(frozenset(pair) for pair in pairs)
+    counted = Counter(arm for pair in distinct for arm in sorted(pair))
+    return {arm: (count - 1) / max(1, len(distinct) - 1) for arm, count in counted.items()}
 
 
 @lru_cache(maxsize=256)

@@ -16,8 +16,8 @@ from layerlab.training.contest import Claim, CompareSection
 from layerlab.training.family import Evidence, Family, Finding, PairTest
 from layerlab.training.heard import UNITS
 from layerlab.training.stage import Stage
-from layerlab.training.statistics import Level
-from layerlab.training.verdict import interval_said, number
+from layerlab.training.statistics import Difference, Level
+from layerlab.training.verdict import interval_said, later_said, number
 
 Word = Literal["holds", "fails", "not decided"]
 # A test, and the side of its shift that the claim says the difference is on.
@@ -36,6 +36,7 @@ class Pair:
         evidence: what the runs say of them.
         asked: findings of its tests, each with the side that it should be on.
         missing: seeds of either that have not finished.
+        later: the difference over all seeds, where an earlier look has decided.
     """
 
     arm: str
@@ -43,6 +44,7 @@ class Pair:
     evidence: Evidence
     asked: Sequence[tuple[Finding, int]]
     missing: Sequence[int] = ()
+    later: Difference | None = None
 
     @property
     def right(self) -> tuple[float, float]:
@@ -90,26 +92,30 @@ class Judged:
 
 
 def claimed(
-    section: CompareSection, rivals: Mapping[str, str], stage: Stage, family: Family, unit: str
+    section: CompareSection,
+    rivals: Mapping[str, str],
+    stages: Sequence[Stage],
+    family: Family,
+    unit: str,
 ) -> list[dict[str, Any]]:
     """Every claim of a recipe with its verdict, as plain values.
 
     Args:
         rivals: the baseline of each arm.
-        stage: the runs that sentences tell of.
+        stages: the runs up to each look.
         family: the tests with what came of them.
         unit: of the losses that are compared.
     """
-    rows = []
+    rows, level = [], stages[-1].level
     for claim in section.claims:
-        found = [_pair(each, section, stage, family) for each in tests(claim, rivals)]
+        found = [_pair(each, section, stages, family) for each in tests(claim, rivals)]
         right, wrong = _chances(found)
         word: Word = "not decided"
-        if min(right[1], wrong[1]) < stage.level.alpha:
+        if min(right[1], wrong[1]) < level.alpha:
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right
         judged = Judged(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
-        rows.append(_row(judged, stage.level, UNITS.get(claim.measure, unit)))
+        rows.append(_row(judged, level, UNITS.get(claim.measure, unit)))
     return rows
 
 
@@ -144,14 +150,19 @@ def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield arm, claim.against or rivals[arm]
 
 
-def _pair(asked: Sequence[Asked], section: CompareSection, stage: Stage, family: Family) -> Pair:
-    test = asked[0][0]
+def _pair(
+    asked: Sequence[Asked], section: CompareSection, stages: Sequence[Stage], family: Family
+) -> Pair:
+    """A pair as the look that came last to any of its tests has it."""
+    test, stage = asked[0][0], stages[-1]
+    judged = stages[max((family[one].look for one, _ in asked))]
     planned = section.seeds, section.rates if section.search == "grid" else ()
     sides = stage.sides[test.arm], stage.sides[test.rival]
     return Pair(
         arm=test.arm,
         rival=test.rival,
-        evidence=stage.evidence(test),
+        evidence=judged.evidence(test),
+        later=(None if judged is stage else stage.difference(test.arm, test.rival, test.measure)),
         asked=[(family[one], side) for one, side in asked],
         missing=sorted({seed for side in sides for seed in side.missing(*planned)}),
     )
@@ -188,7 +199,8 @@ def _said(judged: Judged, level: Level, unit: str) -> str:
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
         head += f", {_share(judged, level)}"
-    parts = [f"{head}: {_pair_said(judged, told, level, unit)}", _unfinished(judged)]
+    later = later_said(told.later, told.evidence, unit)
+    parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
     return "; ".join(part for part in parts if part) + "."
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError, __version__
+from layerlab.training.additive import presence
 from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
 from layerlab.training.contest import CompareSection
@@ -19,7 +20,7 @@ from layerlab.training.recipe import Recipe
 from layerlab.training.record import Record, read_record
 from layerlab.training.remark import loose, remarks
 from layerlab.training.side import Side
-from layerlab.training.stage import Stage, staged
+from layerlab.training.stage import LOSS, Stage, staged
 from layerlab.training.statistics import Difference, Level
 from layerlab.training.timed import timed
 from layerlab.training.verdict import Case, judge, number
@@ -54,10 +55,11 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     contrasts = refuse([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
-    stage, family = weighed(section, rivals, records, metric)
+    stages, family = weighed(section, rivals, records, metric)
+    stage = stages[-1]
     planned, section, sides = section, stage.section, stage.sides
     differs = departures(trained(records), rivals)
-    rows = _rows(section, stage, family, rivals, [one.path for one in contrasts], differs)
+    rows = _rows(stages, family, rivals, [one.path for one in contrasts], differs)
     content = {
         "schema": SCHEMA,
         "layerlab": __version__,
@@ -74,7 +76,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "match": section.match,
         "rows": rows,
         "tests": len(family),
-        "claims": claimed(section, rivals, stage, family, UNITS[metric]),
+        "claims": claimed(section, rivals, stages, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
@@ -82,8 +84,10 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
         "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
-            *_stopped(planned, section),
+            *_stopped(planned, section if family.looked else None),
             *_unequal(stage),
+            *_one_text(stage, rivals),
+            *_alone(rivals),
             *notes([one.manifest for one in records]),
             *several_slots(rows),
             *_loose(section, rows),
@@ -134,12 +138,16 @@ def _refuse_twice(records: Sequence[Record]) -> None:
 
 def weighed(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[Record], metric: str
-) -> tuple[Stage, Family]:
-    """The runs up to the latest look, and what came of every test at any."""
+) -> tuple[list[Stage], Family]:
+    """The runs up to each look that was taken, and what came of every test at any.
+
+    Where none was, the stage is that of the first.
+    """
     asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
     asked += [
         test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
     ]
+    shared = presence([(test.arm, test.rival) for test in asked if test.measure == LOSS])
     parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
     level = Level(
         confidence=section.confidence,
@@ -152,31 +160,31 @@ def weighed(
         return Stage(
             section=asked,
             sides=staged(records, list(rivals), metric, asked.seeds),
-            shared={rival for name, rival in rivals.items() if name != rival},
+            shared=shared,
             level=level,
         )
 
     if not section.looks:
         whole = at(section)
-        return whole, Family(asked, [(1.0, whole)], level.alpha)
+        return [whole], Family(asked, [(1.0, whole)], level.alpha)
     stages = [at(section.at(look)) for look in section.looks]
     taken = [
         (part, stage)
         for part, stage in zip(parts, stages, strict=True)
         if not any(_missing(stage.section, side) for side in stage.sides.values())
     ]
-    return (taken[-1][1] if taken else stages[0]), Family(asked, taken, level.alpha)
+    return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
 
 
 def _rows(
-    section: CompareSection,
-    stage: Stage,
+    stages: Sequence[Stage],
     family: Family,
     rivals: Mapping[str, str],
     differ: Sequence[str],
     differs: Mapping[str, Mapping[str, Any] | None],
 ) -> list[dict[str, Any]]:
     rows = []
+    stage, section = stages[-1], stages[-1].section
     for name, rival in rivals.items():
         side, base = stage.sides[name], stage.sides[rival]
         row = {**_figures(section, side, base), "differs": differs[name]}
@@ -185,15 +193,17 @@ def _rows(
             rows.append({**row, **_tested(none), **_baseline(side)})
             continue
         test = PairTest(name, rival)
+        judged = stages[family[test].look]
         case = Case(
             arm=name,
             baseline=rival,
-            evidence=stage.evidence(test),
+            evidence=judged.evidence(test),
             finding=family[test],
+            later=None if judged is stage else stage.difference(name, rival),
             level=stage.level,
             planned=len(section.seeds),
-            diverged=side.diverged,
-            base_diverged=base.diverged,
+            diverged=judged.sides[name].diverged,
+            base_diverged=judged.sides[rival].diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
             differ=differ,
             looked=family.looked,
@@ -228,15 +238,35 @@ def _unequal(stage: Stage) -> list[str]:
     ]
 
 
+def _alone(rivals: Mapping[str, str]) -> list[str]:
+    """A remark where there is nothing to compare."""
+    if any(name != rival for name, rival in rivals.items()):
+        return []
+    (name,) = rivals
+    return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
+
+
+def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
+    """A remark where intervals leave the choice of the held-out text out."""
+    found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
+    if not any(one.text is None and one.interval for one in found):
+        return []
+    by_bytes = stage.metric != "nats"
+    why = "arms differ in their tokens" if by_bytes else "runs kept no losses by block"
+    return [f"intervals are over seeds, and hold for this held-out text alone: {why}"]
+
+
 def _missing(section: CompareSection, side: Side) -> list[int]:
     return side.missing(section.seeds, section.rates if section.search == "grid" else ())
 
 
-def _stopped(section: CompareSection, look: CompareSection) -> list[str]:
+def _stopped(section: CompareSection, look: CompareSection | None) -> list[str]:
     """A remark on looks: after how many seeds this was judged, and that it may be final."""
     if not section.looks:
         return []
     looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
+    if look is None:
+        return [f"looks were planned at {looks} seeds, and the first has not been taken"]
     return [
         f"looks were planned at {looks} seeds, and this is the one at {len(look.seeds)} of at most "
         f"{most}; each spends a part of alpha (Lan and DeMets), so that words that stand may end "
@@ -284,7 +314,7 @@ def _tested(found: Difference, corrected: float | None = None) -> dict[str, Any]
         "low": found.low,
         "high": found.high,
         "seeds_error": found.error,
-        "text_error": found.text[0] or None,
+        "text_error": found.text[0] if found.text else None,
         "p": found.p,
         "holm": None if found.p is None else corrected,
         "detectable": found.detectable,

@@ -122,7 +122,7 @@ class CompareSection(Section):
     rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
     search: Literal["grid", "optuna"] = "grid"
     trials: Count = 8
-    looks: tuple[Count, ...] = ()
+    looks: tuple[Whole, ...] = ()
     variance: Literal["moderated", "own"] = "moderated"
     match: Literal["none", "parameters", "flops", "time"] = "none"
     by: Literal["ffn", "depth", "width"] = "ffn"
@@ -139,9 +139,10 @@ class CompareSection(Section):
         """Looks that come one after the other, the last of them at all seeds."""
         looks, count = list(self.looks), len(self.seeds)
         if looks and (looks != sorted(set(looks)) or looks[0] < 2 or looks[-1] != count):
+            way = f"write looks = {sorted({2, count})}" if count > 1 else "plan more seeds"
             raise ValueError(
                 f"compare.looks is {looks}; expected numbers of seeds from 2 on that rise to all "
-                f"{count}: write looks = [{', '.join(map(str, sorted({2, count})))}]"
+                f"{count}: {way}"
             )
         if looks and self.search == "optuna":
             raise ValueError(

@@ -42,8 +42,7 @@ def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict
         rivals: the baseline of each arm.
         by: `tokens`, at which both were evaluated; or `rank`, the k-th evaluation of either.
     """
-    metric = next(iter(stage.sides.values())).metric
-    found = {name: _by_point(side.runs, by, metric) for name, side in stage.sides.items()}
+    found = {name: _by_point(side.runs, by, stage.metric) for name, side in stage.sides.items()}
     tables: dict[int | float, dict[str, Mapping[int, float]]] = {}
     for name, points in found.items():
         for place, values in points.items():

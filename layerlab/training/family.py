@@ -7,7 +7,7 @@ share their tests. Holm's correction is over all of them, and each look spends i
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from layerlab.training.statistics import Difference, holm
@@ -88,11 +88,13 @@ class Finding:
         raw: p before any correction.
         corrected: p for all tests and looks of the recipe.
         side: of the shift that the difference looks to be on: -1 below, 1 above, 0 neither.
+        look: that it is from, counted from 0: the one that decided it, or else the last.
     """
 
     raw: float
     corrected: float
     side: int
+    look: int = -1
 
     def toward(self, side: int) -> tuple[float, float]:
         """P before and after the correction of the difference being on a side; 1 if it is not."""
@@ -101,7 +103,7 @@ class Finding:
     @property
     def turned(self) -> "Finding":
         """The same, told from the other arm."""
-        return Finding(raw=self.raw, corrected=self.corrected, side=-self.side)
+        return replace(self, side=-self.side)
 
 
 class Family:
@@ -127,8 +129,8 @@ class Family:
                 self.tests.append(test)
         open_ = Finding(raw=1.0, corrected=1.0, side=0)
         self._found = dict.fromkeys(self.tests, open_)
-        for share, stage in stages:
-            self._look(share, stage)
+        for look, (share, stage) in enumerate(stages):
+            self._judge(look, share, stage)
 
     def __len__(self) -> int:
         return len(self.tests)
@@ -137,14 +139,14 @@ class Family:
         """What came of a test, from whichever arm it is told."""
         return self._found[test] if test in self._found else self._found[test.turned].turned
 
-    def _look(self, share: float, stage: Stage) -> None:
+    def _judge(self, look: int, share: float, stage: Stage) -> None:
         """Judge once more; what an earlier look has decided stays decided."""
         seen = [stage.evidence(test).at(test.shift) for test in self.tests]
         corrected = holm([raw for raw, _ in seen])
         for test, (raw, side), after in zip(self.tests, seen, corrected, strict=True):
             if self._found[test].corrected >= self.alpha:
                 whole = min(1.0, after / share)
-                self._found[test] = Finding(raw=raw, corrected=whole, side=side)
+                self._found[test] = Finding(raw=raw, corrected=whole, side=side, look=look)
 
 
 def spent(alpha: float, part: float) -> float:

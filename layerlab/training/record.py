@@ -109,9 +109,25 @@ def read_record(folder: Path) -> Record | None:
         raise UserError(
             f"{folder / 'manifest.json'} has no {lacking[0]!r}; delete {folder} and run it again"
         )
-    return Record(
-        manifest=manifest, events=tuple(read(folder)), result=_content(folder / "result.json")
-    )
+    result = _content(folder / "result.json")
+    if result is not None and not _sound(result.get("blocks")):
+        raise UserError(
+            f"blocks in {folder / 'result.json'} are no equally long lists of finite nats and "
+            f"tokens; delete {folder} and run it again"
+        )
+    return Record(manifest=manifest, events=tuple(read(folder)), result=result)
+
+
+def _sound(blocks: Any) -> bool:
+    """Whether the held-out blocks of a result can be judged by; a run may have kept none."""
+    if blocks is None:
+        return True
+    try:
+        nats, tokens = (np.array(blocks[name], float) for name in ("nats", "tokens"))
+    except (TypeError, KeyError, ValueError):
+        return False
+    alike = nats.ndim == 1 and nats.shape == tokens.shape and len(nats) > 0
+    return alike and bool(np.isfinite(nats).all() and np.isfinite(tokens).all() and tokens.all())
 
 
 def _content(file: Path) -> dict[str, Any] | None:

@@ -26,15 +26,20 @@ class Stage:
     Attributes:
         section: what was planned, with the seeds of the look.
         sides: by arm.
-        shared: arms that others are held against.
+        shared: by arm, the part of the other tests that it stands in as well.
         level: how sure a comparison has to be.
     """
 
     section: CompareSection
     sides: Mapping[str, Side]
-    shared: Collection[str]
+    shared: Mapping[str, float]
     level: Level
     _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
+
+    @property
+    def metric(self) -> str:
+        """That is compared."""
+        return next(iter(self.sides.values())).metric
 
     @cached_property
     def model(self) -> Additive:
@@ -87,18 +92,18 @@ def staged(
     return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
 
 
-def text_error(ours: Side, theirs: Side) -> Range:
+def text_error(ours: Side, theirs: Side) -> Range | None:
     """Standard error that the choice of the held-out text adds to a difference, with its degrees.
 
     Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
-    (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. 0 where runs kept no blocks, or
+    (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. None where runs kept no blocks, or
     where a token is not the same token for both.
     """
     seeds = sorted(ours.blocks.keys() & theirs.blocks.keys())
     pairs = [(ours.blocks[seed], theirs.blocks[seed]) for seed in seeds]
     alike = bool(pairs) and len({len(one) for pair in pairs for one in pair}) == 1
     if ours.metric != "nats" or not alike or len(pairs[0][0]) < 2:
-        return 0.0, 1
+        return None
     table = np.array([one - other for one, other in pairs])
     n, blocks = table.shape
     means = table.mean(0)

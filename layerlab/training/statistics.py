@@ -57,7 +57,8 @@ class Difference:
         mean: arm - baseline; None without any pair.
         error: standard error of the mean from seed to seed; None for fewer than two.
         freedom: degrees of it.
-        text: standard error that the held-out text adds, and its degrees; 0 where it is not known.
+        text: standard error that the held-out text adds, and its degrees; None where it is not
+            known, as runs kept no losses by block.
         flat: whether every seed shows exactly the same difference, so that no spread can be told.
         level: how sure it has to be.
     """
@@ -67,7 +68,7 @@ class Difference:
     mean: float | None = None
     error: float | None = None
     freedom: Number = 0
-    text: Range = (0.0, 1)
+    text: Range | None = None
     flat: bool = False
     level: Level = field(default_factory=Level)
 
@@ -81,7 +82,7 @@ class Difference:
         """Standard error with its degrees, of seeds and text together; None without a spread."""
         if self.error is None or self.flat:
             return None
-        return satterthwaite([(self.error**2, self.freedom), (self.text[0] ** 2, self.text[1])])
+        return satterthwaite([(self.error**2, self.freedom), *self._text])
 
     @property
     def sd(self) -> float | None:
@@ -155,9 +156,14 @@ class Difference:
 
         def at(n: int) -> Range:
             seeds = error**2 * self.n / n, self.freedom * (n - 1) / (self.n - 1)
-            return satterthwaite([seeds, (self.text[0] ** 2, self.text[1])])
+            return satterthwaite([seeds, *self._text])
 
         return at
+
+    @property
+    def _text(self) -> list[Range]:
+        """Variance that the held-out text adds, with its degrees, where it is known."""
+        return [] if self.text is None else [(self.text[0] ** 2, self.text[1])]
 
 
 def against(

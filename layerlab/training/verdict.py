@@ -29,6 +29,7 @@ class Case:
         baseline: that it is judged against.
         evidence: what the runs say of both.
         finding: what came of the test among all tests of the recipe.
+        later: the difference over all seeds, where an earlier look has decided.
         level: what was asked for in advance.
         planned: seeds, fixed in advance.
         diverged: of the arm's seeds, with what happened.
@@ -47,6 +48,7 @@ class Case:
     finding: Finding
     level: Level
     planned: int
+    later: Difference | None = None
     diverged: Losses = field(default_factory=dict)
     base_diverged: Losses = field(default_factory=dict)
     missing: Sequence[int] = ()
@@ -78,7 +80,14 @@ class Verdict:
 def judge(case: Case) -> Verdict:
     """The verdict on an arm."""
     word = _word(case)
-    parts = [_sentence(case, word), case.scale, case.together, _unfinished(case), _beside(case)]
+    parts = [
+        _sentence(case, word),
+        later_said(case.later, case.evidence, case.unit),
+        case.scale,
+        case.together,
+        _unfinished(case),
+        _beside(case),
+    ]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
 
 
@@ -164,9 +173,10 @@ def _nothing(case: Case) -> str:
 
 def _few(case: Case) -> str:
     mean = number(case.difference.mean or 0, sign=True)
+    who = "one pair" if case.difference.kind == "paired" else "one seed of either"
     return (
         f"too few seeds for a verdict ({case.difference.n}): {case.arm} ended {mean} {case.unit} "
-        f"from {case.baseline}, but one pair cannot say how much of that is chance, nor how many "
+        f"from {case.baseline}, but {who} cannot say how much of that is chance, nor how many "
         "seeds would tell: type compare.seeds = [1, 2, 3] or more"
     )
 
@@ -186,7 +196,7 @@ def _undecided(case: Case) -> str:
         low, high = map(number, found.detectable)
         said += (
             f"; {_seeds(found.n)} find an effect of {low} to {high} with a probability of "
-            f"{_percent(case.level.power)}: so far sigma is known"
+            f"{_percent(case.level.power)} (a range, as sigma is an estimate)"
         )
     return said + _more(case)
 
@@ -219,13 +229,30 @@ def _evidence(case: Case) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
+def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
+    """What the seeds after the deciding look say; the word stands whatever they do.
+
+    Args:
+        later: over all seeds; None where the last look decided.
+        decided: at the look that did.
+    """
+    if later is None or later.mean is None:
+        return ""
+    mean, seeds = number(later.mean, sign=True), _seeds(later.n)
+    said = f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
+    said += f" ({interval_said(later)})" if later.interval else ""
+    if later.mean * (decided.found.mean or 0.0) < 0:
+        said += ", on the other side of 0: doubt the word"
+    return said
+
+
 def interval_said(found: Difference) -> str:
     """The interval, and what part of it is the seeds' and what the text's."""
     low, high = found.interval or (0.0, 0.0)
     told = (
         f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"
     )
-    if not found.text[0] or not found.error:
+    if found.text is None or not found.error:
         return told
     seeds, text = number(found.error), number(found.text[0])
     return f"{told}, standard error {seeds} by seeds and {text} by held-out text"

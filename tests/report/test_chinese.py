@@ -142,10 +142,10 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
          "Holm 校正后 p = 0.0012，3 个种子）；计划的 5 个种子只完成 3 个：此判定不是最终的。"),
         ("a is not distinguishable from b at this budget: -0.0320 nats (95 % interval -0.0432 to "
          "+0.0211, p = 0.1, 3 seeds); 3 seeds find an effect of 0.0500 to 0.2000 with a "
-         "probability of 80 %: so far sigma is known.",
+         "probability of 80 % (a range, as sigma is an estimate).",
          "在此预算下 a 与 b 无法区分：-0.0320 奈特（95 % 区间 -0.0432 至 +0.0211，p = 0.1，"
-         "3 个种子）；3 个种子以 80 % 的概率能发现 0.0500 至 0.2000 的效应：σ "
-         "只知道到这个程度。"),
+         "3 个种子）；3 个种子以 80 % 的概率能发现 0.0500 至 0.2000 的效应（σ "
+         "只是估计，故为范围）。"),
         ("a is worse than b: a diverged at seeds 1, 2 (loss is nan at update 5; the first module "
          "whose loss is not finite is lm_head; lower train.rate (now 0.1)); over the 2 seeds left "
          "the difference is +0.1 nats.",

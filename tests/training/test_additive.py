@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
-from layerlab.training.additive import Additive
+from layerlab.training.additive import Additive, presence
 from layerlab.training.moderation import LENT, MOST, Prior
 from layerlab.training.statistics import Level, holm, paired
 
@@ -120,7 +120,7 @@ def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less() -> None:
     values = drawn(6, 4)
     rng = np.random.default_rng(9)
     values["a5"] = {seed: one + float(rng.normal(0, 1)) for seed, one in values["a5"].items()}
-    model = Additive(values, shared={"a0"})
+    model = Additive(values, shared={"a0": 1.0})
     noisy, calm = (model.difference(arm, "a0", LEVEL).error for arm in ("a5", "a1"))
     assert noisy > 1.5 * calm
     assert model.unequal() < 0.01 and Additive(drawn(6, 4)).unequal() > 0.05
@@ -129,12 +129,24 @@ def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less() -> None:
     assert dict(zip(model.arms, model.moderated, strict=True))["a0"][1] <= own * (1 + LENT) + 1e-9
 
 
+def test_an_arm_is_lent_the_less_the_more_tests_it_stands_in() -> None:
+    hubs = [("a1", "a0"), ("a2", "a0"), ("a3", "a0"), ("a2", "a1"), ("a1", "a2"), ("a3", "a1")]
+    found = presence(hubs)
+    assert found == {"a0": 0.5, "a1": 0.5, "a2": 0.25, "a3": 0.25}
+    model = Additive(drawn(4, 8), found)
+    degrees = [freedom for _, freedom in model.moderated]
+    own = model.freedoms[0]
+    assert degrees[0] == pytest.approx(own + min(4 * LENT * own, model.common.freedom))
+    assert degrees[2] == pytest.approx(own + min(16 * LENT * own, model.common.freedom))
+    assert presence([("a", "b"), ("b", "a")]) == {"a": 0.0, "b": 0.0} and presence([]) == {}
+
+
 def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
     found = 0, 0
     for start in range(100):
         values = drawn(8, 3, start)
         values["a7"] = {seed: one + 0.2 for seed, one in values["a7"].items()}
-        model = Additive(values, {"a0"})
+        model = Additive(values, {"a0": 1.0})
         each = [model.difference(f"a{arm}", "a0", LEVEL).p for arm in range(1, 8)]
         base = list(values["a0"].values())
         alone = [paired(list(values[f"a{arm}"].values()), base).p for arm in range(1, 8)]
@@ -145,11 +157,11 @@ def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
 def test_equal_losses_identical_arms_and_tables_of_nothing() -> None:
     values = drawn(3, 3)
     twice = {**values, "again": dict(values["a0"])}
-    model = Additive(twice, {"a0"})
+    model = Additive(twice, {"a0": 1.0})
     assert model.difference("again", "a0", LEVEL).identical
     # An arm that is another arm tells of noise no more than that one does.
     assert model.freedom == Additive(values).freedom
-    assert model.difference("a1", "a0", LEVEL) == Additive(values, {"a0"}).difference(
+    assert model.difference("a1", "a0", LEVEL) == Additive(values, {"a0": 1.0}).difference(
         "a1", "a0", LEVEL
     )
     shifted = {f"a{arm}": {seed: seed + arm / 8 for seed in range(3)} for arm in range(4)}

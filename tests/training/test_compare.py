@@ -40,6 +40,8 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     assert found.content["remarks"] == [
         "compared at one learning rate 0.001 for all: an arm that would rather have another is "
         "judged too harshly",
+        "intervals are over seeds, and hold for this held-out text alone: runs kept no losses by "
+        "block",
         "more than one part differs from the baseline's, and no verdict can say which of them "
         "counts: gpt2 (norm, attention, ffn, stack)",
     ]
@@ -232,6 +234,14 @@ def test_two_runs_cannot_be_one() -> None:
         compared(recipe(), [*given, given[0]])
 
 
+def test_a_single_arm_is_held_against_none() -> None:
+    given = recipe("llama")
+    found = compared(given, records(given, {"llama": BASE}))
+    assert 'llama is the only arm, and held against none; write arms = ["llama", "pangu-pi"]' in (
+        remarks(found)
+    )
+
+
 def test_a_recipe_without_arms_compares_nothing() -> None:
     with pytest.raises(UserError, match="the recipe drawn has no compare section; write"):
         compared(recipe().changed({"compare": None}), [])
@@ -290,16 +300,22 @@ def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
 
     assert first(2)["verdict"] == "no verdict"
     few, more, all_ = first(3), first(6), first(12)
-    assert (few["n"], more["n"], all_["n"]) == (3, 6, 12)
+    # A word stands with the numbers of the look that gave it.
+    assert (few["n"], more["n"], all_["n"]) == (3, 6, 6) and all_["p"] == more["p"]
+    assert "; decided by the look at 6 seeds; over 12 seeds it is -0.04" in all_["said"]
+    assert "decided by" not in more["said"] and "doubt" not in all_["said"]
     # The first look has a 560th of alpha.
     assert few["p"] < 0.05 < few["holm"] and few["verdict"] == "not distinguishable"
     assert more["verdict"] == all_["verdict"] == "better"
     # Seeds of a look that is not complete do not count yet.
     assert first(5)["n"] == 3
     # What was decided after six seeds is not undone by the rest.
-    later = {**arm, **{seed: base[seed] + float(rng.normal(0, 0.5)) for seed in seeds[6:]}}
-    table = losses(base, later)
-    assert first(12)["verdict"] == "better" and first(12)["n"] == 12
+    table = losses(base, {**arm, **{seed: base[seed] + 0.2 for seed in seeds[6:]}})
+    turned = first(12)
+    assert turned["verdict"] == "better" and turned["difference"] == more["difference"]
+    assert turned["said"].startswith("gpt2 is better than llama by 0.0")
+    assert "over 12 seeds it is +0.07" in turned["said"]
+    assert ", on the other side of 0: doubt the word" in turned["said"]
 
 
 def by_arm(given: list[Record]) -> list[Record]:

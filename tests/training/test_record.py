@@ -47,6 +47,17 @@ def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
         ("manifest.json", "{", "delete .* and run it again"),
         ("result.json", "[]", "is no table; delete"),
         ("manifest.json", '{"run": "a", "arm": "b"}', "has no 'recipe'; delete"),
+        *(
+            ("result.json", f'{{"nats": 3.5, "blocks": {blocks}}}', "blocks in .*; delete .* again")
+            for blocks in (
+                "[]",
+                '{"nats": null}',
+                '{"nats": [1.0], "tokens": [2, 3]}',
+                '{"nats": [NaN], "tokens": [2]}',
+                '{"nats": ["a"], "tokens": [2]}',
+                '{"nats": [], "tokens": []}',
+            )
+        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str) -> None:

@@ -53,7 +53,7 @@ def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take(
     assert found.word == "not distinguishable"
     assert found.said.startswith("siaf is not distinguishable from llama at this budget: +0.0033")
     assert "3 seeds find an effect of 0.0" in found.said
-    assert "with a probability of 80 %: so far sigma is known" in found.said
+    assert "with a probability of 80 % (a range, as sigma is an estimate)" in found.said
     assert "if it is as large as it looks, " in found.said
     assert "more seeds find it with that probability" in found.said
     tiny = verdict([2.99 + 1e-9, 3.31, 3.1])
