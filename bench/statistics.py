@@ -99,7 +99,8 @@ def together(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     own, whole = (seeds - 1) * (arms - 1) / arms, (seeds - 1) * (arms - 1)
     variances = (rest**2).sum(2) / own
     common = [prior(row, [own] * arms) for row in variances]
-    lent = np.repeat([[min(one.freedom, MOST)] for one in common], arms, axis=1)
+    most = [[min(one.freedom, MOST, arms - 1.0)] for one in common]
+    lent = np.repeat(np.array(most, float), arms, axis=1)
     lent[:, 0] = np.minimum(lent[:, 0], LENT * own)
     middle = np.array([[one.variance] for one in common])
     parts = (lent * middle + own * variances) / (lent + own) / seeds

@@ -112,6 +112,12 @@ def told(row: dict[str, Any]) -> tuple[Any, ...]:
     return (*parts, None if row.get("difference") is None else f"{row['difference']:.6g}")
 
 
+def test_every_stored_verdict_of_a_study_has_its_unit_and_its_scale() -> None:
+    for file in sorted((RESULTS / "studies").glob("*/study.json")):
+        for verdict in json.loads(file.read_text("utf-8"))["verdicts"]:
+            assert verdict["unit"] and verdict["scale"], (file.parent.name, verdict["claim"])
+
+
 def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
     """A command names no folder of the machine that it was typed on."""
     stored = sorted((RESULTS / "studies").glob("*/study.json"))

@@ -48,9 +48,12 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def spoken_by(file: Path) -> str | None:
-    """The language of a page that is there."""
-    with file.open("rb") as source:
-        found = _SPEAKS.search(source.read(200))
+    """The language of a page; None where there is none."""
+    try:
+        with file.open("rb") as source:
+            found = _SPEAKS.search(source.read(200))
+    except FileNotFoundError:
+        return None
     return None if found is None else found[1].decode()
 
 

@@ -139,7 +139,7 @@ class Record:
         return self.folder
 
     def translate(self, lang: str) -> None:
-        """Write the page in its folder again, if it is in another language.
+        """Write the page in its folder again, if it is gone or in another language.
 
         Raises:
             UserError: there is no page in this language, or it cannot be written.

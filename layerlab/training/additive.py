@@ -98,7 +98,7 @@ class Additive:
         """What the arms share; never surer than so many arms can be."""
         counted = int((self.freedoms > 1e-9).sum())
         found = prior(self.variances, self.freedoms) if counted > 1 else Prior(self.pooled, MOST)
-        return Prior(found.variance, min(found.freedom, MOST))
+        return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
 
     def difference(self, arm: str, rival: str, level: Level) -> Difference:
         """An arm against another, with moderated variances of both.

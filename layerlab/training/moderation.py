@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Degrees of freedom that the arms together may lend to one. A few arms cannot tell more, and one
-# that is noisier than the rest has to keep a part of its own (bench/statistics.py).
+# Degrees of freedom that the arms together may lend to one, and no more than there are other arms.
+# A few cannot tell more, and a noisier one has to keep a part of its own (bench/statistics.py).
 MOST = 4.0
 # What stands in every difference, as a baseline does, is lent a tenth of what its own seeds tell at
 # most; what stands in half of the others, four tenths (bench/statistics.py, noise and claims).

@@ -132,6 +132,14 @@ def test_the_page_of_a_finished_study_is_written_again_in_another_language(tmp_p
     assert (out / "study.json").read_text("utf-8") == stored
 
 
+def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path: Path):
+    out = tmp_path / "out"
+    study("rounding-input", out=out, **QUICK)
+    (out / "study.html").unlink()
+    study("rounding-input", out=out, **QUICK)
+    assert spoken_by(out / "study.html") == "en"
+
+
 def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):
     message = "there is no page in 'fr'; its languages are: en, zh"
     with pytest.raises(UserError, match=message):
