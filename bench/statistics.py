@@ -291,7 +291,7 @@ def found(arms: int, seeds: int, draws: int) -> Row:
     ranges = np.array([each.detectable for each in one])
     inside = np.mean((ranges[:, 0] <= high) & (high <= ranges[:, 1]))
     middle = np.median(ranges, axis=0)
-    sigma = np.array([spread_limits(*each, level.confidence) for each in sizes])
+    sigma = np.array([spread_limits(*each, level.surely) for each in sizes])
     right = np.mean((sigma[:, 0] <= math.sqrt(2 / seeds)) & (math.sqrt(2 / seeds) <= sigma[:, 1]))
     head = f"found with 80 %, {arms} arms, {seeds} seeds"
     told = f"{high:.2f} in {middle[0]:.2f} to {middle[1]:.2f}"

@@ -38,6 +38,11 @@ class Level:
         return 1 - self.confidence
 
     @property
+    def surely(self) -> float:
+        """Confidence of sigma's interval: half of alpha, as its degrees are an estimate too."""
+        return 1 - self.alpha / 2
+
+    @property
     def strictest(self) -> float:
         """The level that Holm asks of the smallest p."""
         return self.alpha * self.share / max(1, self.comparisons)
@@ -130,13 +135,12 @@ class Difference:
     def detectable(self) -> Range | None:
         """Where the smallest true effect lies that so many seeds find at the power.
 
-        A range, as sigma is known to a range: its ends are those of the interval of sigma at the
-        level's confidence.
+        A range, as sigma is known to a range.
         """
         if self.whole is None:
             return None
         error, freedom = self.whole
-        least, most = spread_limits(error, freedom, self.level.confidence)
+        least, most = spread_limits(error, freedom, self.level.surely)
         return detectable(least, freedom, self.level), detectable(most, freedom, self.level)
 
     @cached_property
@@ -147,7 +151,7 @@ class Difference:
         """
         if self.whole is None or not self.mean or self.error is None:
             return None
-        limits = spread_limits(self.error, self.freedom, self.level.confidence)
+        limits = spread_limits(self.error, self.freedom, self.level.surely)
         least, most = (needed(self.mean, self._at(error), self.level) for error in limits)
         return least, most
 
