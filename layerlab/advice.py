@@ -19,6 +19,7 @@ from layerlab.numerics.advice import Advice
 from layerlab.numerics.precision import SHORTLIST, advise, candidates
 from layerlab.numerics.search import asked as check
 from layerlab.report.progress import Bar
+from layerlab.trust import trusting
 
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
@@ -36,6 +37,7 @@ def precision(
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    trust_remote_code: bool = False,
     progress: bool = True,
 ) -> Advice:
     """Find the smallest set of places to keep in float32 so that the error falls to a budget.
@@ -55,6 +57,7 @@ def precision(
         device: where the model is loaded.
         dtype: of the loaded weights; as stored if left out.
         context: length of the samples in tokens.
+        trust_remote_code: run Python that a model brings along; read it before.
         progress: show a live bar on standard error.
 
     Raises:
@@ -68,18 +71,17 @@ def precision(
         >>> layerlab.apply_precision(model, advice.policy).dtype
         torch.bfloat16
     """
-    return search(
-        Question(
-            model=builtin.DEFAULT if model is None else model,
-            passage=passage(texts, input_ids=input_ids, context=context),
-            format=format,
-            budget=budget,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-        ),
-        progress=progress,
+    question = Question(
+        model=builtin.DEFAULT if model is None else model,
+        passage=passage(texts, input_ids=input_ids, context=context),
+        format=format,
+        budget=budget,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
     )
+    with trusting(trust_remote_code):
+        return search(question, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)

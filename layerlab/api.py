@@ -32,6 +32,7 @@ from layerlab.report.notes import notes
 from layerlab.report.progress import Bar
 from layerlab.report.report import SCHEMA, Report
 from layerlab.report.table import plain
+from layerlab.trust import trusting
 
 Model = str | PathLike[str] | PreTrainedModel
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
@@ -50,6 +51,7 @@ def inspect(
     context: int | None = None,
     formats: Iterable[str] | str | None = None,
     backward: bool = False,
+    trust_remote_code: bool = False,
     progress: bool = True,
 ) -> Report:
     """Measure one or several causal language models, layer by layer.
@@ -73,6 +75,7 @@ def inspect(
         formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
             the model is run some forty times for each.
         backward: with `formats`, also the errors of gradients.
+        trust_remote_code: run Python that a model brings along; read it before.
         progress: show a live bar on standard error.
 
     Returns:
@@ -95,7 +98,8 @@ def inspect(
         device=device,
         dtype=dtype,
     )
-    return run(job, progress=progress)
+    with trusting(trust_remote_code):
+        return run(job, progress=progress)
 
 
 def retrofit(
@@ -106,6 +110,7 @@ def retrofit(
     device: str | None = None,
     dtype: str | None = None,
     shared: bool = False,
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> LabForCausalLM:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
@@ -123,6 +128,7 @@ def retrofit(
         dtype: of the loaded weights; as stored if left out.
         shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
             be transposed: training the result then changes that model too.
+        trust_remote_code: run Python that a model brings along; read it before.
         options: as `build` takes them.
 
     Raises:
@@ -132,7 +138,8 @@ def retrofit(
         >>> retrofit("llama", "as-32").config.variant
         'as-32'
     """
-    source = subject(model, device=device, dtype=dtype).model
+    with trusting(trust_remote_code):
+        source = subject(model, device=device, dtype=dtype).model
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet():
         return rebuilt(source, variant, options, seed=seed, shared=shared or alone)

@@ -18,6 +18,7 @@ from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
 from layerlab.pause import Paused
 from layerlab.studies.command import study
+from layerlab.trust import trustable
 
 INTERRUPTED = 130
 
@@ -76,7 +77,7 @@ def about(
     """A laboratory for Transformer blocks: what is wrong inside a model, layer by layer."""
 
 
-app.command()(inspect)
+app.command()(trustable(inspect))
 
 
 class Way(StrEnum):
@@ -176,6 +177,7 @@ def variants(
 
 
 @app.command()
+@trustable
 def retrofit(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
@@ -212,6 +214,7 @@ def retrofit(
 
 
 @app.command()
+@trustable
 def precision(
     model: Annotated[
         str | None,
@@ -259,8 +262,9 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study, evaluate):
+for command in (train, compare, study):
     app.command()(command)
+app.command()(trustable(evaluate))
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")
 

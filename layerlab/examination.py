@@ -31,6 +31,7 @@ from layerlab.measures.subject import Subject, check_named, subject
 from layerlab.measures.thread import threads
 from layerlab.report.language import ENGLISH, language
 from layerlab.report.score import save_scores
+from layerlab.trust import trusting
 
 Given = str | PathLike[str]
 
@@ -78,6 +79,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    trust_remote_code: bool = False,
     progress: bool = True,
     lang: str = ENGLISH,
     **options: Any,
@@ -97,6 +99,7 @@ def evaluate(
         tokenizer: for a loaded model; others bring their own.
         device: where models are loaded.
         dtype: of the loaded weights; as stored if left out.
+        trust_remote_code: run Python that a model brings along; read it before.
         progress: show a live bar on standard error.
         lang: language of the page.
         options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
@@ -120,7 +123,8 @@ def evaluate(
         against=earlier,
         lang=lang,
     )
-    return examined(question, progress=progress)
+    with trusting(trust_remote_code):
+        return examined(question, progress=progress)
 
 
 def examined(question: Question, *, progress: bool = True) -> Result:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError
+from layerlab.trust import trustable
 
 bench = typer.Typer(
     help="Time models beside each other.", no_args_is_help=True, rich_markup_mode=None
@@ -19,6 +20,7 @@ def about() -> None:
 
 
 @bench.command()
+@trustable
 def latency(
     models: Annotated[
         list[str] | None,

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from layerlab import UserError, builtin
+from layerlab.trust import configured, pretrained
 
 DTYPES = {
     "float32": torch.float32,
@@ -82,7 +83,7 @@ def configuration(place: str, folder: Path | None) -> Any:
     try:
         # Without a network the Hub's client tries again for half a minute before it says so.
         local = folder is not None or not _reachable(ENDPOINT)
-        return AutoConfig.from_pretrained(place, local_files_only=local)
+        return pretrained(AutoConfig, place, local_files_only=local)
     except (OSError, ValueError) as error:
         if folder is not None:
             line = " ".join(str(error).split())[:200]
@@ -154,10 +155,9 @@ def weights(
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, config=config, output_loading_info=True, **options
+        model, loading = pretrained(
+            AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
         )
-        model, loading = loaded
     except OSError as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(f"no safetensors weights for {place!r} could be read: {line}") from error
@@ -202,7 +202,7 @@ def fits(config: Any, dtype: torch.dtype | str) -> bool:
     Source: Own.
     """
     with init_empty_weights():
-        empty = AutoModelForCausalLM.from_config(config)
+        empty = configured(AutoModelForCausalLM, config)
     kind = dtype if isinstance(dtype, torch.dtype) else (config.dtype or torch.float32)
     needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
     return needed < MEMORY_SHARE * psutil.virtual_memory().available
@@ -214,7 +214,10 @@ def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
     Source: Own.
     """
     try:
-        return AutoTokenizer.from_pretrained(place)
+        found: PreTrainedTokenizerBase = pretrained(AutoTokenizer, place)
+        return found
+    except UserError:
+        raise
     except Exception:  # every tokenizer library raises its own kind
         return None
 

@@ -21,6 +21,7 @@ from layerlab.measures.anatomy import Anatomy, AttentionPart, anatomy, text_conf
 from layerlab.measures.front import front_norm
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
+from layerlab.trust import configured, pretrained
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -85,9 +86,9 @@ def skeleton(folder: Path) -> Any:
 
     if not (folder / "config.json").is_file():
         raise UserError(f"no config.json in {folder}; give a folder that save_pretrained wrote")
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = pretrained(AutoConfig, folder, local_files_only=True)
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config).eval()
+        return configured(AutoModelForCausalLM, config).eval()
 
 
 def _inventory(folder: Path) -> Mapping[Path, list[str]]:
