@@ -205,7 +205,7 @@ def retrofit(
     from layerlab.model.option import parsed
 
     check_folder(out, "model")
-    _load(load)
+    _load(load, [model])
     options = parsed(option or ())
 
     from layerlab.api import rework
@@ -262,9 +262,8 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study):
+for command in (train, compare, study, trustable(evaluate)):
     app.command()(command)
-app.command()(trustable(evaluate))
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")
 
@@ -281,9 +280,9 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(str(found))
 
 
-def _load(files: list[Path] | None) -> None:
+def _load(files: list[Path] | None, models: list[str] | None = None) -> None:
     """Take in variants from outside the package."""
     from layerlab import registry
 
     for path in files or ():
-        registry.load(path)
+        registry.load(path, models or ())

@@ -1,7 +1,7 @@
 """`layerlab train` and `layerlab compare`; heavy imports only inside."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.pause import Paused
+from layerlab.trust import REMOTE, optional, trusting
 
 OUT = Path("layerlab-runs")
 
@@ -29,6 +30,32 @@ Lang = Annotated[
     str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
 ]
 
+LOAD = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Python file of your own, also one that the recipe names."),
+]
+TRUST = Annotated[
+    bool, typer.Option("--trust-recipe", help="Run every Python file that the recipe names.")
+]
+
+
+def recipes(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command what lets a recipe, its model and its tokenizer run Python."""
+    options = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
+    return optional(command, _asked_for, {**options, "trust_remote_code": (REMOTE, False)})
+
+
+@contextmanager
+def _asked_for(
+    load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool
+) -> Iterator[None]:
+    from layerlab import registry
+
+    with trusting(trust_remote_code, trust_recipe):
+        for file in load or ():
+            registry.load(file)
+        yield
+
 
 class Block(StrEnum):
     """A metric block in another program's words."""
@@ -36,6 +63,7 @@ class Block(StrEnum):
     run_clm = "run-clm"
 
 
+@recipes
 def train(
     recipe: Annotated[
         str | None,
@@ -84,6 +112,7 @@ def train(
         typer.echo(f"The page: {found.page}")
 
 
+@recipes
 def compare(
     recipe: Annotated[
         str | None,

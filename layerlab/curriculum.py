@@ -36,6 +36,7 @@ from layerlab.report.language import ENGLISH, language
 from layerlab.training.machine import threaded
 from layerlab.training.runner import alone
 from layerlab.training.watch import Silent as Quiet
+from layerlab.trust import trusting
 
 OUT = Path("layerlab-adaptations")
 STAGES = "stages"
@@ -69,6 +70,7 @@ def adapt(
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
+    trust_remote_code: bool = False,
 ) -> Adapted:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
 
@@ -80,11 +82,13 @@ def adapt(
         progress: show all stages on standard error.
         settings: changes of the recipe by path, as `{"pretrain.tokens": 4096}`.
         lang: language of the page.
+        trust_remote_code: run Python that a model or tokenizer brings along; read it before.
 
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
     """
-    return carried_out(prepared(recipe, Path(out), settings, lang), progress=progress)
+    with trusting(trust_remote_code):
+        return carried_out(prepared(recipe, Path(out), settings, lang), progress=progress)
 
 
 def prepared(

@@ -8,6 +8,7 @@ import typer
 
 from layerlab.adaptation.command import DEFAULT, adapt
 from layerlab.command import Json, Lang, Quiet, Setting, paused, settings
+from layerlab.trust import trustable
 from layerlab.vocabulary_command import vocabulary
 
 __all__ = ["adapt", "vocabulary"]
@@ -16,6 +17,7 @@ OUT = Path("layerlab-adaptations")
 
 
 @adapt.command(DEFAULT)
+@trustable
 def carry_out(
     recipe: Annotated[
         str | None,

@@ -38,7 +38,7 @@ from layerlab.training.sequence import decided, stretches
 from layerlab.training.stored import records_in
 from layerlab.training.sweep import swept
 from layerlab.training.watch import Silent, Watch
-from layerlab.trust import pretrained
+from layerlab.trust import pretrained, trusting
 
 OUT = Path("layerlab-runs")
 KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
@@ -109,6 +109,8 @@ def train(
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
+    trust_recipe: bool = False,
+    trust_remote_code: bool = False,
 ) -> Trained:
     """Train one model as a recipe says; what an earlier call has finished is kept.
 
@@ -118,6 +120,9 @@ def train(
         progress: show a live display on standard error.
         settings: changes of the recipe by path, as `{"train.updates": 100}`.
         lang: language of the page.
+        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
+            needs no more than that.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or the loss is not finite.
@@ -130,8 +135,9 @@ def train(
         >>> run.result["updates"], run.model().config.hidden_size
         (2, 16)
     """
-    task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
-    return trained(task, progress=progress)
+    with trusting(trust_remote_code, trust_recipe):
+        task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
+        return trained(task, progress=progress)
 
 
 def trained(
@@ -176,6 +182,8 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     judge: bool = False,
+    trust_recipe: bool = False,
+    trust_remote_code: bool = False,
 ) -> Comparison:
     """Train every arm of a recipe with every seed, and judge each against its baseline.
 
@@ -190,15 +198,19 @@ def compare(
         lang: language of the page.
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
             be the folder of a comparison.
+        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
+            needs no more than that.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
-    if judge:
-        return judged(stored(recipe, Path(out), settings, lang=lang))
-    task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
-    return contested(task, progress=progress)
+    with trusting(trust_remote_code, trust_recipe):
+        if judge:
+            return judged(stored(recipe, Path(out), settings, lang=lang))
+        task = prepared(recipe, Path(out), settings, progress=progress, lang=lang)
+        return contested(task, progress=progress)
 
 
 def contested(
@@ -288,8 +300,7 @@ def prepared(
     """
     language(lang)  # an unknown one is refused before the work is done
     read = recipe_given(recipe, settings or {})
-    for path in read.model.load:
-        registry.load(path)
+    registry.load_named(read.model.load)
     found = sides(read)
     for side in found.values():
         permit(side)

@@ -124,7 +124,7 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
         _check_figures(figures.value, folder)
-    own = [measure for path in load or () for measure in registry.load(path)]
+    own = [measure for path in load or () for measure in registry.load(path, models or ())]
     chosen = registry.resolve(None if measures is None else [measures], own)
     chosen = registry.with_formats(chosen, formats, backward)
     chosen = registry.with_saliency(chosen, saliency, target, foil)

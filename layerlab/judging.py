@@ -79,8 +79,7 @@ def stored(
             f"the recipe {shown(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare"
         )
-    for path in read.model.load:
-        registry.load(path)
+    registry.load_named(read.model.load)
     records = records_in(place / RUNS)
     runs = planned_again(read, records) if records else []
     agree(read.compare, runs)

@@ -11,18 +11,21 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from layerlab import UserError
+from layerlab import UserError, builtin
 from layerlab.measures.measure import Measure
+from layerlab.trust import asked, check_asked
+from layerlab.variants.origin import check_unchanged
 
 # The order of a report: from what the stream carries to the attention that moves it, then the cost.
 ORDER = (
@@ -78,23 +81,68 @@ def studies() -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def load(path: str | PathLike[str]) -> tuple[Measure, ...]:
+def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure, ...]:
     """Run a file from outside the package and give the measures at its foot.
 
     The parts and variants at its foot are from then on known by their names, as the package's own.
     An error while it runs keeps its traceback: its author needs it.
 
+    Args:
+        models: that may need it, by folder or Hub id; none is run that was changed since one of
+            them was saved with it.
+
     Raises:
-        UserError: there is no such Python file, it is not Python, it declares nothing, or it claims
-            a name that another file has.
+        UserError: there is no such Python file, it is not Python, it declares nothing, it claims
+            a name that another file has, or a model was saved with another one.
     """
+    file, source = _source(path)
+    for model in models:
+        for place, saved in _saved_with(model):
+            check_unchanged(file, source, saved, place)
+    asked(source)
+    return _taken(file, source)
+
+
+def _saved_with(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The files that a model was saved with, by its place: SHA-256 by name.
+
+    A folder of checkpoints is several models; what cannot be read is said when the model is loaded.
+    """
+    folder = Path(model)
+    if not folder.is_dir() and model not in builtin.NAMES:
+        from layerlab.measures.checkpoint import configuration  # late: it needs transformers
+
+        yield model, getattr(configuration(model, None), "files", None) or {}
+    for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
+        with suppress(OSError, ValueError, RecursionError, AttributeError):
+            saved = json.loads(config.read_text("utf-8")).get("files")
+            yield str(config.parent), saved if isinstance(saved, dict) else {}
+
+
+def load_named(paths: Iterable[str]) -> None:
+    """Run the files that a recipe names, if the user has asked for that.
+
+    Raises:
+        UserError: nobody has asked for one of them; or as `load`.
+    """
+    for path in paths:
+        file, source = _source(path)
+        check_asked(path, source)
+        _taken(file, source)
+
+
+def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
     file = Path(path)
     if not file.is_file() or file.suffix != ".py":
         raise UserError(
             f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),) or "
             "in PARTS and VARIANTS: type --load my_idea.py"
         )
-    source = file.read_bytes()
+    return file, file.read_bytes()
+
+
+def _taken(file: Path, source: bytes) -> tuple[Measure, ...]:
+    """What a file declares, once it has run."""
     name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
     with _restored(name):
         module = _run(file, source, name)

@@ -1,12 +1,15 @@
-"""Models that bring Python of their own: it runs only where the user has asked for it.
+"""Python that models and recipes bring along: it runs only where the user has asked for it.
 
 transformers asks on standard input where it is told nothing, and whatever is piped there answers.
-So every model, configuration and tokenizer is loaded here, and nothing is ever asked.
+So every model, configuration and tokenizer is loaded here, and nothing is ever asked. The files
+that a recipe names run where the user has named them too, byte for byte.
 """
 
+import hashlib
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Annotated, Any
@@ -16,38 +19,99 @@ import typer
 from layerlab import UserError
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
-_OPTION = Annotated[
+_RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)
+_ASKED: set[str] = set()  # SHA-256 of the files that the user has named to this process
+REMOTE = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run Python that a model or tokenizer brings along."),
 ]
 
 
 @contextmanager
-def trusting(code: bool) -> Iterator[None]:
-    """Let models bring code of their own, where that is asked for here or around it."""
-    before = _TRUSTED.set(code or _TRUSTED.get())
+def trusting(trust_remote_code: bool, trust_recipe: bool = False) -> Iterator[None]:
+    """Let run what brings code of its own, where that is asked for here or around it.
+
+    Args:
+        trust_remote_code: of models and tokenizers.
+        trust_recipe: the files that a recipe names.
+    """
+    before = _TRUSTED.set(trust_remote_code or _TRUSTED.get())
+    recipes = _RECIPE.set(trust_recipe or _RECIPE.get())
     try:
         yield
     finally:
         _TRUSTED.reset(before)
+        _RECIPE.reset(recipes)
+
+
+def asked(source: bytes) -> None:
+    """Note that the user has named a file with these bytes."""
+    _ASKED.add(_sha256(source))
+
+
+def check_asked(path: str, source: bytes) -> None:
+    """Raise where a recipe wants to run a file that the user has not named.
+
+    Raises:
+        UserError: says what to type.
+    """
+    if _RECIPE.get():
+        asked(source)
+    elif _sha256(source) not in _ASKED:
+        raise UserError(
+            f"the recipe runs the Python file {path!r}, and nothing runs unasked; read it, and "
+            f"where you trust it type --load {shlex.quote(path)}, or --trust-recipe for all of its "
+            f"files (in Python layerlab.load({path!r}), or trust_recipe=True)"
+        )
+
+
+def granted() -> dict[str, Any]:
+    """What this process was asked for, as `grant` reads it in one that carries out a run."""
+    return {"remote_code": _TRUSTED.get(), "files": sorted(_ASKED)}
+
+
+def grant(given: Mapping[str, Any]) -> None:
+    """Let this process do what the one that started it was asked for."""
+    _TRUSTED.set(given.get("remote_code") is True)
+    _ASKED.update(str(one) for one in given.get("files", ()))
+
+
+def _sha256(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()
 
 
 def trustable(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the option `--trust-remote-code`."""
+    return optional(command, trusting, {"trust_remote_code": (REMOTE, False)})
+
+
+def optional(
+    command: Callable[..., Any],
+    around: Callable[..., AbstractContextManager[None]],
+    options: Mapping[str, tuple[Any, Any]],
+) -> Callable[..., Any]:
+    """Give a command further options.
+
+    Args:
+        around: is entered with their values while the command runs.
+        options: annotation and default by name.
+    """
 
     @wraps(command)
-    def run(*args: Any, trust_remote_code: bool = False, **options: Any) -> Any:
-        with trusting(trust_remote_code):
-            return command(*args, **options)
+    def run(*args: Any, **given: Any) -> Any:
+        own = {name: given.pop(name, default) for name, (_, default) in options.items()}
+        with around(**own):
+            return command(*args, **given)
 
-    given = inspect.signature(command)
-    one = inspect.Parameter(
-        "trust_remote_code", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_OPTION
+    parameter, before = inspect.Parameter, inspect.signature(command)
+    new = [
+        parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
+    run.__signature__ = before.replace(  # type: ignore[attr-defined]
+        parameters=[*before.parameters.values(), *new]
     )
-    run.__signature__ = given.replace(  # type: ignore[attr-defined]
-        parameters=[*given.parameters.values(), one]
-    )
-    run.__annotations__ = {**command.__annotations__, one.name: _OPTION}
+    run.__annotations__ = command.__annotations__ | {one.name: one.annotation for one in new}
     return run
 
 

@@ -9,9 +9,11 @@ import typer
 
 from layerlab.adaptation.command import adapt
 from layerlab.command import Lang
+from layerlab.trust import trustable
 
 
 @adapt.command()
+@trustable
 def vocabulary(
     tokenizer: Annotated[
         str, typer.Option(metavar="T", help="A folder, tokenizer.json, .model, or Hub name.")

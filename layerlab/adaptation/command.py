@@ -7,6 +7,7 @@ from typer.core import TyperGroup
 
 from layerlab.adaptation.cleaning_command import catalogue, clean, contamination
 from layerlab.adaptation.embedding_command import embed
+from layerlab.trust import trustable
 
 DEFAULT = "recipe"
 
@@ -31,6 +32,6 @@ adapt = typer.Typer(
 )
 
 
-adapt.command()(embed)
+adapt.command()(trustable(embed))
 for stage in (clean, contamination, catalogue):
     adapt.command()(stage)

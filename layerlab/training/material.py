@@ -26,8 +26,7 @@ def corpus_of(run: Run) -> Corpus:
 
 def built(run: Run, device: torch.device) -> LabForCausalLM:
     """The model of a run, with its first weights."""
-    for path in run.recipe.model.load:
-        registry.load(path)
+    registry.load_named(run.recipe.model.load)
     found = designed(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)

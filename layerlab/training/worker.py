@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.lock import locked
+from layerlab.trust import grant, granted
 
 if TYPE_CHECKING:
     from layerlab.model.match import Match
@@ -40,7 +41,14 @@ def write_run(run: "Run", folder: Path) -> None:
     recipe = run.recipe.model_dump(mode="json")
     write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
     match = None if run.match is None else run.match.to_json()
-    body = {"schema": SCHEMA, "run": run.name, "arm": run.arm, "digest": run.digest, "match": match}
+    body = {
+        "schema": SCHEMA,
+        "run": run.name,
+        "arm": run.arm,
+        "digest": run.digest,
+        "match": match,
+        "granted": granted(),
+    }
     write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
 
 
@@ -123,6 +131,7 @@ def _trained(folder: Path) -> None:
     from layerlab.training.outcome import result_of
 
     run = read_run(folder)
+    grant(_json(folder / RUN).get("granted", {}))
     if (result_of(folder) or {}).get("run") == run.name:
         return
     from layerlab.training.loop import carry_out

@@ -45,6 +45,32 @@ class Origin:
         return COOKIE.sub(r"\1utf-8", importlib.util.decode_source(self.source))
 
 
+def check_unchanged(file: Path, source: bytes, saved: Mapping[str, str], model: str) -> None:
+    """Raise, before it runs, where a file is not the one that a model was saved with.
+
+    Args:
+        saved: SHA-256 by name, as the configuration of the model has it.
+
+    Source: Own.
+
+    Raises:
+        UserError: names the file and both hashes.
+    """
+    digest, expected = hashlib.sha256(source).hexdigest(), saved.get(file.name)
+    if expected is not None and expected != digest:
+        raise UserError(
+            f"{str(file)!r} has SHA-256 {digest[:SHOWN]}..., but {model!r} was saved with "
+            f"{expected[:SHOWN]}... of that name; nothing was run: " + _way(Path(model) / file.name)
+        )
+
+
+def _way(carried: Path) -> str:
+    """What to type for a file beside a model."""
+    path = repr(str(carried))
+    way = f"type --load {path}, or in Python layerlab.load({path})"
+    return way if carried.is_file() else "load the one saved with it"
+
+
 def require(files: Mapping[str, str], folder: str) -> None:
     """Make sure that the files of a model are loaded, byte for byte.
 
@@ -64,10 +90,7 @@ def require(files: Mapping[str, str], folder: str) -> None:
     for name, digest in files.items():
         if digest in loaded:
             continue
-        carried = Path(folder) / Path(name).name
-        path = repr(str(carried))
-        way = f"type --load {path}, or in Python layerlab.load({path})"
-        way = way if carried.is_file() else "load the one saved with it"
+        way = _way(Path(folder) / Path(name).name)
         if name in names:
             other = names[name]
             raise UserError(
