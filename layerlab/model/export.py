@@ -7,6 +7,7 @@ error class, the shapes (plain tensors there), the inventory (which knows the pa
 and this file's double, which passes on the files of the user when the model is saved again.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -26,9 +27,36 @@ AUTO = {
     "AutoModelForCausalLM": f"{file_stem(MODELS)}.LabForCausalLM",
 }
 HEADER = "# {place}, as layerlab {version} wrote it beside the weights that it belongs to.\n"
-# transformers tells checkpoints apart by what is in the configuration's file, and takes the model
-# of the first one for all with the same: so the file has to differ wherever any other does.
-MARK = "\n# SHA-256 of all files of this code: {digest}\n"
+# Stands in what transformers imports first, and checks all files before any other of them runs; in
+# its own hash the line of hashes is left out. transformers takes along what relative imports name,
+# and tells checkpoints apart by what is in this file: so it differs wherever any other does.
+SEAL = """
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .{models} import LabModel
+
+# hashes
+
+def _check():
+    for name, digest in DIGESTS.items():
+        content = Path(__file__).with_name(name).read_bytes()
+        if name == Path(__file__).name:
+            lines = content.splitlines(keepends=True)
+            content = b"".join(one for one in lines if not one.startswith({mark!r}))
+        found = hashlib.sha256(content).hexdigest()
+        if found != digest:
+            raise ImportError(
+                f"{{name}} has SHA-256 {{found[:16]}}..., but was saved with {{digest[:16]}}...; "
+                "fetch the folder of the model again"
+            )
+
+
+_check()
+"""
+DIGESTS, HERE = b"DIGESTS = ", b"# hashes\n"
 
 ERROR = '''"""Errors that a user can mend."""
 
@@ -49,22 +77,9 @@ def require(files, folder):
 '''
 INVENTORY = '''"""The parts of this model, in the files beside this one."""
 
-import hashlib
-from pathlib import Path
-
 from .{error} import UserError
 
-
-def _intact(name, digest):
-    found = hashlib.sha256(Path(__file__).with_name(name).read_bytes()).hexdigest()
-    if found != digest:
-        raise UserError(
-            f"{{name}} has SHA-256 {{found[:16]}}..., but was saved with {{digest[:16]}}...; "
-            "fetch the folder of the model again"
-        )
-
-
-{checks}{imports}
+{imports}
 _PARTS = {{(one.slot, one.name): one for parts in ({names},) for one in parts}}
 
 
@@ -117,10 +132,9 @@ def exported(config: Any) -> dict[str, bytes]:
         texts[name] = made.text
         wanted += made.needs
     files = {name: _file(name, text) for name, text in texts.items()}
-    files[inventory] = _file(inventory, _inventory(homes, files))
-    whole = b"".join(files[name] for name in sorted(files))
-    files[CONFIG] += MARK.format(digest=_digest(whole)).encode()
-    return originals | {f"{file_stem(name)}.py": content for name, content in files.items()}
+    files[inventory] = _file(inventory, _inventory(homes))
+    code = {f"{file_stem(name)}.py": content for name, content in files.items()}
+    return originals | _sealed(code)
 
 
 def _file(name: str, text: str) -> bytes:
@@ -141,17 +155,24 @@ def _shapes() -> str:
     return SHAPES + "".join(f"{name} = Tensor\n" for name in names)
 
 
-def _inventory(homes: list[Found], files: Mapping[str, bytes]) -> str:
+def _sealed(code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Files by name, of which that of the configuration has the hashes of all."""
+    first = f"{file_stem(CONFIG)}.py"
+    (docstring, *_) = ast.parse(code[first]).body
+    lines = code[first].splitlines(keepends=True)
+    before, after = lines[: docstring.end_lineno], lines[docstring.end_lineno :]
+    start, end = SEAL.format(models=file_stem(MODELS), mark=DIGESTS).encode().split(HERE)
+    rest = b"".join([*before, start, end, *after])
+    hashes = {name: _digest(content) for name, content in {**code, first: rest}.items()}
+    marked = DIGESTS + repr(hashes).encode() + b"\n"
+    return {**code, first: b"".join([*before, start, marked, end, *after])}
+
+
+def _inventory(homes: list[Found]) -> str:
     stems = [file_stem(one.module) for one in homes]
-    checks = [
-        f"_intact({file_stem(one.module)!r} + '.py', {_digest(files[one.module])!r})\n"
-        for one in homes
-        if one.origin
-    ]
     imports = [f"from .{stem} import PARTS as P{at}\n" for at, stem in enumerate(stems)]
     return INVENTORY.format(
         error=file_stem("layerlab"),
-        checks="".join(checks),
         imports="".join(imports),
         names=", ".join(f"P{at}" for at in range(len(stems))),
     )

@@ -172,3 +172,27 @@ def test_imports_become_siblings_and_nothing_else_changes() -> None:
         "from layerlab.shapes", "from .layerlab_shapes"
     )
     assert made.needs == ("layerlab", "layerlab.blocks.start", "layerlab.shapes")
+
+
+CARRIED = """
+from transformers import AutoConfig, AutoModelForCausalLM
+for kind in (AutoConfig, AutoModelForCausalLM):
+    try:
+        kind.from_pretrained("saved", trust_remote_code=True)
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["modeling_layerlab.py", "configuration_layerlab.py", "layerlab_blocks_shape.py"]
+)
+def test_a_changed_file_is_refused_before_it_runs(name: str, tmp_path: Path) -> None:
+    small("llama").save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / name
+    file.write_text(file.read_text() + "\nprint('it ran')\n")
+    done = fresh(CARRIED, tmp_path, tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 2 and all(one.startswith(f"{name} has SHA-256 ") for one in said)
+    assert said[0].endswith("fetch the folder of the model again")
