@@ -26,8 +26,7 @@ def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
     if found.low > asked:
         return "holds"
     least = asked if neutral is None else neutral
-    # Draws that all show no effect at all do not say that there is none, nor one the other way.
-    if found.high < least or (neutral is None and found.high == asked):
+    if found.high <= least:
         return "fails"
     return "smaller than asked" if least < found.low and found.high < asked else "not decided"
 

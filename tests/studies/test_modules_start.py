@@ -62,4 +62,4 @@ def test_words_follow_the_losses():
 
 def test_the_verdicts_of_the_fast_run():
     found = study("modules-at-start", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails"]
+    assert [one["word"] for one in found.verdicts] == ["not decided", "holds", "fails"]
