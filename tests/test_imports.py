@@ -45,7 +45,7 @@ MAY = {
     "report": set[str](),
     "builtin": set[str](),
     "shapes": set[str](),
-    "registry": {"measures", "variants", "shapes", "studies"},
+    "registry": {"builtin", "measures", "variants", "shapes", "studies"},
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
