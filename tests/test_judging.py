@@ -131,6 +131,25 @@ def test_notes_of_texts_are_those_of_the_runs(tmp_path: Path) -> None:
     assert layerlab.compare(place, judge=True).content["remarks"][-1] == "brown is not here"
 
 
+def test_what_is_not_believed_is_named_and_left_out(tmp_path: Path) -> None:
+    place = saved(tmp_path)
+    assert layerlab.compare(place, judge=True).failed == []
+    (one,) = place.glob("runs/gpt2-s1*/result.json")
+    one.write_text("{}")
+    (other,) = place.glob("runs/gpt2-s2*/events.jsonl")
+    other.write_text(other.read_text() + "garbage")
+    done = CliRunner().invoke(app, ["compare", str(place), "--judge"])
+    found = json.loads((place / "comparison.json").read_text())
+    assert done.exit_code == 1 and "gpt2" in done.stdout
+    first, second = found["failed"]
+    assert first.startswith(f"left out: {one} is not believed: it has no schema; delete ")
+    assert second.startswith(f"left out: {other.with_name('result.json')} is not believed: line 7 ")
+    assert {first, second} <= set(found["remarks"])
+    kept = {run["run"] for run in found["runs"]}
+    assert {one.parent.name, other.parent.name}.isdisjoint(kept) and len(kept) == 4
+    assert "diverged" not in {row["verdict"] for row in found["rows"]}
+
+
 def emptied(place: Path) -> Path:
     shutil.rmtree(place / "runs")
     return place
@@ -163,7 +182,7 @@ def strange(place: Path) -> Path:
 
 
 def unnamed(place: Path) -> Path:
-    for file in place.glob("runs/*/manifest.json"):
+    for file in (*place.glob("runs/*/manifest.json"), *place.glob("runs/*/result.json")):
         file.write_text(json.dumps({**json.loads(file.read_text()), "arm": "other"}))
     return place
 

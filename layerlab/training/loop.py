@@ -368,7 +368,6 @@ class Training:
         weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
         tokens = self.update * self.train.batch * self.block
         result = {
-            "schema": 1,
             "run": self.run.name,
             "arm": self.run.arm,
             "seed": self.run.seed,
@@ -394,7 +393,7 @@ class Training:
         if self.place.first:
             if diverged is None and self.recipe.run.model:
                 keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
-            write_result(self.folder, result)
+            result = write_result(self.folder, result)
         self.trackers.finish()
         self.watch.ended(self.run.name, "diverged" if diverged else "finished")
         return result

@@ -15,28 +15,25 @@ from layerlab import UserError
 from layerlab.disk import Unwritten, write_file, write_folder
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.checkpoint import remedy
+from layerlab.training.result import FILE, sealed
 
-FILE, MODEL, CHECKPOINTS = "result.json", "model", "checkpoints"
-
-
-def result_of(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, or None."""
-    try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+MODEL, CHECKPOINTS = "model", "checkpoints"
 
 
-def write_result(folder: Path, result: Mapping[str, Any]) -> None:
+def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write the result: from then on the run counts as finished, and keeps no checkpoints.
+
+    Returns:
+        The result with its digest.
 
     Raises:
         UserError: it cannot be written; it names what the run then goes on from.
     """
+    whole = sealed(folder, result)
     with _remedied(folder):
-        write_file(folder / FILE, _text(result))
+        write_file(folder / FILE, _text(whole))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return whole
 
 
 def _text(result: Mapping[str, Any]) -> str:

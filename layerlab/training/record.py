@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from layerlab import UserError
 from layerlab.training.journal import read
+from layerlab.training.result import STRICT, first, read_result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +57,9 @@ class Record:
 
     @property
     def diverged(self) -> str | None:
-        """Why it counts as diverged: what it says, or a loss that is no number."""
-        if self.result is None:
-            return None
-        said = self.result.get("diverged")
-        return str(said) if said else (None if self.value("nats") is not None else "no finite loss")
+        """Why it counts as diverged, where its result declares that."""
+        said = (self.result or {}).get("diverged")
+        return None if said is None else str(said)
 
     def value(self, name: str) -> float | None:
         """A number of the result; None where there is none or it is not finite."""
@@ -101,45 +101,49 @@ def read_record(folder: Path) -> Record | None:
     """
     if not folder.is_dir():
         raise UserError(f"no folder of a run at {folder}; expected one that layerlab train wrote")
-    manifest = _content(folder / "manifest.json")
+    manifest = _manifest(folder)
     if manifest is None:
         return None
-    lacking = [key for key in ("run", "arm", "recipe", "data") if key not in manifest]
-    if lacking:
-        raise UserError(
-            f"{folder / 'manifest.json'} has no {lacking[0]!r}; delete {folder} and run it again"
-        )
-    result = _content(folder / "result.json")
-    if result is not None and not _sound(result.get("blocks")):
-        raise UserError(
-            f"blocks in {folder / 'result.json'} are no equally long lists of finite nats and "
-            f"tokens; delete {folder} and run it again"
-        )
-    return Record(manifest=manifest, events=tuple(read(folder)), result=result)
+    return Record(manifest=manifest, events=tuple(read(folder)), result=read_result(folder))
 
 
-def _sound(blocks: Any) -> bool:
-    """Whether the held-out blocks of a result can be judged by; a run may have kept none."""
-    if blocks is None:
-        return True
-    try:
-        nats, tokens = (np.array(blocks[name], float) for name in ("nats", "tokens"))
-    except (TypeError, KeyError, ValueError):
-        return False
-    alike = nats.ndim == 1 and nats.shape == tokens.shape and len(nats) > 0
-    return alike and bool(np.isfinite(nats).all() and np.isfinite(tokens).all() and tokens.all())
-
-
-def _content(file: Path) -> dict[str, Any] | None:
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """What a run is made of, as far as a comparison stands on it; None where it has not begun."""
+    file = folder / "manifest.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
+        _Manifest.model_validate(found)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read {file}: {' '.join(str(error).split())}; delete {file.parent} and run it "
-            "again"
-        ) from None
-    if not isinstance(found, dict):
-        raise UserError(f"{file} is no table; delete {file.parent} and run it again")
-    return found
+    except ValidationError as error:
+        why = first(error)
+    except (OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+    else:
+        return dict(found)
+    raise UserError(f"cannot read {file}: {why}; delete {folder} and run it again")
+
+
+class _Train(BaseModel):
+    model_config = STRICT
+    seed: int
+    rate: float
+
+
+class _Recipe(BaseModel):
+    model_config = STRICT
+    train: _Train
+
+
+class _Data(BaseModel):
+    model_config = STRICT
+    digest: str
+    train_tokens: int
+
+
+class _Manifest(BaseModel):
+    model_config = STRICT
+    run: str
+    arm: str
+    recipe: _Recipe
+    data: _Data

@@ -15,7 +15,7 @@ from typing import Any
 from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.training.journal import read
-from layerlab.training.outcome import result_of
+from layerlab.training.result import read_result
 
 Metrics = dict[str, int | float | str]
 
@@ -62,7 +62,7 @@ def metrics(folder: Path) -> Metrical:
     Raises:
         UserError: the folder holds no finished run.
     """
-    result = result_of(folder)
+    result = read_result(folder)
     if result is None:
         raise UserError(
             f"{folder} holds no finished run; give one with a result.json, or finish it by typing "

@@ -16,8 +16,8 @@ from layerlab.lock import locked
 from layerlab.training.halt import Halt
 from layerlab.training.hold import held
 from layerlab.training.launch import LOG, WORKER, Processes
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
+from layerlab.training.result import read_result
 from layerlab.training.section import RunSection
 from layerlab.training.sign import Sign
 from layerlab.training.slots import Slot, slots
@@ -103,7 +103,7 @@ def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
             write_run(run, folder)
             return loop.carry_out(run, folder, watch)
     except loop.Diverged:
-        if (lost := result_of(folder)) is None:
+        if (lost := read_result(folder)) is None:
             raise
         return lost
     finally:
@@ -167,7 +167,7 @@ def _skipped(run: Run, out: Path) -> Outcome | None:
 
 def finished(run: Run, folder: Path) -> dict[str, Any] | None:
     """The result of a run, where its folder holds it whole."""
-    result = result_of(folder)
+    result = read_result(folder)
     return result if result and result.get("run") == run.name else None
 
 

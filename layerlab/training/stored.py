@@ -26,11 +26,26 @@ def records_in(folder: Path) -> list[Record]:
     """The runs of a folder that have begun, by their names.
 
     Raises:
-        UserError: a file of one is damaged.
+        UserError: what one left does not fit together.
     """
-    places = sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
-    found = [read_record(one) for one in places]
-    return [one for one in found if one is not None]
+    found, unfit = sorted_out(folder)
+    if unfit:
+        raise unfit[0]
+    return found
+
+
+def sorted_out(folder: Path) -> tuple[list[Record], list[UserError]]:
+    """The runs of a folder that have begun, and why others are not believed."""
+    found: list[Record] = []
+    unfit: list[UserError] = []
+    for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
+        try:
+            record = read_record(place)
+        except UserError as error:
+            unfit.append(error)
+        else:
+            found += [] if record is None else [record]
+    return found, unfit
 
 
 def planned_again(recipe: Recipe, records: Sequence[Record]) -> list[Run]:

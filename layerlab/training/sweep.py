@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 
 from layerlab.training.contest import CompareSection
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
+from layerlab.training.result import read_result
 from layerlab.training.search import search
 
 
@@ -53,5 +53,5 @@ def _at(run: Run, rate: float) -> Run:
 
 def _mean(runs: Sequence[Run], out: Path) -> float:
     """Of the seeds; infinite where one of them diverged or crashed."""
-    found = [(result_of(out / run.name) or {}).get("nats") for run in runs]
+    found = [(read_result(out / run.name) or {}).get("nats") for run in runs]
     return fmean(math.inf if one is None else one for one in found)

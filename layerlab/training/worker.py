@@ -128,11 +128,11 @@ def _carried(folder: Path) -> None:
 
 
 def _trained(folder: Path) -> None:
-    from layerlab.training.outcome import result_of
+    from layerlab.training.result import read_result
 
     run = read_run(folder)
     grant(_json(folder / RUN).get("granted", {}))
-    if (result_of(folder) or {}).get("run") == run.name:
+    if (read_result(folder) or {}).get("run") == run.name:
         return
     from layerlab.training.loop import carry_out
 

@@ -12,7 +12,9 @@ from layerlab.report.study import render
 from layerlab.studies import trained
 from layerlab.studies.runner import study
 from layerlab.studies.training import runs_in, settings_of
+from layerlab.training.outcome import write_result
 from layerlab.training.recipe import load_recipe, recipe_of
+from layerlab.training.result import LOSSES
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 NAME = "norm-placement"
@@ -120,7 +122,14 @@ def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_p
     assert again.to_dict() == full.to_dict()
     result = next((tmp_path / "runs" / "tiny" / "runs").glob("short*/result.json"))
     content = json.loads(result.read_text())
-    result.write_text(json.dumps({**content, "nats": content["nats"] + 1}))
+    worse = {name: content[name] for name in LOSSES} | {"nats": content["nats"] + 1}
+    result.write_text(json.dumps({**content, **worse}))
+    with pytest.raises(UserError, match=r"result\.json is not believed: its digest is not that of"):
+        study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    with (result.parent / "events.jsonl").open("a") as file:
+        line = {"kind": "evaluation", "update": content["updates"], **worse}
+        file.write(json.dumps(line) + "\n")
+    write_result(result.parent, {**content, **worse})
     changed = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
     assert changed.number > full.number
 

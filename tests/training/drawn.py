@@ -1,6 +1,7 @@
 """Runs whose numbers are given or drawn instead of trained: everything else of them is real."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,29 @@ def record(run: Run, nats: float | None, **result: Any) -> Record:
     if nats is None:
         return Record(manifest=manifest(run))
     ended = {
+        "schema": 1,
+        "run": run.name,
+        "arm": run.arm,
+        "seed": run.seed,
+        "rate": run.rate,
         "nats": nats,
         "bits_per_byte": nats / 2,
         "accuracy": 0.5,
         "step0_nats": 5.7,
+        "updates": 30,
+        "tokens": 1920,
         "seconds": 10.0,
         "tokens_per_second": 100.0,
         "peak_memory_bytes": 2**20,
         "parameters": 1000,
         "flops": 1e6,
         "diverged": None,
+        "weights": "0" * 32,
     }
+    lost = None if math.isfinite(nats) else "the loss is not finite"
+    ended["diverged"] = result.setdefault("diverged", lost)
+    if ended["diverged"]:
+        ended |= dict.fromkeys(("nats", "bits_per_byte", "accuracy"))
     return Record(manifest=manifest(run), events=tuple(events(nats)), result={**ended, **result})
 
 
@@ -76,7 +89,8 @@ def events(nats: float) -> list[dict[str, Any]]:
         axes = {"update": 10 * step, "tokens": 640 * step, "flops": 1e5 * step, "seconds": step}
         loss = nats + (3 - step)
         found.append({"kind": "train", **axes, "loss": loss, "rate": 0.001, "norm": 1.0})
-        found.append({"kind": "evaluation", **axes, "nats": loss, "bits_per_byte": loss / 2})
+        losses = {"nats": loss, "bits_per_byte": loss / 2, "accuracy": 0.5}
+        found.append({"kind": "evaluation", **axes, **losses})
     return found
 
 

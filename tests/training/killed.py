@@ -13,9 +13,9 @@ import torch
 
 from layerlab.training import loop
 from layerlab.training.corpus import extent, prepare
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.training.result import read_result
 from tests.forked import PROCESSES, READY
 
 UPDATES = 14
@@ -104,7 +104,7 @@ def finished(run: Run, folder: Path) -> dict[str, Any]:
     process = started(run, folder)
     process.join()
     assert process.exitcode == 0
-    result = result_of(folder)
+    result = read_result(folder)
     assert result is not None
     return result
 

@@ -41,7 +41,15 @@ def main(how: str, folder: Path) -> None:
             time.sleep(0.2 if long else 0.02)
     seen = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
     cores = sorted(os.sched_getaffinity(0))
-    result = {"run": name, "cores": cores, "start": start, "environment": seen}
+    losses = {"nats": 1.0, "bits_per_byte": 0.5, "accuracy": 0.5}
+    run = {"run": name, "arm": "standin"}
+    with (folder / "events.jsonl").open("a") as stream:
+        stream.write(json.dumps({"kind": "evaluation", "update": 3, **losses}) + "\n")
+    numbers = ("seed", "updates", "tokens", "seconds", "parameters", "flops")
+    result = {"schema": 1, **run, **dict.fromkeys(numbers, 3), "rate": 0.1, **losses}
+    result |= dict.fromkeys(("step0_nats", "tokens_per_second", "peak_memory_bytes", "diverged"))
+    result |= {"weights": "", "cores": cores, "start": start, "environment": seen}
+    (folder / "manifest.json").write_text(json.dumps(run))
     (folder / "result.json").write_text(json.dumps(result))
 
 

@@ -15,9 +15,9 @@ from layerlab.training.corpus import extent, prepare
 from layerlab.training.distribution import check, gathered, plugin, sharded
 from layerlab.training.journal import read
 from layerlab.training.launch import ranks
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import recipe_of
+from layerlab.training.result import read_result
 from layerlab.training.runner import alone
 from layerlab.training.section import RunSection
 from layerlab.training.slots import Slot
@@ -127,7 +127,7 @@ def test_two_processes_train_like_one(way: str, two: Path, one: Path) -> None:
         assert mine["tokens"] == other["tokens"] and mine["rate"] == other["rate"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=ROUNDING)
         assert mine["norm"] == pytest.approx(other["norm"], rel=ROUNDING)
-    mine, other = result_of(one), result_of(two / f"{way}-whole")
+    mine, other = read_result(one), read_result(two / f"{way}-whole")
     assert mine and other and mine["parameters"] == other["parameters"]
     assert mine["nats"] == pytest.approx(other["nats"], rel=ROUNDING)
     assert mine["step0_nats"] == pytest.approx(other["step0_nats"], rel=ROUNDING)
@@ -135,7 +135,7 @@ def test_two_processes_train_like_one(way: str, two: Path, one: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_go_on_bit_for_bit(way: str, two: Path) -> None:
-    whole, stopped = (result_of(two / f"{way}-{how}") for how in ("whole", "stopped"))
+    whole, stopped = (read_result(two / f"{way}-{how}") for how in ("whole", "stopped"))
     assert whole and stopped
     assert stopped["weights"] == whole["weights"] and stopped["nats"] == whole["nats"]
     assert (whole["resumes"], stopped["resumes"]) == (0, 1)

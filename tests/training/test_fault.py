@@ -15,7 +15,7 @@ from layerlab.training import loop
 from layerlab.training.batch import Batch
 from layerlab.training.fault import Split, is_out_of_memory
 from layerlab.training.launch import ranks
-from layerlab.training.outcome import result_of
+from layerlab.training.result import read_result
 from layerlab.training.slots import Slot
 from layerlab.training.watch import Silent
 from layerlab.training.worker import write_run
@@ -174,5 +174,5 @@ def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
     for one in [Forked("-c", SHORT, tmp_path / "run", env=place) for place in places]:
         done = one.wait(timeout=60)
         assert done.returncode == 0, done.stderr[-4000:]
-    result = result_of(tmp_path / "run")
+    result = read_result(tmp_path / "run")
     assert result is not None and result["micro_batch"] == 1

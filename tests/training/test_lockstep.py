@@ -9,9 +9,9 @@ from layerlab import UserError
 from layerlab.training.corpus import extent, prepare
 from layerlab.training.lockstep import allow, in_lockstep
 from layerlab.training.loop import carry_out
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan, sides
 from layerlab.training.recipe import recipe_of
+from layerlab.training.result import read_result
 from layerlab.training.watch import Silent
 
 SMALL: dict[str, Any] = {
@@ -35,7 +35,7 @@ def test_each_arm_learns_what_it_learns_alone(
     in_lockstep(runs, tmp_path / "together", Silent())
     for run in runs:
         alone = carry_out(run, tmp_path / "alone" / run.name)
-        together = result_of(tmp_path / "together" / run.name)
+        together = read_result(tmp_path / "together" / run.name)
         assert together is not None and together["weights"] == alone["weights"]
     # What is finished is left alone.
     in_lockstep(runs, tmp_path / "together", Silent())

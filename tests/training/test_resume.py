@@ -18,11 +18,11 @@ from layerlab import UserError
 from layerlab.training import loop
 from layerlab.training.checkpoint import load
 from layerlab.training.halt import Halted
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run
+from layerlab.training.result import read_result
 from tests.training import killed
 
-TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes"}
+TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    found = result_of(folder)
+    found = read_result(folder)
     assert found is not None
     return {key: value for key, value in found.items() if key not in TIMES}
 
@@ -155,7 +155,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_very_update(
     stopped_after(run, tmp_path, 8)
     state, remarks = load(tmp_path / "checkpoints")
     assert state is not None and state.counters["update"] == 8 and remarks == []
-    assert result_of(tmp_path) is None
+    assert read_result(tmp_path) is None
     result = killed.finished(run, tmp_path)
     assert result["resumes"] == 1
     equal(tmp_path, whole)
@@ -171,7 +171,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
     text = str(e.value)
     assert text.endswith("lower train.rate (now 1e+30)") and "\n" not in text
     assert "model." in text or "lm_head" in text
-    result = result_of(tmp_path)
+    result = read_result(tmp_path)
     assert result is not None and result["diverged"] == text and result["nats"] is None
     assert killed.notes(tmp_path)[-1] == text
 
@@ -227,4 +227,4 @@ def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
 def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: Run) -> None:
     with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
         on_a_small_device(run, tmp_path, 0)
-    assert result_of(tmp_path) is None
+    assert read_result(tmp_path) is None

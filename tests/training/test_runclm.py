@@ -56,6 +56,7 @@ def write(folder: Path, **changes: Any) -> Path:
         "tokens": tokens,
         "seconds": 8712.595,
         "tokens_per_second": tokens / 8712.595,
+        "peak_memory_bytes": None,
         "parameters": 51_651_072,
         "flops": 312_213_504 * tokens,
         "diverged": None,
@@ -65,6 +66,8 @@ def write(folder: Path, **changes: Any) -> Path:
         **changes,
     }
     manifest = {
+        "run": "llama-s1",
+        "arm": "llama",
         "data": {"train_tokens": SEQUENCES * BLOCK, "validation_tokens": 143 * BLOCK},
         "recipe": {"data": {"block": BLOCK}, "evaluate": {"blocks": None, "batch": 8}},
         "model": {
@@ -75,11 +78,12 @@ def write(folder: Path, **changes: Any) -> Path:
         },
         "batch_tokens": 16 * BLOCK,
     }
+    losses = {name: result[name] for name in ("nats", "bits_per_byte", "accuracy")}
     events = [
         {"kind": "train", "update": 1, "loss": 3.8842},
         {"kind": "evaluation", "update": 1, "nats": 4.0, "runtime": 9.0},
         {"kind": "train", "update": UPDATES, "loss": 2.0},
-        {"kind": "evaluation", "update": UPDATES, "nats": 2.6, "runtime": 2.3248},
+        {"kind": "evaluation", "update": UPDATES, **losses, "runtime": 2.3248},
     ]
     folder.mkdir(exist_ok=True)
     (folder / "result.json").write_text(json.dumps(result))

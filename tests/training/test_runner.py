@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from layerlab import UserError
 from layerlab.training.halt import Halted
 from layerlab.training.plan import Run
 from layerlab.training.recipe import recipe_of
@@ -83,11 +84,12 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     assert [one.ending for one in outcomes] == ["skipped", "finished"]
     assert [attempts(one, tmp_path) for one in plan] == [1, 1]
     assert set(heard.ends) == {one.name for one in plan}
-    # The result of another run does not count.
+    # What is no result of this run is neither believed nor written over.
     file = tmp_path / plan[0].name / "result.json"
     file.write_text(json.dumps({"run": "another"}))
-    (again,) = carry_out(plan[:1], tmp_path, RunSection(), None, command("well"))
-    assert again.ending == "finished" and attempts(plan[0], tmp_path) == 2
+    with pytest.raises(UserError, match=r"result\.json is not believed: it has no schema; delete"):
+        carry_out(plan[:1], tmp_path, RunSection(), None, command("well"))
+    assert file.read_text() == '{"run": "another"}' and attempts(plan[0], tmp_path) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import math
 from pathlib import Path
 
-from layerlab.training.outcome import result_of, write_result
 from layerlab.training.plan import Extent, Run, plan
 from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.training.result import read_result
 from layerlab.training.sweep import swept
-from layerlab.training.worker import write_run
+from tests.training.drawn import record, write
 
 EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
 BEST = {"llama": 3e-3, "history-3": 1e-2}
@@ -31,11 +31,10 @@ def recipe(search: str) -> Recipe:
 
 def planted(out: Path, run: Run) -> None:
     """The result of a run whose loss is a parabola in the logarithm of its rate."""
-    write_run(run, out / run.name)
     loss = 3 + math.log(run.rate / BEST[run.arm]) ** 2 + 0.01 * run.seed
     # The rate at the top diverges for the one arm.
-    nats = None if run.arm == "llama" and run.rate == 0.1 else loss
-    write_result(out / run.name, {"run": run.name, "nats": nats})
+    lost = "at once" if run.arm == "llama" and run.rate == 0.1 else None
+    write(out, record(run, loss, diverged=lost))
 
 
 def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
     def carry(runs: list[Run]) -> None:
         rounds.append(len(runs))
         for run in runs:
-            if result_of(tmp_path / run.name) is None:
+            if read_result(tmp_path / run.name) is None:
                 planted(tmp_path, run)
 
     runs = plan(found, EXTENT)
@@ -54,7 +53,7 @@ def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
     assert len(rounds) <= 8 and len(made) == sum(rounds)
     for arm, wanted in BEST.items():
         results = {
-            run.rate: (result_of(tmp_path / run.name) or {})["nats"]
+            run.rate: (read_result(tmp_path / run.name) or {})["nats"]
             for run in made
             if run.arm == arm and run.seed == 1
         }

@@ -13,9 +13,9 @@ from layerlab.lock import locked
 from layerlab.model.match import matched
 from layerlab.training import runner
 from layerlab.training.corpus import extent, prepare
-from layerlab.training.outcome import result_of
 from layerlab.training.plan import Run, plan
 from layerlab.training.recipe import recipe_of
+from layerlab.training.result import read_result
 from layerlab.training.runner import alone, carry_out, wait
 from layerlab.training.section import RunSection
 from layerlab.training.worker import main, read_run, write_run
@@ -83,7 +83,7 @@ def test_a_worker_carries_out_a_run_once(small: Run, tmp_path: Path) -> None:
     heard = Heard()
     (outcome,) = carry_out([small], folder.parent, RunSection(), heard)
     assert outcome.ending == "finished" and outcome.said == (), outcome
-    assert result_of(folder) == outcome.result and outcome.result["updates"] == 6
+    assert read_result(folder) == outcome.result and outcome.result["updates"] == 6
     assert heard.updates[-1] == (small.name, 6) and heard.ends == {small.name: "finished"}
     # Done again it is done at once: here, where torch sees another number of threads.
     before = (folder / "result.json").stat().st_mtime_ns
@@ -105,7 +105,7 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
         with pytest.raises(UserError, match="another run is writing to"):
             alone(small, folder)
     assert "another run is writing to" in capsys.readouterr().err
-    assert result_of(folder) is None
+    assert read_result(folder) is None
 
 
 def test_a_run_that_fails_alone_says_why(

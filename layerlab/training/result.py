@@ -1,0 +1,163 @@
+"""The result of a run, believed only where it fits what the run left beside it.
+
+It carries a digest over itself, the manifest and the journal, and its loss is that of the journal's
+last evaluation. Whoever can write all three files can forge them: see docs/security.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from layerlab import UserError
+from layerlab.domain import shown
+
+FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
+SCHEMA = 2
+# What the last evaluation says too.
+LOSSES = ("nats", "bits_per_byte", "accuracy")
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class Blocks(BaseModel):
+    """The loss of each held-out block, and its tokens."""
+
+    model_config = STRICT
+    nats: list[float] = Field(min_length=1)
+    tokens: list[Annotated[int, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "Blocks":
+        if len(self.nats) != len(self.tokens):
+            raise ValueError(f"{len(self.nats)} nats and {len(self.tokens)} tokens")
+        return self
+
+
+class Result(BaseModel):
+    """What result.json holds; more may stand there."""
+
+    model_config = STRICT
+    schema_version: int = Field(alias="schema", ge=1, le=SCHEMA)
+    run: str
+    arm: str
+    seed: Count
+    rate: Positive
+    nats: float | None
+    bits_per_byte: float | None
+    accuracy: float | None
+    step0_nats: float | None
+    updates: Count
+    tokens: Count
+    seconds: Annotated[float, Field(ge=0)]
+    tokens_per_second: Positive | None
+    peak_memory_bytes: Count | None
+    parameters: Count
+    flops: Annotated[float, Field(ge=0)]
+    diverged: Annotated[str, Field(min_length=1)] | None
+    weights: str
+    blocks: Blocks | None = None
+    digest: str | None = None
+
+    @model_validator(mode="after")
+    def _ended(self) -> "Result":
+        losses = [getattr(self, name) for name in LOSSES]
+        if (None in losses) if self.diverged is None else any(one is not None for one in losses):
+            raise ValueError("it has neither a loss nor a divergence that is declared, or both")
+        if self.schema_version > 1 and self.digest is None:
+            raise ValueError("it has no digest")
+        return self
+
+
+def sealed(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with its schema and digest; manifest and journal lie there as they stay."""
+    whole = {"schema": SCHEMA, **result}
+    return {**whole, "digest": _digest(folder, whole)}
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run; None while there is none.
+
+    Raises:
+        UserError: it is damaged, or not that of what lies beside it.
+    """
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no table")
+        _check(folder, found)
+    except FileNotFoundError as error:
+        if Path(error.filename) == folder / FILE:
+            return None
+        raise _unfit(folder, f"{Path(error.filename).name} is missing") from None
+    except ValidationError as error:
+        raise _unfit(folder, first(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unfit(folder, str(error)) from None
+    return found
+
+
+def _check(folder: Path, found: dict[str, Any]) -> None:
+    result = Result.model_validate(found)
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    for name in ("run", "arm"):
+        if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
+            raise ValueError(f"its {name} is {shown(found[name])}, which is not {MANIFEST}'s")
+    events = list(_events(folder))
+    if result.digest is not None and result.digest != _digest(folder, found):
+        raise ValueError(
+            f"its digest is not that of {MANIFEST}, {EVENTS} and itself: one was changed since"
+        )
+    if result.diverged is None:
+        last: Mapping[str, Any] = next(
+            (one for one in reversed(events) if one["kind"] == "evaluation"), {}
+        )
+        for name in (*LOSSES, "updates"):
+            said = last.get("update" if name == "updates" else name)
+            if said != found[name]:
+                raise ValueError(
+                    f"its {name} is {shown(found[name])}, and the last evaluation in {EVENTS} has "
+                    f"{shown(said)}"
+                )
+
+
+def _events(folder: Path) -> Any:
+    """Every line of a journal that has come to its end."""
+    lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or not {"kind", "update"} <= event.keys():
+            raise ValueError(f"line {number} of {EVENTS} is no event")
+        yield event
+
+
+def _digest(folder: Path, result: Mapping[str, Any]) -> str:
+    own = {name: value for name, value in result.items() if name != "digest"}
+    whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    for name in (MANIFEST, EVENTS):
+        # The ends of lines are whatever a system, or git, makes of them.
+        content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
+        whole.update(hashlib.sha256(content).digest())
+    return whole.hexdigest()
+
+
+def first(error: ValidationError) -> str:
+    """The first thing that is wrong with a table, in a few words."""
+    one = error.errors()[0]
+    place = ".".join(str(part) for part in one["loc"])
+    said = one["msg"].removeprefix("Value error, ")
+    if one["type"] == "missing":
+        return f"it has no {place}"
+    return f"its {place} is {shown(one['input'])}: {said}" if place else said
+
+
+def _unfit(folder: Path, why: str) -> UserError:
+    line = " ".join(why.split())[:300]
+    return UserError(f"{folder / FILE} is not believed: {line}; delete {folder} and run it again")
