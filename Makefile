@@ -1,5 +1,6 @@
 # make demo     set everything up, compare the built-in models, leave a report in ./report
 # make test     the same environment, the whole test suite
+# make sweeps   hostile inputs by the hundred, and other tests too long for make test
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
 # make docs     write docs/measures, docs/families.md and the tables of other pages anew
@@ -14,7 +15,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test studies house docs site clean distclean
+.PHONY: help setup demo test sweeps studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -40,6 +41,9 @@ test: $(READY)
 
 studies: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
+
+sweeps: $(READY)
+	$(BIN) -m pytest -n $(WORKERS) -ra -m full
 
 house: $(READY)
 	$(BIN) -m ruff check .

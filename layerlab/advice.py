@@ -38,6 +38,7 @@ def precision(
     dtype: str | None = None,
     context: int | None = None,
     trust_remote_code: bool = False,
+    allow_unused: bool = False,
     progress: bool = True,
 ) -> Advice:
     """Find the smallest set of places to keep in float32 so that the error falls to a budget.
@@ -58,6 +59,7 @@ def precision(
         dtype: of the loaded weights; as stored if left out.
         context: length of the samples in tokens.
         trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
 
     Raises:
@@ -80,7 +82,7 @@ def precision(
         device=device,
         dtype=dtype,
     )
-    with trusting(trust_remote_code):
+    with trusting(trust_remote_code, allow_unused=allow_unused):
         return search(question, progress=progress)
 
 

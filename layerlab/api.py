@@ -52,6 +52,7 @@ def inspect(
     formats: Iterable[str] | str | None = None,
     backward: bool = False,
     trust_remote_code: bool = False,
+    allow_unused: bool = False,
     progress: bool = True,
 ) -> Report:
     """Measure one or several causal language models, layer by layer.
@@ -76,6 +77,7 @@ def inspect(
             the model is run some forty times for each.
         backward: with `formats`, also the errors of gradients.
         trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
 
     Returns:
@@ -98,7 +100,7 @@ def inspect(
         device=device,
         dtype=dtype,
     )
-    with trusting(trust_remote_code):
+    with trusting(trust_remote_code, allow_unused=allow_unused):
         return run(job, progress=progress)
 
 
@@ -111,6 +113,7 @@ def retrofit(
     dtype: str | None = None,
     shared: bool = False,
     trust_remote_code: bool = False,
+    allow_unused: bool = False,
     **options: Any,
 ) -> LabForCausalLM:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
@@ -129,6 +132,7 @@ def retrofit(
         shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
             be transposed: training the result then changes that model too.
         trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
         options: as `build` takes them.
 
     Raises:
@@ -138,7 +142,7 @@ def retrofit(
         >>> retrofit("llama", "as-32").config.variant
         'as-32'
     """
-    with trusting(trust_remote_code):
+    with trusting(trust_remote_code, allow_unused=allow_unused):
         source = subject(model, device=device, dtype=dtype).model
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet():

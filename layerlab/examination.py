@@ -80,6 +80,7 @@ def evaluate(
     device: str | None = None,
     dtype: str | None = None,
     trust_remote_code: bool = False,
+    allow_unused: bool = False,
     progress: bool = True,
     lang: str = ENGLISH,
     **options: Any,
@@ -100,6 +101,7 @@ def evaluate(
         device: where models are loaded.
         dtype: of the loaded weights; as stored if left out.
         trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
         lang: language of the page.
         options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
@@ -123,7 +125,7 @@ def evaluate(
         against=earlier,
         lang=lang,
     )
-    with trusting(trust_remote_code):
+    with trusting(trust_remote_code, allow_unused=allow_unused):
         return examined(question, progress=progress)
 
 

@@ -20,7 +20,11 @@ from layerlab import UserError
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)
+_UNUSED: ContextVar[bool] = ContextVar("unused", default=False)
 _ASKED: set[str] = set()  # SHA-256 of the files that the user has named to this process
+UNUSED = Annotated[
+    bool, typer.Option("--allow-unused", help="Leave weights out that the configuration has not.")
+]
 REMOTE = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run Python that a model or tokenizer brings along."),
@@ -28,20 +32,28 @@ REMOTE = Annotated[
 
 
 @contextmanager
-def trusting(trust_remote_code: bool, trust_recipe: bool = False) -> Iterator[None]:
-    """Let run what brings code of its own, where that is asked for here or around it.
+def trusting(
+    trust_remote_code: bool, trust_recipe: bool = False, allow_unused: bool = False
+) -> Iterator[None]:
+    """Let happen what is asked for here or around it.
 
     Args:
-        trust_remote_code: of models and tokenizers.
-        trust_recipe: the files that a recipe names.
+        trust_remote_code: code of models and tokenizers runs.
+        trust_recipe: the files that a recipe names run.
+        allow_unused: weights that a model's configuration has no place for are left out.
     """
-    before = _TRUSTED.set(trust_remote_code or _TRUSTED.get())
-    recipes = _RECIPE.set(trust_recipe or _RECIPE.get())
+    given = {_TRUSTED: trust_remote_code, _RECIPE: trust_recipe, _UNUSED: allow_unused}
+    before = {one: one.set(value or one.get()) for one, value in given.items()}
     try:
         yield
     finally:
-        _TRUSTED.reset(before)
-        _RECIPE.reset(recipes)
+        for one, token in before.items():
+            one.reset(token)
+
+
+def unused_allowed() -> bool:
+    """Whether a model may be loaded without some of the weights that are stored."""
+    return _UNUSED.get()
 
 
 def asked(source: bytes) -> None:
@@ -81,8 +93,9 @@ def _sha256(source: bytes) -> str:
 
 
 def trustable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the option `--trust-remote-code`."""
-    return optional(command, trusting, {"trust_remote_code": (REMOTE, False)})
+    """Give a command that loads a model `--trust-remote-code` and `--allow-unused`."""
+    options = {"trust_remote_code": (REMOTE, False), "allow_unused": (UNUSED, False)}
+    return optional(command, trusting, options)
 
 
 def optional(

@@ -7,6 +7,8 @@ function, in a process of its own, and not in every test of the suite.
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.forked import BEFORE, python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,6 +127,7 @@ def test_a_vector_is_no_matrix():
 """
 
 
+@pytest.mark.full
 def test_shapes_are_as_annotated_and_another_one_is_found(tmp_path: Path) -> None:
     wrong = tmp_path / "test_wrong.py"
     wrong.write_text(WRONG)

@@ -5,7 +5,7 @@ import logging
 import re
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from urllib.request import getproxies
 
 import psutil
 import torch
-from accelerate import init_empty_weights
 from huggingface_hub.constants import ENDPOINT
 from safetensors import SafetensorError
 from transformers import (
@@ -27,7 +26,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from layerlab import UserError, builtin
-from layerlab.trust import configured, pretrained
+from layerlab.domain import shown
+from layerlab.measures.empty import line
+from layerlab.trust import pretrained, unused_allowed
 
 DTYPES = {
     "float32": torch.float32,
@@ -84,10 +85,11 @@ def configuration(place: str, folder: Path | None) -> Any:
         # Without a network the Hub's client tries again for half a minute before it says so.
         local = folder is not None or not _reachable(ENDPOINT)
         return pretrained(AutoConfig, place, local_files_only=local)
-    except (OSError, ValueError) as error:
-        if folder is not None:
-            line = " ".join(str(error).split())[:200]
-            raise UserError(f"config.json in {place!r} cannot be read: {line}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of a file whose fields may be of any type
+        if folder is not None or not isinstance(error, OSError | ValueError):
+            raise UserError(f"config.json in {place!r} cannot be read: {line(error)}") from error
         raise UserError(
             f"{place!r} is neither a folder, nor a built-in model "
             f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
@@ -115,6 +117,11 @@ def check_causal(config: Any, name: str) -> None:
         UserError: it is an encoder, or another kind of model.
     """
     kinds = config.architectures or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UserError(
+            f"architectures is {shown(kinds)} in config.json of {name!r}; expected a list of "
+            'names: write for example ["LlamaForCausalLM"]'
+        )
     causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
         getattr(config, "auto_map", None) or {}
     )
@@ -139,19 +146,27 @@ def precision(config: Any, asked: str | None) -> torch.dtype | str:
 
 
 def weights(
-    place: str, config: Any, device: str | None, dtype: torch.dtype | str
+    place: str, config: Any, device: str | None, dtype: torch.dtype | str, room: bool
 ) -> PreTrainedModel:
     """The model with its weights; spread over memory and disk where it does not fit.
+
+    Args:
+        room: whether it fits into memory.
 
     Source: Own.
 
     Raises:
         UserError: they are damaged, incomplete, or of another model; no such device.
     """
-    options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    # Sizes that differ are named below, and not by transformers.
+    options: dict[str, Any] = {
+        "use_safetensors": True,
+        "dtype": dtype,
+        "ignore_mismatched_sizes": True,
+    }
     if dtype == torch.float64:  # the fused kernel of mixtures of experts knows no float64
         options["experts_implementation"] = "eager"
-    if device == "auto" or (device is None and not fits(config, dtype)):
+    if device == "auto" or (device is None and not room):
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
     try:
@@ -159,23 +174,40 @@ def weights(
             AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
         )
     except OSError as error:
-        line = " ".join(str(error).split())[:200]
-        raise UserError(f"no safetensors weights for {place!r} could be read: {line}") from error
+        said = f"no safetensors weights for {place!r} could be read: {line(error)}"
+        raise UserError(said) from error
     except SafetensorError as error:
         raise UserError(
             f"the weights of {place!r} are damaged ({error}); copy them anew"
         ) from error
-    except (RuntimeError, ValueError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise UserError(f"the weights of {place!r} do not fit its config.json: {line}") from error
-    if missing := sorted(loading["missing_keys"]):
-        raise UserError(
-            f"the weights of {place!r} lack {len(missing)} tensors of {type(model).__name__} "
-            f"(first: {missing[0]}); they would be random"
-        )
+    except (RuntimeError, ValueError, TypeError) as error:
+        said = f"the weights of {place!r} do not fit its config.json: {line(error)}"
+        raise UserError(said) from error
+    _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
     if device not in (None, "auto"):
         model.to(_device(device))
     return model.eval()
+
+
+def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
+    """Refuse a model that is not the one that was stored."""
+    if missing := sorted(loading["missing_keys"]):
+        raise UserError(
+            f"{what} lack {len(missing)} tensors of {kind} (first: {missing[0]}); they would be "
+            "random"
+        )
+    if differ := sorted(loading["mismatched_keys"]):
+        name, stored, asked = differ[0]
+        raise UserError(
+            f"{what} do not fit its config.json: {name} is stored as {tuple(stored)}, and "
+            f"{tuple(asked)} is asked for ({len(differ)} tensors differ)"
+        )
+    if (left := sorted(loading["unexpected_keys"])) and not unused_allowed():
+        raise UserError(
+            f"{what} hold {len(left)} tensors that its config.json has no place for (first: "
+            f"{left[0]}), so another model would be looked at than was stored; mend config.json, "
+            "or type --allow-unused (in Python allow_unused=True)"
+        )
 
 
 def _scratch() -> str:
@@ -196,14 +228,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def fits(config: Any, dtype: torch.dtype | str) -> bool:
-    """Whether the weights take less than most of the free memory.
+def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
+    """Whether the weights of a model take less than most of the free memory.
 
     Source: Own.
     """
-    with init_empty_weights():
-        empty = configured(AutoModelForCausalLM, config)
-    kind = dtype if isinstance(dtype, torch.dtype) else (config.dtype or torch.float32)
+    kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
     needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
     return needed < MEMORY_SHARE * psutil.virtual_memory().available
 

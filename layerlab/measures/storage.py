@@ -8,20 +8,21 @@ Pickle files are never opened.
 
 import json
 from collections.abc import Iterator, Mapping
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.measures.anatomy import Anatomy, AttentionPart, anatomy, text_config
+from layerlab.measures.checkpoint import check_weights, configuration
+from layerlab.measures.empty import empty, line
 from layerlab.measures.front import front_norm
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
-from layerlab.trust import configured, pretrained
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,15 +81,25 @@ def skeleton(folder: Path) -> Any:
     Source: Own.
 
     Raises:
-        UserError: the folder has no config.json.
+        UserError: the folder has no config.json, or one that is not that of the weights.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    check_weights(folder)
+    return empty(configuration(str(folder), folder), str(folder), stored_sizes(folder))
 
-    if not (folder / "config.json").is_file():
-        raise UserError(f"no config.json in {folder}; give a folder that save_pretrained wrote")
-    config = pretrained(AutoConfig, folder, local_files_only=True)
-    with torch.device("meta"):
-        return configured(AutoModelForCausalLM, config).eval()
+
+def stored_sizes(folder: Path) -> dict[str, int]:
+    """Elements of each stored tensor by name; only the heads of the files are read.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    found: dict[str, int] = {}
+    for file, names in _inventory(folder).items():
+        with _opened(file) as store:
+            found |= {name: prod(store.get_slice(name).get_shape()) for name in names}
+    return found
 
 
 def _inventory(folder: Path) -> Mapping[Path, list[str]]:
@@ -119,7 +130,9 @@ def _opened(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{file} cannot be read as safetensors: {error}") from None
+        raise UserError(
+            f"the weights of {file} are damaged ({line(error)}); copy them anew"
+        ) from None
 
 
 def _stored_path(model: Any, stack: Anatomy, part: AttentionPart, names: set[str]) -> str:

@@ -32,9 +32,10 @@ from layerlab.measures.checkpoint import (
     tokenizer_of,
     weights,
 )
+from layerlab.measures.empty import empty
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.series import step
-from layerlab.measures.storage import skeleton
+from layerlab.measures.storage import stored_sizes
 
 
 @dataclass(kw_only=True)
@@ -226,8 +227,10 @@ def _named(
         config = configuration(place, folder)
         check_causal(config, name)
         kind = precision(config, dtype)
-        stored = weights_only and folder is not None and not fits(config, kind)
-        model = skeleton(folder) if folder and stored else weights(place, config, device, kind)
+        bare = empty(config, place, stored_sizes(folder) if folder else None)
+        room = fits(bare, kind)
+        stored = weights_only and folder is not None and not room
+        model = bare if stored else weights(place, config, device, kind, room)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
     return Subject(

@@ -151,6 +151,7 @@ def covering() -> dict[str, Spec]:
     return chosen
 
 
+@pytest.mark.full
 def test_every_part_in_every_form_is_one_graph() -> None:
     chosen = covering()
     reached = {

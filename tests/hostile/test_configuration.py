@@ -1,0 +1,129 @@
+"""A config.json that is not that of the weights beside it, or of no model at all."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import layerlab
+from layerlab import UserError, builtin
+from tests.hostile.attack import Ended, typed
+
+READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
+VALUES: tuple[Any, ...] = (0, -1, 10**6, 10**12, "x", None, [], {}, True, 1.5)
+FIELDS = [
+    (name, field)
+    for name in ("llama", "pre-norm")
+    for field in json.loads((builtin.path(name) / "config.json").read_text("utf-8"))
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    for name in ("llama", "pre-norm"):
+        shutil.copytree(builtin.path(name), place / name)
+    return place
+
+
+def inspected(folder: Path, config: Any) -> Ended:
+    """What inspect says of a model whose configuration is this one."""
+    file = folder / "config.json"
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(config if isinstance(config, str) else json.dumps(config), "utf-8")
+        return typed("inspect", str(folder), *READ)
+    finally:
+        file.write_text(before, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "llama",
+            {"num_hidden_layers": 3},
+            "that its config.json has no place for (first:",
+        ),
+        ("pre-norm", {"n_layer": 3}, "or type --allow-unused (in Python allow_unused=True)"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers is 0 in config.json in"),
+        ("pre-norm", {"n_layer": -1}, "n_layer is -1 in config.json in"),
+        ("pre-norm", {"n_layer": 10**6}, "says 1,000,000 layers, and the weights beside it hold 8"),
+        ("llama", {"num_hidden_layers": 10**6}, "says 1,000,000 layers, and the weights beside it"),
+        ("llama", {"hidden_size": 10**6}, "parameters, and the weights beside it hold"),
+        ("llama", {"intermediate_size": 10**12}, "parameters, and the weights beside it hold"),
+        ("llama", {"intermediate_size": 99}, "is stored as"),
+        ("llama", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
+        ("pre-norm", {"n_head": 7}, "`embed_dim` must be divisible by num_heads"),
+        ("pre-norm", {"n_head": 0}, "n_head is 0 in config.json in"),
+        ("pre-norm", {"activation_function": "x"}, "describes no model: KeyError: 'x'"),
+        ("llama", {"dtype": "x"}, "module 'torch' has no attribute 'x'"),
+        ("llama", {"dtype": 3}, "dtype is 3 in config.json in"),
+        ("llama", {"architectures": 3}, "architectures is 3 in config.json of"),
+        ("llama", {"hidden_size": "x"}, "expected int, got str"),
+        ("llama", {"model_type": []}, "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, change: Any, said: str, folders: Path) -> None:
+    folder = folders / name
+    own = json.loads((folder / "config.json").read_text("utf-8"))
+    inspected(folder, {**own, **change}).refused(said)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "[" * 9999, '{"a": ' + "9" * 5000 + "}"]
+)
+def test_what_is_no_table_is_one_line(text: str, folders: Path) -> None:
+    inspected(folders / "llama", text).refused("config.json in")
+
+
+def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders: Path) -> None:
+    folder = folders / "llama"
+    file = folder / "config.json"
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(json.dumps({**json.loads(before), "num_hidden_layers": 3}), "utf-8")
+        found = typed("inspect", str(folder), *READ, "--allow-unused").survived()
+        assert json.loads(found.out)["models"][0]["layers"] == 3
+        given: dict[str, Any] = {"measures": ["stream"], "progress": False, "texts": "A text."}
+        with pytest.raises(UserError, match="allow_unused=True"):
+            layerlab.inspect(str(folder), **given)
+        assert len(layerlab.inspect(str(folder), **given, allow_unused=True).frame("stream")) == 4
+    finally:
+        file.write_text(before, "utf-8")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+def test_no_value_of_any_field_is_a_traceback(name: str, field: str, folders: Path) -> None:
+    folder = folders / name
+    own = json.loads((folder / "config.json").read_text("utf-8"))
+    for value in VALUES:
+        inspected(folder, {**own, field: value}).survived()
+
+
+@pytest.mark.full
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({field for _, field in FIELDS})),
+        st.none()
+        | st.booleans()
+        | st.integers(-10, 10**7)
+        | st.floats()
+        | st.text(max_size=4)
+        | st.lists(st.integers(), max_size=2),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_several_at_once_are_no_traceback_either(folders: Path, change: Any) -> None:
+    for name in ("llama", "pre-norm"):
+        own = json.loads((folders / name / "config.json").read_text("utf-8"))
+        inspected(folders / name, {**own, **change}).survived()
