@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError, __version__
+from layerlab.archive import bounded
 from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
 from layerlab.evaluation.bench_command import bench
@@ -262,7 +263,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study, trustable(evaluate)):
+for command in (train, compare, study, bounded(trustable(evaluate))):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError
+from layerlab.archive import bounded
 from layerlab.domain import shown
+from layerlab.parse import toml_of
 from layerlab.pause import Paused
 from layerlab.trust import REMOTE, optional, trusting
 
@@ -41,8 +43,9 @@ TRUST = Annotated[
 
 def recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command what lets a recipe, its model and its tokenizer run Python."""
-    options = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
-    return optional(command, _asked_for, {**options, "trust_remote_code": (REMOTE, False)})
+    options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
+    options["trust_remote_code"] = (REMOTE, False)
+    return bounded(optional(command, _asked_for, options))
 
 
 @contextmanager
@@ -184,8 +187,6 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: a word without a path or a value.
     """
-    import tomllib
-
     found: dict[str, Any] = {}
     for word in words:
         path, sign, value = word.partition("=")
@@ -195,8 +196,8 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
                 "type for example --set train.updates=100"
             )
         try:
-            found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+            found[path.strip()] = toml_of(f"value = {value}")["value"]
+        except ValueError:
             found[path.strip()] = value
     return found
 

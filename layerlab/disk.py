@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,22 @@ def write_file(path: Path, text: str) -> Path:
             partial.write_text(text, encoding="utf-8")
             partial.replace(target)
     return target
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is there and is no file: some of these never end, others never begin.
+
+    Raises:
+        UserError: it is a device, a pipe or a socket.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says why
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    kinds |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    if (kind := kinds.get(stat.S_IFMT(mode))) is not None:
+        raise UserError(f"{str(path)!r} is {kind}; expected a file: copy what it gives into one")
 
 
 def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:

@@ -1,6 +1,5 @@
 """From the folders of runs to verdicts and their page; no text is read, and nothing is run."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -9,6 +8,7 @@ from typing import Any
 
 from layerlab import UserError, registry
 from layerlab.domain import shown
+from layerlab.parse import json_of
 from layerlab.report.comparison import DATA, save_comparison
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
@@ -163,7 +163,7 @@ def _recipe_in(place: Path) -> Recipe:
     """
     file = place / DATA
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))["recipe"]
+        content = json_of(file.read_text(encoding="utf-8"))["recipe"]
     except FileNotFoundError:
         raise UserError(
             f"{place} is no folder of a comparison: it has no {DATA}, which says what is compared; "

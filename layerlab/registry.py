@@ -11,7 +11,6 @@ import ast
 import difflib
 import importlib
 import importlib.util
-import json
 import pkgutil
 import re
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 from layerlab import UserError, builtin
 from layerlab.measures.measure import Measure
+from layerlab.parse import json_of
 from layerlab.trust import asked, check_asked
 from layerlab.variants.origin import check_unchanged
 
@@ -114,8 +114,8 @@ def _saved_with(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
         yield model, getattr(configuration(model, None), "files", None) or {}
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
-        with suppress(OSError, ValueError, RecursionError, AttributeError):
-            saved = json.loads(config.read_text("utf-8")).get("files")
+        with suppress(OSError, ValueError, AttributeError):
+            saved = json_of(config.read_text("utf-8")).get("files")
             yield str(config.parent), saved if isinstance(saved, dict) else {}
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from layerlab.adaptation.command import adapt
+from layerlab.archive import bounded
 from layerlab.command import Lang
 from layerlab.trust import trustable
 
 
 @adapt.command()
+@bounded
 @trustable
 def vocabulary(
     tokenizer: Annotated[

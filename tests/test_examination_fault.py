@@ -104,7 +104,7 @@ def test_the_list_is_named_only_where_something_is_not_here(shelf: Path, tmp_pat
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
     with pytest.raises(UserError) as caught:
         run(tmp_path, "piqa")
-    assert str(caught.value).endswith("is not a whole archive; copy it anew")
+    assert str(caught.value).endswith("copy it anew, whole and without a password")
 
 
 def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
     found = run(tmp_path, "boolq,piqa")
     (left,) = found.content["left_out"]
-    assert left["reason"].endswith("is not a whole archive; copy it anew")
+    assert left["reason"].endswith("copy it anew, whole and without a password")
 
 
 @pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll", "gen"])

@@ -12,6 +12,8 @@ import pytest
 
 from tests.forked import python
 
+# One command needs what another has left: all of them run in one process, in their order.
+pytestmark = pytest.mark.xdist_group("readme")
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")

@@ -1,7 +1,6 @@
 """The source's own table of tokenizers on JEC-QA, and the same texts under those at hand."""
 
 import json
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab import UserError
 from layerlab.adaptation.compression import compression
 from layerlab.adaptation.importer import load_tokenizer
+from layerlab.archive import members
 from layerlab.training.source import data_folder
 
 JEC_QA = "jec-qa"
@@ -57,10 +57,9 @@ def questions() -> list[str]:
     """
     path = data_folder() / ARCHIVE
     try:
-        with tarfile.open(path) as archive:
-            files = [archive.extractfile(name) for name in PARTS]
-            lines = [line for file in files if file for line in file.read().splitlines()]
-    except (OSError, tarfile.TarError, KeyError):
+        found = dict(members(path, PARTS.__contains__))
+        lines = [line for name in PARTS for line in found[name].splitlines()]
+    except (UserError, KeyError):
         raise UserError(
             f"{JEC_QA} is not here: LAYERLAB_DATA names no folder with {ARCHIVE}; "
             "leave it out, or name a file of texts"

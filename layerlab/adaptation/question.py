@@ -2,16 +2,14 @@
 
 import csv
 import io
-import json
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from layerlab import UserError
 from layerlab.adaptation.contamination import Question
+from layerlab.archive import is_archive, members
+from layerlab.parse import json_of
 from layerlab.training.charset import advised
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
@@ -32,7 +30,6 @@ BESIDE = ("passage", "sentence2", "premise", "hypothesis")
 OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
 LINES = ".src.txt"
 KINDS = (".json", ".jsonl", ".csv", LINES)
-ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 
 def questions(place: Path) -> Iterator[Question]:
@@ -70,23 +67,14 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     for path in every:
         if not path.is_file():
             continue
-        try:
-            if path.name.endswith(".zip"):
-                with zipfile.ZipFile(path) as archive:
-                    for name in sorted(archive.namelist()):
-                        if name.endswith(KINDS):
-                            yield name, archive.read(name)
-            elif path.name.endswith(ARCHIVES):
-                with tarfile.open(path) as archive:
-                    for one in sorted(archive.getmembers(), key=lambda one: one.name):
-                        stream = archive.extractfile(one) if one.isfile() else None
-                        if stream is not None and one.name.endswith(KINDS):
-                            yield one.name, stream.read()
-            elif path.name.endswith(KINDS):
+        if is_archive(path):
+            yield from members(path, lambda name: name.endswith(KINDS))
+        elif path.name.endswith(KINDS):
+            try:
                 yield path.name, path.read_bytes()
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-            said = " ".join(str(error).split())
-            raise UserError(f"cannot read {path}: {said}; copy it anew") from None
+            except OSError as error:
+                said = error.strerror or str(error)
+                raise UserError(f"cannot read {path}: {said}; copy it anew") from None
 
 
 def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
@@ -119,11 +107,11 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     A file that is one object, as the names of subjects beside a benchmark, is one row.
     """
     try:
-        whole = json.loads(text)
+        whole = json_of(text)
         rows = whole if isinstance(whole, list) else [whole]
     except ValueError:
         try:
-            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+            rows = [json_of(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise UserError(f"{name} is not JSON: {error}; mend that file") from None
     for row in rows:

@@ -9,6 +9,7 @@ from typing import Any
 
 from layerlab import __version__
 from layerlab.disk import write_file
+from layerlab.parse import json_of
 
 FILE, MODEL, WORDS = "stage.json", "model", "words"
 SCHEMA = 1
@@ -71,7 +72,7 @@ class Shelf:
     def read(self, key: str) -> dict[str, Any] | None:
         """What a finished stage left; None where it has not been carried out to its end."""
         try:
-            found = json.loads((self.of(key) / FILE).read_text(encoding="utf-8"))
+            found = json_of((self.of(key) / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None

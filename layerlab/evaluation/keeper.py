@@ -10,6 +10,7 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.parse import json_of
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -78,7 +79,7 @@ class Keeper:
         if not path.is_file() or not self._samples(name).is_file():
             return None
         try:
-            kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            kept: dict[str, Any] = json_of(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {error}; delete it and type it again") from None
         return kept

@@ -14,6 +14,7 @@ from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.domain import shown
 from layerlab.evaluation.view import drawn
+from layerlab.parse import json_of
 
 RESULTS, TABLES = "results.json", "tables"
 KINDS = ("benchmarks", "subjects", "groups", "sections", "precision", "compared", "published")
@@ -111,7 +112,7 @@ def load_result(path: str | PathLike[str]) -> Result:
     given = Path(path)
     file = given / RESULTS if given.is_dir() else given
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = json_of(file.read_text("utf-8"))
     except OSError as error:
         raise UserError(
             f"cannot read {file}: {error.strerror}; give the results.json of an evaluation"

@@ -16,6 +16,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.declaration import Benchmark, Form, Subject
 from layerlab.evaluation.shelf import File, fetched
+from layerlab.parse import json_of
 from layerlab.training.charset import advised
 
 # The columns of a file without a first line that names them.
@@ -207,8 +208,8 @@ def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
 
 def _parsed(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
-        return json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-    except (ValueError, RecursionError) as error:
+        return json_of(text, parse_int=str, parse_float=str, parse_constant=str)
+    except ValueError as error:
         said = getattr(error, "msg", str(error))
         raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
 

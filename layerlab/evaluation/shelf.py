@@ -5,20 +5,16 @@ What is not in the data folder is taken from the Hub, where its authors keep the
 Archives are read in memory and never unpacked, so no name in them can lead outside.
 """
 
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from layerlab import UserError
+from layerlab.archive import is_archive, members
 from layerlab.evaluation.declaration import Benchmark, Subject
 from layerlab.evaluation.remote import held
 from layerlab.training.source import data_folder
-
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
 class File(NamedTuple):
@@ -68,8 +64,8 @@ def _found(home: Path, wanted: str) -> File | None:
         if _ends(path.relative_to(home).as_posix(), wanted):
             return File(str(path), _read(path))
     for path in inside:
-        if path.name.lower().endswith(ARCHIVES):
-            for name, content in _members(path).items():
+        if is_archive(path):
+            for name, content in _members(path, PurePosixPath(wanted).suffix).items():
                 if _ends(name, wanted):
                     return File(f"{path}:{name}", content)
     return None
@@ -87,33 +83,15 @@ def _read(path: Path) -> bytes:
         raise UserError(f"cannot read {path}: {error.strerror or error}; copy it anew") from None
 
 
-def _members(path: Path) -> Mapping[str, bytes]:
+def _members(path: Path, ending: str) -> Mapping[str, bytes]:
     known = path.stat()
-    return _unpacked(path, known.st_mtime_ns, known.st_size)
+    return _unpacked(path, ending, known.st_mtime_ns, known.st_size)
 
 
 # Every subject has a file of its own in the same archive.
 @lru_cache(maxsize=4)
-def _unpacked(path: Path, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
-    try:
-        return dict(_of_zip(path) if path.name.lower().endswith(".zip") else _of_tar(path))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error):
-        raise UserError(f"{path} is not a whole archive; copy it anew") from None
-
-
-def _of_zip(path: Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if not name.endswith("/"):
-                yield name, archive.read(name)
-
-
-def _of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path) as archive:
-        for member in archive:
-            stream = archive.extractfile(member) if member.isfile() else None
-            if stream is not None:
-                yield member.name, stream.read()
+def _unpacked(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
+    return dict(members(path, lambda name: name.endswith(ending)))
 
 
 def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:

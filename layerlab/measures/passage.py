@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError, builtin
+from layerlab.disk import check_regular
 from layerlab.measures.subject import Subject
 
 SAMPLES = 4
@@ -105,6 +106,8 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Pass
     try:
         if name == "-" and sys.stdin is None:
             raise UserError("--text -: standard input is closed; give a file")
+        if name != "-":
+            check_regular(Path(name))
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

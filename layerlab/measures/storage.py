@@ -6,7 +6,6 @@ under the names of the model work: others are renamed while they are loaded, and
 Pickle files are never opened.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from math import prod
 from os import PathLike
@@ -23,6 +22,7 @@ from layerlab.measures.empty import empty, line
 from layerlab.measures.front import front_norm
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
+from layerlab.parse import json_of
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -107,7 +107,7 @@ def _inventory(folder: Path) -> Mapping[Path, list[str]]:
     index = folder / INDEX
     if index.is_file():
         try:
-            places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            places = dict(json_of(index.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{index} is not an index of safetensors; write it anew") from None
         files: dict[Path, list[str]] = {}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
+from layerlab.disk import check_regular
 from layerlab.numerics.format import find
+from layerlab.parse import toml_of
 
 RESIDUAL = "residual"
 ATTENTION = ":attention"
@@ -139,13 +140,14 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         ('model.layers.*.self_attn:attention',)
     """
     try:
-        found: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        check_regular(Path(path))
+        found: dict[str, Any] = toml_of(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"cannot read the policy {str(path)!r}: {error.strerror}; type"
             " `layerlab precision MODEL --out policy.toml` to make one"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"{str(path)!r} is not TOML: {error}; write format and keep") from None
     unknown = sorted(set(found) - {part.name for part in fields(Policy)})
     keep, measured = found.get("keep", []), found.get("measured", {})

@@ -1,11 +1,11 @@
 """What runs left in their folders, as plain values: a page needs no other part of the package."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
+from layerlab.parse import json_of
 
 RUNS = "runs"
 COLUMNS = {
@@ -101,7 +101,7 @@ def _lines(folder: Path) -> Iterator[Json]:
         return
     for line in text.splitlines():
         try:
-            event = json.loads(line)
+            event = json_of(line)
         except ValueError:
             continue
         if isinstance(event, dict):
@@ -110,7 +110,7 @@ def _lines(folder: Path) -> Iterator[Json]:
 
 def _table(file: Path) -> Json | None:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_of(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -16,6 +16,7 @@ import pandas as pd
 from rich.console import Group
 
 from layerlab import UserError, disk
+from layerlab.parse import json_of
 from layerlab.report import asking
 from layerlab.report import folder as place
 from layerlab.report import summary as terminal
@@ -201,7 +202,7 @@ def load_report(path: str | Path) -> Report:
     """
     file = Path(path) / place.DATA if Path(path).is_dir() else Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json_of(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise UserError(
             f"no report at {path}: expected a folder with {place.DATA}, "
@@ -209,7 +210,7 @@ def load_report(path: str | Path) -> Report:
         ) from None
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{file} is damaged: {error!s:.200}; inspect the model again") from error
     report = _read(content, file)
     report._folder = file.parent.resolve()

@@ -7,6 +7,7 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.disk import FULL, write_file
+from layerlab.parse import json_of
 
 FILE = "events.jsonl"
 
@@ -90,7 +91,7 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
         return
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            event = json.loads(line)
+            event = json_of(line)
         except ValueError:
             continue
         if isinstance(event, dict) and isinstance(event.get("update"), int):

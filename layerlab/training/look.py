@@ -4,11 +4,11 @@ p and intervals hold for seeds that were fixed before anything of the result was
 therefore keeps, as `looked`, the seeds that were planned when its verdicts were first shown.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerlab.parse import json_of
 from layerlab.training.comparison import SCHEMA
 
 Content = Mapping[str, Any]
@@ -44,7 +44,7 @@ def _seen(content: Content) -> set[str]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_of(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     known = isinstance(found, dict) and found.get("schema") == SCHEMA

@@ -31,6 +31,7 @@ from layerlab.training.setting import amended, changed, checked, load_table
 
 # How a run is carried out and what it is called do not decide what comes out of it.
 _BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
+DEEPEST = 16  # recipes that extend one another
 HOME = "layerlab.training"
 LENGTHS = ("updates", "tokens", "epochs")
 EXCLUSIVE = {"train": LENGTHS}
@@ -163,6 +164,11 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
     folder = Path(place).parent
     found, name = load_table(folder / given if Path(given).suffix else given, HOME, beside=folder)
     way = (*seen, Path(place).resolve())
+    if len(way) > DEEPEST:
+        raise UserError(
+            f"{place}: extends goes through {len(way)} recipes; expected {DEEPEST} at most: write "
+            "what they say into one"
+        )
     if Path(name).resolve() in way:
         raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")
     base = _whole(found, name, way)

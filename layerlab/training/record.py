@@ -1,6 +1,5 @@
 """What a run left in its folder, read back: finished or not."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from layerlab import UserError
+from layerlab.parse import json_of
 from layerlab.training.journal import read
 from layerlab.training.result import STRICT, first, read_result
 
@@ -111,13 +111,13 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     """What a run is made of, as far as a comparison stands on it; None where it has not begun."""
     file = folder / "manifest.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_of(file.read_text(encoding="utf-8"))
         _Manifest.model_validate(found)
     except FileNotFoundError:
         return None
     except ValidationError as error:
         why = first(error)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
     else:
         return dict(found)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.parse import json_of
 
 FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
 SCHEMA = 2
@@ -86,7 +87,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         UserError: it is damaged, or not that of what lies beside it.
     """
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json_of((folder / FILE).read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("it is no table")
         _check(folder, found)
@@ -96,14 +97,14 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         raise _unfit(folder, f"{Path(error.filename).name} is missing") from None
     except ValidationError as error:
         raise _unfit(folder, first(error)) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise _unfit(folder, str(error)) from None
     return found
 
 
 def _check(folder: Path, found: dict[str, Any]) -> None:
     result = Result.model_validate(found)
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = json_of((folder / MANIFEST).read_text(encoding="utf-8"))
     for name in ("run", "arm"):
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
             raise ValueError(f"its {name} is {shown(found[name])}, which is not {MANIFEST}'s")
@@ -130,8 +131,8 @@ def _events(folder: Path) -> Any:
     lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
+            event = json_of(line)
+        except ValueError:
             event = None
         if not isinstance(event, dict) or not {"kind", "update"} <= event.keys():
             raise ValueError(f"line {number} of {EVENTS} is no event")

@@ -3,7 +3,6 @@
 import copy
 import difflib
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from os import PathLike
@@ -14,7 +13,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from layerlab import UserError
+from layerlab.disk import check_regular
 from layerlab.domain import shown
+from layerlab.parse import toml_of
 from layerlab.training.expected import expected
 
 Whole = TypeVar("Whole", bound=BaseModel)
@@ -111,11 +112,10 @@ def load_table(
     """
     path = Path(given)
     if not path.suffix and not path.exists():
-        return {"name": str(given), **tomllib.loads(_packaged(str(given), home, beside))}, str(
-            given
-        )
+        return {"name": str(given), **toml_of(_packaged(str(given), home, beside))}, str(given)
     bare = what.removeprefix("a ")
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
@@ -124,8 +124,8 @@ def load_table(
             f"{', '.join(packaged(home))}"
         ) from None
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = toml_of(text)
+    except ValueError as error:
         raise UserError(f"{path} is not TOML: {error}; mend that line") from None
     return {"name": path.stem, **content}, str(path)
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerlab import UserError
+from layerlab.archive import Allowance, documents, is_archive
+from layerlab.disk import check_regular
 from layerlab.domain import shown
-from layerlab.training import archive
+from layerlab.parse import json_of
 from layerlab.training.charset import advised
 from layerlab.training.hub import hub
 from layerlab.training.section import Source
@@ -156,7 +158,7 @@ def _kept(name: str) -> Text:
         )
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
-    read = _archived if path.name.endswith(archive.ENDING) else _parted
+    read = _archived if is_archive(path) else _parted
     return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
 
 
@@ -167,7 +169,7 @@ def data_folder() -> Path:
 
 
 def _archived(path: Path) -> Iterator[Piece]:
-    return (Piece(text, True) for text in archive.documents(path))
+    return (Piece(text, True) for text in documents(path))
 
 
 def _parted(path: Path) -> Iterator[Piece]:
@@ -250,11 +252,14 @@ def _decoded(path: Path) -> Iterator[str]:
 
 def _bytes(path: Path) -> Iterator[bytes]:
     """A file in blocks, the last of which is empty."""
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    packed = path.suffix == ".gz"
+    opener: Callable[..., Any] = gzip.open if packed else open
+    check_regular(path)
+    allowance = Allowance(path)
     try:
         with opener(path, "rb") as stream:
             while block := stream.read(READ):
-                yield block
+                yield allowance.take(block) if packed else block
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file; copy it anew") from None
     except OSError as error:
@@ -282,7 +287,7 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             continue
         place = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = json_of(line)
         except ValueError as error:
             raise UserError(f"{place} is not JSON: {error}; mend that line") from None
         if not isinstance(row, dict):
@@ -303,6 +308,8 @@ def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         place = f"{path}, line {line}"
         try:
             row, at = reader.raw_decode(text, at)
+        except RecursionError:
+            raise UserError(f"{place} is nested too deeply; mend that line") from None
         except ValueError as error:
             raise UserError(f"{place} is not JSON: {error}; mend that line") from None
         if not isinstance(row, dict):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.lock import locked
+from layerlab.parse import json_of
 from layerlab.trust import grant, granted
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _match(body: dict[str, Any]) -> "Match":
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_of(file.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
         reason = "it holds no table"

@@ -1,0 +1,183 @@
+"""Files inside archives: read where they lie, never unpacked, and no more of them than is wanted.
+
+What a name inside says of places is never followed: links, absolute names and `..` are left out and
+named.
+"""
+
+import logging
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Any
+
+import typer
+
+from layerlab import UserError
+from layerlab.disk import check_regular
+from layerlab.trust import optional
+
+ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
+# How much of one file is unpacked, in bytes; a bomb unpacks to a thousand times what it is.
+LIMIT, MOST = "LAYERLAB_MAX_BYTES", 2**30
+PIECE = 2**20
+TEXTS = (".md", ".txt")
+OPTION = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Unpack no more of an archive.  [default: 1 GiB]"),
+]
+_LOG = logging.getLogger(__name__)
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,  # as zipfile says that a member is encrypted
+    ValueError,
+)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is one of those that are read here, by its name."""
+    return path.name.lower().endswith(ENDINGS)
+
+
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files that are wanted, in the order of their names.
+
+    Args:
+        wanted: tells by the name.
+
+    Raises:
+        UserError: the archive cannot be read, is encrypted, or unpacks to more than is allowed.
+    """
+    check_regular(path)
+    allowance = Allowance(path)
+    try:
+        read = _of_zip if path.name.lower().endswith(".zip") else _of_tar
+        for name, stream in read(path, wanted):
+            with stream:
+                yield name, allowance.read(stream)
+    except _BROKEN as error:
+        said = " ".join(str(error).split())[:200] or "it ends too early"
+        raise UserError(
+            f"cannot read the archive {path}: {said}; copy it anew, whole and without a password"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror or error}; name another file"
+        ) from None
+
+
+def documents(path: Path) -> Iterator[str]:
+    """The .md and .txt files of an archive; those that begin with `_` only list others.
+
+    Raises:
+        UserError: as `members`, or a file is not UTF-8.
+    """
+
+    def wanted(name: str) -> bool:
+        return name.endswith(TEXTS) and not PurePosixPath(name).name.startswith("_")
+
+    for name, data in members(path, wanted):
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}:{name}: byte {error.start} is not UTF-8 text; mend that file"
+            ) from None
+        # Lines end in a line feed, whatever they ended in.
+        yield text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+class Allowance:
+    """How much may still be unpacked of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.most = path, _most()
+        self.left = self.most
+
+    def read(self, stream: IO[bytes]) -> bytes:
+        """All of a stream, piece by piece.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        found = bytearray()
+        while piece := stream.read(PIECE):
+            found += self.take(piece)
+        return bytes(found)
+
+    def take(self, piece: bytes) -> bytes:
+        """A piece that was unpacked.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        self.left -= len(piece)
+        if self.left < 0:
+            raise UserError(
+                f"{self.path} unpacks to more than {self.most:,} bytes; if that is meant, type "
+                f"--max-bytes {4 * self.most}, or set {LIMIT}"
+            )
+        return piece
+
+
+def bounded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that reads archives the option `--max-bytes`."""
+    return optional(command, _limited, {"max_bytes": (OPTION, None)})
+
+
+@contextmanager
+def _limited(max_bytes: int | None) -> Iterator[None]:
+    """The limit stands in the environment, where the processes of runs find it too."""
+    before = os.environ.get(LIMIT)
+    if max_bytes is not None:
+        os.environ[LIMIT] = str(max_bytes)
+    try:
+        yield
+    finally:
+        os.environ.pop(LIMIT, None)
+        if before is not None:
+            os.environ[LIMIT] = before
+
+
+def _most() -> int:
+    given = os.environ.get(LIMIT, "")
+    if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given)):
+        raise UserError(
+            f"{LIMIT} is {given[:40]!r}; expected a number of bytes: type {LIMIT}={MOST}"
+        )
+    return int(given or MOST)
+
+
+def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    with zipfile.ZipFile(path) as archive:
+        for one in sorted(archive.infolist(), key=lambda one: one.filename):
+            name = one.filename
+            link = (one.external_attr >> 28) == 0o12
+            if not one.is_dir() and wanted(name) and _inside(path, name, link):
+                yield name, archive.open(one)
+
+
+def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    with tarfile.open(path) as archive:
+        for one in sorted(archive.getmembers(), key=lambda one: one.name):
+            link = not one.isfile()
+            if not one.isdir() and wanted(one.name) and _inside(path, one.name, link):
+                yield one.name, archive.extractfile(one)
+
+
+def _inside(path: Path, name: str, link: bool) -> bool:
+    place = PurePosixPath(name.replace("\\", "/"))
+    why = "a link or a device" if link else ""
+    why = "its name leads outside" if place.is_absolute() or ".." in place.parts else why
+    if why:
+        _LOG.warning("%s: %a is left out (%s)", path, name[:200], why)
+    return not why

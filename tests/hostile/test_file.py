@@ -1,0 +1,96 @@
+"""Files that are none, never end, are nested without end, or steer a terminal."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import typed
+
+DEEP, DIGITS = "[" * 20_000, "9" * 5000
+SMALL = ("--samples", "1", "--context", "16", "--measures", "stream", "--json", "--quiet")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.mkfifo("pipe.txt")
+    os.mkfifo("pipe.toml")
+    os.mkfifo("pipe.py")
+    return tmp_path
+
+
+SPECIAL = [
+    (("inspect", "--text", "/dev/zero", *SMALL), "'/dev/zero' is a device"),
+    (("inspect", "--text", "pipe", *SMALL), "'pipe' is a pipe; expected a file"),
+    (("precision", "--text", "pipe"), "'pipe' is a pipe; expected a file"),
+    (("inspect", "--load", "pipe.py"), "no Python file at pipe.py"),
+    (("inspect", "pipe"), "'pipe' is a file; expected the folder"),
+    (("train", "/dev/zero"), "'/dev/zero' is a device; expected a file"),
+    (("compare", "pipe.toml"), "'pipe.toml' is a pipe; expected a file"),
+    (("adapt", "pipe.toml"), "'pipe.toml' is a pipe; expected a file"),
+    (("adapt", "clean", "pipe.txt", "--out", "new"), "is a pipe; expected a file"),
+    (("variants", "--load", "pipe.py"), "no Python file at pipe.py"),
+    (("evaluate", "llama", "--policy", "pipe", "--suite", "piqa"), "is a pipe; expected a file"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), SPECIAL, ids=[" ".join(words)[:40] for words, _ in SPECIAL]
+)
+def test_what_is_no_file_is_refused(words: tuple[str, ...], said: str, place: Path) -> None:
+    # Whoever opens a pipe waits for its other end: that would be this, and not a test that hangs.
+    helper = threading.Timer(5, lambda: [unblock(one) for one in place.glob("pipe*")])
+    helper.start()
+    try:
+        typed(*words).refused(said)
+    finally:
+        helper.cancel()
+        helper.join()
+
+
+def unblock(pipe: Path) -> None:
+    os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+
+
+NESTED = [
+    ("deep.toml", f"a = {DEEP}", ("train", "deep.toml"), "deep.toml is not TOML"),
+    ("digits.toml", f"[train]\nupdates = {DIGITS}", ("train", "digits.toml"), "is not TOML"),
+    ("deep.toml", f"a = {DEEP}", ("adapt", "deep.toml"), "is not TOML"),
+    ("deep.toml", f"a = {DEEP}", ("evaluate", "llama", "--policy", "deep.toml"), "deep.toml"),
+    ("rows.jsonl", DEEP, ("adapt", "clean", "rows.jsonl", "--out", "new"), "nested too deeply"),
+    ("rows.jsonl", DIGITS, ("adapt", "clean", "rows.jsonl", "--out", "new"), "is not JSON"),
+    (
+        "a.json",
+        DEEP,
+        ("adapt", "contamination", "rows.jsonl", "--benchmark", "a.json"),
+        "is not JSON: it is nested too deeply",
+    ),
+    ("comparison.json", DEEP, ("compare", ".", "--judge"), "nested too deeply"),
+    ("comparison.json", DIGITS, ("compare", ".", "--judge"), "cannot read the recipe in"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words", "said"), NESTED)
+def test_what_is_nested_without_end_is_one_line(
+    name: str, text: str, words: tuple[str, ...], said: str, place: Path
+) -> None:
+    (place / "rows.jsonl").write_text(json.dumps({"text": "A row."}) + "\n")
+    (place / name).write_text(text)
+    typed(*words).refused(said)
+
+
+@pytest.mark.parametrize("value", [DEEP, DIGITS])
+def test_a_setting_without_end_is_one_line(value: str, place: Path) -> None:
+    typed("train", "smoke", "--plan", "--set", f"train.updates={value}").refused("train.updates")
+
+
+def test_a_chain_of_recipes_ends(place: Path) -> None:
+    for number in range(40):
+        name = f'extends = "{number + 1}.toml"' if number < 39 else 'extends = "smoke"'
+        (place / f"{number}.toml").write_text(name)
+    typed("compare", "0.toml", "--plan").refused("extends goes through 17 recipes")
+    typed("compare", "25.toml", "--plan", "--quiet").survived()
