@@ -37,13 +37,13 @@ demo: $(READY)
 	@echo "open report/report.html in a browser"
 
 test: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) --dist loadgroup -ra $(ARGS)
+	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
 
 studies: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) --dist loadgroup -ra -m study tests/studies/test_fast.py
+	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
 
 sweeps: $(READY)
-	$(BIN) -m pytest -n $(WORKERS) --dist loadgroup -ra -m full
+	$(BIN) -m pytest -n $(WORKERS) -ra -m full
 
 house: $(READY)
 	$(BIN) -m ruff check .
