@@ -1,9 +1,13 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
 
+import errno
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +18,7 @@ from layerlab import UserError, __version__
 from layerlab.archive import bounded
 from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
+from layerlab.disk import FULL
 from layerlab.evaluation.bench_command import bench
 from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
@@ -21,7 +26,7 @@ from layerlab.pause import Paused
 from layerlab.studies.command import study
 from layerlab.trust import trustable
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
 
 app = typer.Typer(
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
@@ -38,6 +43,43 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def plainly(command: Callable[..., Any]) -> int:
     """Run a command; what a user can mend becomes one line on standard error."""
+    with _ended_by(signal.SIGTERM):
+        code = _worded(command)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _unheard(error)
+    return code
+
+
+@contextmanager
+def _ended_by(sign: signal.Signals) -> Iterator[None]:
+    """A signal ends the command as an interruption does, with its own code."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_: Any) -> None:
+        raise SystemExit(128 + sign)
+
+    before = signal.signal(sign, leave)
+    try:
+        yield
+    finally:
+        signal.signal(sign, before)
+
+
+def _unheard(error: OSError) -> int:
+    """Standard output takes no more: what waits to be written there goes nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
+        reason = error.strerror or str(error)
+        sys.stderr.write(f"layerlab: cannot write standard output: {reason}; make room there\n")
+    return 1
+
+
+def _worded(command: Callable[..., Any]) -> int:
     try:
         code = command(standalone_mode=False)
     except UserError as error:
@@ -54,10 +96,15 @@ def plainly(command: Callable[..., Any]) -> int:
         return pause.code
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read standard output has gone; nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except SystemExit as stop:
+        if stop.code != TERMINATED:
+            raise
+        sys.stderr.write("layerlab: terminated; nothing was written\n")
+        return TERMINATED
+    except OSError as error:
+        if error.filename is not None or error.errno not in {*FULL, errno.EPIPE}:
+            raise
+        return _unheard(error)
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
         sys.stderr.write("layerlab: interrupted; nothing was written\n")
     return code if isinstance(code, int) else 0

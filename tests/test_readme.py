@@ -91,7 +91,7 @@ def carried_out(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", RUN)
 def test_command_runs(command: str, folder: Path) -> None:
-    done = carried_out(command, folder)
+    carried_out(command, folder)
     out = re.search(r"--out (\S+)", command)
     if out:
         inside = {
