@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from layerlab import UserError, __version__
 from layerlab.archive import bounded
@@ -24,6 +25,7 @@ from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
 from layerlab.pause import Paused
 from layerlab.studies.command import study
+from layerlab.terminal import printable
 from layerlab.trust import trustable
 
 INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
@@ -43,12 +45,31 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def plainly(command: Callable[..., Any]) -> int:
     """Run a command; what a user can mend becomes one line on standard error."""
+    for word in sys.argv[1:]:
+        if not _is_text(word):
+            return _told(
+                f"{os.fsencode(word)!r} on the command line is not UTF-8; rename what it names"
+            )
     with _ended_by(signal.SIGTERM):
         code = _worded(command)
     try:
         sys.stdout.flush()
     except OSError as error:
         return _unheard(error)
+    return code
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _told(text: str, code: int = 2) -> int:
+    """One line on standard error, which nothing in it can steer."""
+    sys.stderr.write(f"layerlab: {printable(text, None)}\n")
     return code
 
 
@@ -75,7 +96,7 @@ def _unheard(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
         reason = error.strerror or str(error)
-        sys.stderr.write(f"layerlab: cannot write standard output: {reason}; make room there\n")
+        return _told(f"cannot write standard output: {reason}; make room there", 1)
     return 1
 
 
@@ -83,30 +104,26 @@ def _worded(command: Callable[..., Any]) -> int:
     try:
         code = command(standalone_mode=False)
     except UserError as error:
-        sys.stderr.write(f"layerlab: {error}\n")
-        return 2
+        return _told(str(error))
     except typer.TyperException as error:
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         place = getattr(error, "ctx", None)
         path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
-        sys.stderr.write(f"layerlab: {message.removesuffix('.')}; type layerlab{path} --help\n")
-        return 2
+        return _told(f"{message.removesuffix('.')}; type layerlab{path} --help")
     except Paused as pause:
-        sys.stderr.write(f"layerlab: {pause}\n")
-        return pause.code
+        return _told(str(pause), pause.code)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as stop:
         if stop.code != TERMINATED:
             raise
-        sys.stderr.write("layerlab: terminated; nothing was written\n")
-        return TERMINATED
+        return _told("terminated; nothing was written", TERMINATED)
     except OSError as error:
         if error.filename is not None or error.errno not in {*FULL, errno.EPIPE}:
             raise
         return _unheard(error)
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
-        sys.stderr.write("layerlab: interrupted; nothing was written\n")
+        _told("interrupted; nothing was written")
     return code if isinstance(code, int) else 0
 
 
@@ -326,6 +343,24 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
         typer.echo(str(found))
+
+
+class Once(TyperCommand):
+    """A command whose options count once: of two values nobody knows which was meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is given twice."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        given = [one for one in order if isinstance(one, TyperOption) and not one.multiple]
+        for one in given:
+            if given.count(one) > 1:
+                ctx.fail(f"{one.opts[-1]} is given twice; leave one out")
+        return super().parse_args(ctx, args)
+
+
+for group in (app, adapt, bench):
+    for registered in group.registered_commands:
+        registered.cls = Once
 
 
 def _load(files: list[Path] | None, models: list[str] | None = None) -> None:

@@ -14,6 +14,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -85,15 +86,14 @@ def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure
     """Run a file from outside the package and give the measures at its foot.
 
     The parts and variants at its foot are from then on known by their names, as the package's own.
-    An error while it runs keeps its traceback: its author needs it.
 
     Args:
         models: that may need it, by folder or Hub id; none is run that was changed since one of
             them was saved with it.
 
     Raises:
-        UserError: there is no such Python file, it is not Python, it declares nothing, it claims
-            a name that another file has, or a model was saved with another one.
+        UserError: there is no such Python file, it is not Python, it fails while it runs, declares
+            nothing, claims a name that another file has, or a model was saved with another one.
     """
     file, source = _source(path)
     for model in models:
@@ -183,8 +183,21 @@ def _run(file: Path, source: bytes, name: str) -> ModuleType:
     assert spec is not None, "a .py file has a specification"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their own module up
-    exec(code, vars(module))
+    try:
+        exec(code, vars(module))
+    except (Exception, SystemExit) as error:
+        raise UserError(_failed(file, error)) from error
     return module
+
+
+def _failed(file: Path, error: BaseException) -> str:
+    """What a file did when it was run, and in which of its lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if frame.filename == str(file)]
+    where = f"{file}, line {own[-1]}" if own else str(file)
+    said = " ".join(traceback.format_exception_only(error)[-1].split())[:300]
+    did = "ended Python" if isinstance(error, SystemExit) else "failed"
+    return f"{where} {did} while it was loaded: {said}; mend that line, then load it again"
 
 
 def _declared(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:

@@ -202,12 +202,23 @@ def test_a_file_that_is_not_python_is_answered_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_while_a_loaded_file_runs_keeps_its_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "did"),
+    [
+        ("1 / 0", "failed while it was loaded: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(0)", "ended Python while it was loaded: SystemExit: 0"),
+        ("import os; os.listdir('/nowhere')", "failed while it was loaded: FileNotFoundError:"),
+    ],
+)
+def test_a_file_that_fails_while_it_is_loaded_is_named_with_its_line(
+    line: str, did: str, tmp_path: Path
+) -> None:
     path = tmp_path / "broken.py"
-    path.write_text("MEASURES = (1 / 0,)\n")
-    with pytest.raises(ZeroDivisionError) as caught:
+    path.write_text(f"A = 1\n{line}\nMEASURES = ()\n")
+    with pytest.raises(UserError) as caught:
         load(path)
-    assert str(caught.traceback[-1].path) == str(path)
+    assert str(caught.value).startswith(f"{path}, line 2 {did}")
+    assert caught.value.__cause__ is not None  # its author may want the rest
     assert "layerlab_loaded_broken" not in sys.modules
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from layerlab import UserError
 from layerlab.adaptation.contamination import Question
 from layerlab.archive import is_archive, members
-from layerlab.parse import json_of
+from layerlab.domain import shown
+from layerlab.parse import json_of, whole
 from layerlab.training.charset import advised
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
@@ -47,6 +48,10 @@ def questions(place: Path) -> Iterator[Question]:
     found = False
     for name, data in _files(place):
         for number, row in enumerate(_rows(name, data), 1):
+            if not isinstance(row.get(ASKED[0], ""), str | None):
+                raise UserError(
+                    f"{name}, row {number}: question is {shown(row[ASKED[0]])}; expected a text"
+                )
             text = _text(row)
             if text:
                 found = True
@@ -107,11 +112,11 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     A file that is one object, as the names of subjects beside a benchmark, is one row.
     """
     try:
-        whole = json_of(text)
-        rows = whole if isinstance(whole, list) else [whole]
+        found = whole(json_of(text))
+        rows = found if isinstance(found, list) else [found]
     except ValueError:
         try:
-            rows = [json_of(line) for line in text.split("\n") if line.strip()]
+            rows = [whole(json_of(line)) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise UserError(f"{name} is not JSON: {error}; mend that file") from None
     for row in rows:

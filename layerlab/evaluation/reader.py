@@ -7,7 +7,6 @@ name; cells may hold quotes and line breaks.
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +15,12 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.declaration import Benchmark, Form, Subject
 from layerlab.evaluation.shelf import File, fetched
-from layerlab.parse import json_of
+from layerlab.parse import json_of, whole
 from layerlab.training.charset import advised
 
 # The columns of a file without a first line that names them.
 HEADLESS = ("question", "a", "b", "c", "d", "answer")
-Cell = str | list[str]
+Cell = str | list[str] | dict[str, Any]
 
 
 class Row(NamedTuple):
@@ -29,7 +28,7 @@ class Row(NamedTuple):
 
     Attributes:
         place: its file and line, as errors repeat them.
-        cells: texts, or lists of texts, by the names of their columns in lower case.
+        cells: texts, lists of texts, or tables, by the names of their columns in lower case.
     """
 
     place: str
@@ -39,10 +38,10 @@ class Row(NamedTuple):
         """The text of the first of these columns that the row has.
 
         Raises:
-            UserError: it has none of them, or a list there.
+            UserError: it has none of them, or something else there.
         """
         value = self._value(names)
-        if isinstance(value, list):
+        if not isinstance(value, str):
             raise UserError(f"{self.place}: {names[0]!r} is {shown(value)}; expected a text")
         return value
 
@@ -53,7 +52,7 @@ class Row(NamedTuple):
             UserError: the row has no such column.
         """
         value = self._value((name,))
-        return value if isinstance(value, list) else [value] * bool(value)
+        return value if isinstance(value, list) else [self.text(name)] * bool(value)
 
     def _value(self, names: Sequence[str]) -> Cell:
         for name in names:
@@ -208,7 +207,7 @@ def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
 
 def _parsed(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
-        return json_of(text, parse_int=str, parse_float=str, parse_constant=str)
+        return whole(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
     except ValueError as error:
         said = getattr(error, "msg", str(error))
         raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
@@ -226,8 +225,6 @@ def _cell(value: Any) -> Cell:
         return [text if isinstance(text := _cell(one), str) else shown(one) for one in value]
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
     return "" if value is None else value
 
 

@@ -162,7 +162,8 @@ def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Coll
     where = [str(part) for part in error["loc"] if not _branch(str(part))]
     path = ".".join(where)
     if error["type"] == "extra_forbidden":
-        *tables, last = where
+        last = str(error["loc"][-1])  # a key of the user's, whatever it looks like
+        tables = [str(part) for part in error["loc"][:-1] if not _branch(str(part))]
         known = _keys(kind, tables)
         near = difflib.get_close_matches(last, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -332,16 +332,21 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
     import pyarrow
     import pyarrow.parquet
 
+    number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             known = file.schema_arrow.names
             if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
-            number, columns = 0, None if field is None else [field]
+            columns = None if field is None else [field]
             for batch in file.iter_batches(batch_size=1024, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, after row {number}: a text is not UTF-8; mend that row"
+        ) from error
     except pyarrow.ArrowException as error:
         said = str(error).splitlines()[0]
         raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
