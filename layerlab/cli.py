@@ -5,9 +5,8 @@ import json
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from layerlab.disk import FULL
 from layerlab.evaluation.bench_command import bench
 from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
-from layerlab.pause import Paused
+from layerlab.pause import Paused, heard
 from layerlab.studies.command import study
 from layerlab.terminal import printable
 from layerlab.trust import trustable
@@ -50,7 +49,7 @@ def plainly(command: Callable[..., Any]) -> int:
             return _told(
                 f"{os.fsencode(word)!r} on the command line is not UTF-8; rename what it names"
             )
-    with _ended_by(signal.SIGTERM):
+    with heard("SIGTERM"):
         code = _worded(command)
     try:
         sys.stdout.flush()
@@ -71,23 +70,6 @@ def _told(text: str, code: int = 2) -> int:
     """One line on standard error, which nothing in it can steer."""
     sys.stderr.write(f"layerlab: {printable(text, None)}\n")
     return code
-
-
-@contextmanager
-def _ended_by(sign: signal.Signals) -> Iterator[None]:
-    """A signal ends the command as an interruption does, with its own code."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(*_: Any) -> None:
-        raise SystemExit(128 + sign)
-
-    before = signal.signal(sign, leave)
-    try:
-        yield
-    finally:
-        signal.signal(sign, before)
 
 
 def _unheard(error: OSError) -> int:

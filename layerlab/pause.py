@@ -1,4 +1,10 @@
-"""An interruption that loses nothing."""
+"""An interruption that loses nothing, and signals that interrupt."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 class Paused(Exception):
@@ -11,3 +17,26 @@ class Paused(Exception):
     def __init__(self, text: str, code: int = 130) -> None:
         super().__init__(text)
         self.code = code
+
+
+@contextmanager
+def heard(name: str) -> Iterator[None]:
+    """A signal ends what runs, where nobody else listens to it and Python lets us.
+
+    Raises:
+        SystemExit: it came; the code is 128 and its number.
+    """
+    number = getattr(signal, name, None)  # Windows lacks some
+    main = threading.current_thread() is threading.main_thread()
+    if number is None or not main or signal.getsignal(number) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
