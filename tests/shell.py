@@ -104,6 +104,15 @@ def begins(line: str, table: Mapping[str, Any]) -> list[str]:
     return [words for words in table if f"{line} ".startswith(f"{words} ")]
 
 
+def smaller(words: list[str], more: list[str]) -> list[str]:
+    """A command with options in place of its own: all but --set count once."""
+    for option in more:
+        if option.startswith("--") and option != "--set" and option in words:
+            at = words.index(option)
+            words = words[:at] + words[at + 2 :]
+    return words + more
+
+
 class Shell:
     """As much of one as the pages need: commands, and names that hold words."""
 
@@ -127,7 +136,9 @@ class Shell:
         if named:
             NAMED[named[-1]].check(words)
             return ""
-        return self.run(words + [more for one in begins(line, MORE) for more in MORE[one].split()])
+        return self.run(
+            smaller(words, [more for one in begins(line, MORE) for more in MORE[one].split()])
+        )
 
     def run(self, words: Sequence[str]) -> str:
         """Whatever is no program of `PROGRAMS` has to be named."""
