@@ -19,7 +19,7 @@ import typer
 
 from layerlab import UserError
 from layerlab.disk import check_regular
-from layerlab.trust import optional
+from layerlab.trust import add_options
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 # How much of one file is unpacked, in bytes; a bomb unpacks to a thousand times what it is.
@@ -37,8 +37,7 @@ _BROKEN = (
     zlib.error,
     lzma.LZMAError,
     EOFError,
-    NotImplementedError,
-    RuntimeError,  # as zipfile says that a member is encrypted
+    RuntimeError,  # of zipfile: a member is encrypted, or packed in a way it does not know
     ValueError,
 )
 
@@ -129,13 +128,13 @@ class Allowance:
         return piece
 
 
-def bounded(command: Callable[..., Any]) -> Callable[..., Any]:
+def limit_archives(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that reads archives the option `--max-bytes`."""
-    return optional(command, _limited, {"max_bytes": (OPTION, None)})
+    return add_options(command, _set_limit, {"max_bytes": (OPTION, None)})
 
 
 @contextmanager
-def _limited(max_bytes: int | None) -> Iterator[None]:
+def _set_limit(max_bytes: int | None) -> Iterator[None]:
     """The limit stands in the environment, where the processes of runs find it too."""
     before = os.environ.get(LIMIT)
     if max_bytes is not None:

@@ -15,14 +15,14 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from layerlab import UserError, __version__
-from layerlab.archive import bounded
+from layerlab.archive import limit_archives
 from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
 from layerlab.disk import FULL
 from layerlab.evaluation.bench_command import bench
 from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
-from layerlab.pause import Paused, heard
+from layerlab.pause import Paused, hear
 from layerlab.studies.command import study
 from layerlab.terminal import printable
 from layerlab.trust import trustable
@@ -46,15 +46,15 @@ def plainly(command: Callable[..., Any]) -> int:
     """Run a command; what a user can mend becomes one line on standard error."""
     for word in sys.argv[1:]:
         if not _is_text(word):
-            return _told(
+            return _say(
                 f"{os.fsencode(word)!r} on the command line is not UTF-8; rename what it names"
             )
-    with heard("SIGTERM"):
-        code = _worded(command)
+    with hear("SIGTERM"):
+        code = _run(command)
     try:
         sys.stdout.flush()
     except OSError as error:
-        return _unheard(error)
+        return _give_up_output(error)
     return code
 
 
@@ -66,46 +66,46 @@ def _is_text(word: str) -> bool:
     return True
 
 
-def _told(text: str, code: int = 2) -> int:
+def _say(text: str, code: int = 2) -> int:
     """One line on standard error, which nothing in it can steer."""
     sys.stderr.write(f"layerlab: {printable(text, None)}\n")
     return code
 
 
-def _unheard(error: OSError) -> int:
+def _give_up_output(error: OSError) -> int:
     """Standard output takes no more: what waits to be written there goes nowhere."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
         reason = error.strerror or str(error)
-        return _told(f"cannot write standard output: {reason}; make room there", 1)
+        return _say(f"cannot write standard output: {reason}; make room there", 1)
     return 1
 
 
-def _worded(command: Callable[..., Any]) -> int:
+def _run(command: Callable[..., Any]) -> int:
     try:
         code = command(standalone_mode=False)
     except UserError as error:
-        return _told(str(error))
+        return _say(str(error))
     except typer.TyperException as error:
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         place = getattr(error, "ctx", None)
         path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
-        return _told(f"{message.removesuffix('.')}; type layerlab{path} --help")
+        return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
     except Paused as pause:
-        return _told(str(pause), pause.code)
+        return _say(str(pause), pause.code)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as stop:
         if stop.code != TERMINATED:
             raise
-        return _told("terminated; nothing was written", TERMINATED)
+        return _say("terminated; nothing was written", TERMINATED)
     except OSError as error:
         if error.filename is not None or error.errno not in {*FULL, errno.EPIPE}:
             raise
-        return _unheard(error)
+        return _give_up_output(error)
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
-        _told("interrupted; nothing was written")
+        _say("interrupted; nothing was written")
     return code if isinstance(code, int) else 0
 
 
@@ -309,7 +309,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study, bounded(trustable(evaluate))):
+for command in (train, compare, study, limit_archives(trustable(evaluate))):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from layerlab import UserError
-from layerlab.archive import bounded
+from layerlab.archive import limit_archives
 from layerlab.domain import shown
 from layerlab.parse import toml_of
 from layerlab.pause import Paused
-from layerlab.trust import REMOTE, optional, trusting
+from layerlab.trust import REMOTE, add_options, trusting
 
 OUT = Path("layerlab-runs")
 
@@ -41,17 +41,15 @@ TRUST = Annotated[
 ]
 
 
-def recipes(command: Callable[..., Any]) -> Callable[..., Any]:
+def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command what lets a recipe, its model and its tokenizer run Python."""
     options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
     options["trust_remote_code"] = (REMOTE, False)
-    return bounded(optional(command, _asked_for, options))
+    return limit_archives(add_options(command, _trust, options))
 
 
 @contextmanager
-def _asked_for(
-    load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool
-) -> Iterator[None]:
+def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
     from layerlab import registry
 
     with trusting(trust_remote_code, trust_recipe):
@@ -66,7 +64,7 @@ class Block(StrEnum):
     run_clm = "run-clm"
 
 
-@recipes
+@trust_recipes
 def train(
     recipe: Annotated[
         str | None,
@@ -115,7 +113,7 @@ def train(
         typer.echo(f"The page: {found.page}")
 
 
-@recipes
+@trust_recipes
 def compare(
     recipe: Annotated[
         str | None,

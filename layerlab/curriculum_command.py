@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.adaptation.command import DEFAULT, adapt
-from layerlab.archive import bounded
+from layerlab.archive import limit_archives
 from layerlab.command import Json, Lang, Quiet, Setting, paused, settings
 from layerlab.trust import trustable
 from layerlab.vocabulary_command import vocabulary
@@ -18,7 +18,7 @@ OUT = Path("layerlab-adaptations")
 
 
 @adapt.command(DEFAULT)
-@bounded
+@limit_archives
 @trustable
 def carry_out(
     recipe: Annotated[

@@ -78,4 +78,6 @@ def shown(value: Any) -> str:
         text = " ".join(repr(value).split())
     except ValueError:  # Python writes no whole number of more than 4300 digits
         text = "a number of thousands of digits"
+    except RecursionError:
+        text = "a value that is nested too deeply to show"
     return text if len(text) <= 64 else f"{text[:40]}...{text[-20:]}"

@@ -38,7 +38,7 @@ from layerlab.training.sequence import decided, stretches
 from layerlab.training.stored import records_in
 from layerlab.training.sweep import swept
 from layerlab.training.watch import Silent, Watch
-from layerlab.trust import pretrained, trusting
+from layerlab.trust import load_pretrained, trusting
 
 OUT = Path("layerlab-runs")
 KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
@@ -73,7 +73,7 @@ class Trained:
                 f"{self.folder} kept no model; write run.model = true, delete it and train again"
             )
         with quiet():
-            return pretrained(AutoModelForCausalLM, self.folder / MODEL)
+            return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
 
     def told(self) -> str:
         """What a terminal shows of it, but for the page, which is written later."""

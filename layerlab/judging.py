@@ -21,7 +21,7 @@ from layerlab.training.plan import Run
 from layerlab.training.recipe import Recipe, load_recipe, packaged, recipe_of
 from layerlab.training.runner import Outcome
 from layerlab.training.setting import checked
-from layerlab.training.stored import belonging, planned_again, sorted_out
+from layerlab.training.stored import belonging, planned_again, sort_out
 
 RUNS = "runs"
 Given = str | PathLike[str] | Mapping[str, Any] | Recipe
@@ -80,7 +80,7 @@ def stored(
             "type layerlab train in place of layerlab compare"
         )
     registry.load_named(read.model.load)
-    records, _ = sorted_out(place / RUNS)
+    records, _ = sort_out(place / RUNS)
     runs = planned_again(read, records) if records else []
     agree(read.compare, runs)
     return Task(recipe=read, runs=tuple(runs), out=place, lang=lang)
@@ -115,7 +115,7 @@ def judged(
             the report cannot be written.
     """
     section = task.recipe.compare
-    records, unfit = sorted_out(task.out / RUNS)
+    records, unfit = sort_out(task.out / RUNS)
     found, left = (records, []) if section is None else belonging(section, task.runs, records)
     told = [
         *(

@@ -22,31 +22,26 @@ def json_of(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def whole(found: Any) -> Any:
-    r"""The same, where every text in it is one.
+def check_text(found: Any) -> Any:
+    r"""Give back what JSON said, where every text in it is one.
 
     Raises:
-        ValueError: a text holds half of a surrogate pair, which JSON can name and nobody write.
+        ValueError: one holds half of a surrogate pair, which JSON can name and UTF-8 cannot hold.
 
     Example:
-        >>> whole(json_of(r'{"a": ["\ud83d"]}'))
+        >>> check_text(json_of(r'{"a": ["\ud83d"]}'))
         Traceback (most recent call last):
         ValueError: it holds half of a surrogate pair ('\ud83d'), which is no text
     """
-    if isinstance(found, dict):
-        for name, value in found.items():
-            whole(name), whole(value)
-    elif isinstance(found, list):
-        for value in found:
-            whole(value)
-    elif isinstance(found, str) and not found.isascii():
-        try:
-            found.encode()
-        except UnicodeEncodeError as error:
-            half = found[error.start]
-            raise ValueError(
-                f"it holds half of a surrogate pair ({half!r}), which is no text"
-            ) from None
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(
+            f"it holds half of a surrogate pair ({half!r}), which is no text"
+        ) from None
     return found
 
 

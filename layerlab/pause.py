@@ -20,7 +20,7 @@ class Paused(Exception):
 
 
 @contextmanager
-def heard(name: str) -> Iterator[None]:
+def hear(name: str) -> Iterator[None]:
     """A signal ends what runs, where nobody else listens to it and Python lets us.
 
     Raises:

@@ -25,7 +25,7 @@ from typing import Any
 from layerlab import UserError, builtin
 from layerlab.measures.measure import Measure
 from layerlab.parse import json_of
-from layerlab.trust import asked, check_asked
+from layerlab.trust import allow_file, check_allowed
 from layerlab.variants.origin import check_unchanged
 
 # The order of a report: from what the stream carries to the attention that moves it, then the cost.
@@ -97,13 +97,13 @@ def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure
     """
     file, source = _source(path)
     for model in models:
-        for place, saved in _saved_with(model):
+        for place, saved in _read_saved(model):
             check_unchanged(file, source, saved, place)
-    asked(source)
-    return _taken(file, source)
+    allow_file(source)
+    return _take_in(file, source)
 
 
-def _saved_with(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The files that a model was saved with, by its place: SHA-256 by name.
 
     A folder of checkpoints is several models; what cannot be read is said when the model is loaded.
@@ -127,8 +127,8 @@ def load_named(paths: Iterable[str]) -> None:
     """
     for path in paths:
         file, source = _source(path)
-        check_asked(path, source)
-        _taken(file, source)
+        check_allowed(path, source)
+        _take_in(file, source)
 
 
 def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
@@ -141,7 +141,7 @@ def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
     return file, file.read_bytes()
 
 
-def _taken(file: Path, source: bytes) -> tuple[Measure, ...]:
+def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
     """What a file declares, once it has run."""
     name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
     with _restored(name):
@@ -186,11 +186,11 @@ def _run(file: Path, source: bytes, name: str) -> ModuleType:
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as error:
-        raise UserError(_failed(file, error)) from error
+        raise UserError(_describe_failure(file, error)) from error
     return module
 
 
-def _failed(file: Path, error: BaseException) -> str:
+def _describe_failure(file: Path, error: BaseException) -> str:
     """What a file did when it was run, and in which of its lines."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if frame.filename == str(file)]

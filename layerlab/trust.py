@@ -21,7 +21,7 @@ from layerlab import UserError
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)
 _UNUSED: ContextVar[bool] = ContextVar("unused", default=False)
-_ASKED: set[str] = set()  # SHA-256 of the files that the user has named to this process
+_ALLOWED: set[str] = set()  # SHA-256 of the files that the user has named to this process
 UNUSED = Annotated[
     bool, typer.Option("--allow-unused", help="Leave weights out that the configuration has not.")
 ]
@@ -56,20 +56,20 @@ def unused_allowed() -> bool:
     return _UNUSED.get()
 
 
-def asked(source: bytes) -> None:
+def allow_file(source: bytes) -> None:
     """Note that the user has named a file with these bytes."""
-    _ASKED.add(_sha256(source))
+    _ALLOWED.add(_sha256(source))
 
 
-def check_asked(path: str, source: bytes) -> None:
+def check_allowed(path: str, source: bytes) -> None:
     """Raise where a recipe wants to run a file that the user has not named.
 
     Raises:
         UserError: says what to type.
     """
     if _RECIPE.get():
-        asked(source)
-    elif _sha256(source) not in _ASKED:
+        allow_file(source)
+    elif _sha256(source) not in _ALLOWED:
         raise UserError(
             f"the recipe runs the Python file {path!r}, and nothing runs unasked; read it, and "
             f"where you trust it type --load {shlex.quote(path)}, or --trust-recipe for all of its "
@@ -77,15 +77,15 @@ def check_asked(path: str, source: bytes) -> None:
         )
 
 
-def granted() -> dict[str, Any]:
+def list_grants() -> dict[str, Any]:
     """What this process was asked for, as `grant` reads it in one that carries out a run."""
-    return {"remote_code": _TRUSTED.get(), "files": sorted(_ASKED)}
+    return {"remote_code": _TRUSTED.get(), "files": sorted(_ALLOWED)}
 
 
-def grant(given: Mapping[str, Any]) -> None:
+def take_grants(given: Mapping[str, Any]) -> None:
     """Let this process do what the one that started it was asked for."""
     _TRUSTED.set(given.get("remote_code") is True)
-    _ASKED.update(str(one) for one in given.get("files", ()))
+    _ALLOWED.update(str(one) for one in given.get("files", ()))
 
 
 def _sha256(source: bytes) -> str:
@@ -95,10 +95,10 @@ def _sha256(source: bytes) -> str:
 def trustable(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that loads a model `--trust-remote-code` and `--allow-unused`."""
     options = {"trust_remote_code": (REMOTE, False), "allow_unused": (UNUSED, False)}
-    return optional(command, trusting, options)
+    return add_options(command, trusting, options)
 
 
-def optional(
+def add_options(
     command: Callable[..., Any],
     around: Callable[..., AbstractContextManager[None]],
     options: Mapping[str, tuple[Any, Any]],
@@ -128,7 +128,7 @@ def optional(
     return run
 
 
-def pretrained(kind: Any, place: Any, **options: Any) -> Any:
+def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
     """What `kind.from_pretrained(place)` loads.
 
     Raises:
@@ -137,7 +137,7 @@ def pretrained(kind: Any, place: Any, **options: Any) -> Any:
     return _loaded(place, kind.from_pretrained, place, **options)
 
 
-def configured(kind: Any, config: Any, **options: Any) -> Any:
+def build_configured(kind: Any, config: Any, **options: Any) -> Any:
     """What `kind.from_config(config)` builds.
 
     Raises:

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from layerlab.adaptation.command import adapt
-from layerlab.archive import bounded
+from layerlab.archive import limit_archives
 from layerlab.command import Lang
 from layerlab.trust import trustable
 
 
 @adapt.command()
-@bounded
+@limit_archives
 @trustable
 def vocabulary(
     tokenizer: Annotated[

@@ -125,7 +125,7 @@ MEASURES = ()
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe of two tiny arms that names a Python file, which writes into `mark`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trust, "_ASKED", set())
+    monkeypatch.setattr(trust, "_ALLOWED", set())
     (tmp_path / "own idea.py").write_text(OWN.format(mark=str(tmp_path / "mark")))
     (tmp_path / "other.py").write_text("MEASURES = ()\n")
     recipe = tmp_path / "strange.toml"

@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 
 from layerlab.adaptation.cleaning_command import catalogue, clean, contamination
 from layerlab.adaptation.embedding_command import embed
-from layerlab.archive import bounded
+from layerlab.archive import limit_archives
 from layerlab.trust import trustable
 
 DEFAULT = "recipe"
@@ -34,5 +34,5 @@ adapt = typer.Typer(
 
 
 adapt.command()(trustable(embed))
-for stage in (bounded(clean), bounded(contamination), catalogue):
+for stage in (limit_archives(clean), limit_archives(contamination), catalogue):
     adapt.command()(stage)

@@ -15,7 +15,7 @@ from layerlab.training.calibration import ASSUMED
 from layerlab.training.machine import matmul_peak
 from layerlab.training.plan import account_of, designed
 from layerlab.training.quantity import amount, duration
-from layerlab.trust import configured, pretrained
+from layerlab.trust import build_configured, load_pretrained
 
 # Bytes of text that a token is assumed to stand for, where nothing has been encoded.
 PER_TOKEN = 3
@@ -175,7 +175,7 @@ def _configured(name: str) -> int | None:
     place = str(path(name)) if name in NAMES else name
     try:
         with quiet(), torch.device("meta"):
-            model = configured(AutoModelForCausalLM, pretrained(AutoConfig, place))
+            model = build_configured(AutoModelForCausalLM, load_pretrained(AutoConfig, place))
     except Exception:  # of many kinds: no such name, no network, a strange configuration
         return None
     return sum(one.numel() for one in model.parameters())

@@ -10,7 +10,7 @@ from layerlab import UserError
 from layerlab.adaptation.contamination import Question
 from layerlab.archive import is_archive, members
 from layerlab.domain import shown
-from layerlab.parse import json_of, whole
+from layerlab.parse import check_text, json_of
 from layerlab.training.charset import advised
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
@@ -112,11 +112,11 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     A file that is one object, as the names of subjects beside a benchmark, is one row.
     """
     try:
-        found = whole(json_of(text))
+        found = check_text(json_of(text))
         rows = found if isinstance(found, list) else [found]
     except ValueError:
         try:
-            rows = [whole(json_of(line)) for line in text.split("\n") if line.strip()]
+            rows = [check_text(json_of(line)) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise UserError(f"{name} is not JSON: {error}; mend that file") from None
     for row in rows:

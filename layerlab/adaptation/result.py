@@ -13,7 +13,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.measures.checkpoint import quiet
 from layerlab.terminal import grids, printable
-from layerlab.trust import pretrained
+from layerlab.trust import load_pretrained
 
 KINDS = ("scores", "changes", "stages", "texts", "samples", "differences", "left_out")
 # Rows of scores, and other lines, that a terminal shows.
@@ -49,7 +49,7 @@ class Adapted:
         if name not in self.models:
             raise UserError(f"there is no arm {shown(name)}; expected {', '.join(self.models)}")
         with quiet():
-            return pretrained(AutoModelForCausalLM, self.models[name])
+            return load_pretrained(AutoModelForCausalLM, self.models[name])
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
         """One table of it.

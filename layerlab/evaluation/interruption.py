@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from layerlab.pause import Paused, heard
+from layerlab.pause import Paused, hear
 
 # What schedulers send, and Slurm before the end of a job's time; Windows lacks the last. Python
 # itself hears ctrl-c.
@@ -25,7 +25,7 @@ def pausing(kept: Path) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             for name in HEARD:
-                stack.enter_context(heard(name))
+                stack.enter_context(hear(name))
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
         code = getattr(stop, "code", None)

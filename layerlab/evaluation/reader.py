@@ -15,7 +15,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.declaration import Benchmark, Form, Subject
 from layerlab.evaluation.shelf import File, fetched
-from layerlab.parse import json_of, whole
+from layerlab.parse import check_text, json_of
 from layerlab.training.charset import advised
 
 # The columns of a file without a first line that names them.
@@ -207,7 +207,7 @@ def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
 
 def _parsed(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
-        return whole(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
+        return check_text(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
     except ValueError as error:
         said = getattr(error, "msg", str(error))
         raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
@@ -222,7 +222,7 @@ def _object(place: str, found: Any) -> Row:
 
 def _cell(value: Any) -> Cell:
     if isinstance(value, list):
-        return [text if isinstance(text := _cell(one), str) else shown(one) for one in value]
+        return [shown(one) if isinstance(one, list | dict) else str(_cell(one)) for one in value]
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else value

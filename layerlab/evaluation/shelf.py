@@ -85,12 +85,12 @@ def _read(path: Path) -> bytes:
 
 def _members(path: Path, ending: str) -> Mapping[str, bytes]:
     known = path.stat()
-    return _unpacked(path, ending, known.st_mtime_ns, known.st_size)
+    return _unpack(path, ending, known.st_mtime_ns, known.st_size)
 
 
 # Every subject has a file of its own in the same archive.
 @lru_cache(maxsize=4)
-def _unpacked(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
+def _unpack(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
     return dict(members(path, lambda name: name.endswith(ending)))
 
 

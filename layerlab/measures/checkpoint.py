@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from layerlab import UserError, builtin
 from layerlab.domain import shown
 from layerlab.measures.empty import line
-from layerlab.trust import pretrained, unused_allowed
+from layerlab.trust import load_pretrained, unused_allowed
 
 DTYPES = {
     "float32": torch.float32,
@@ -84,7 +84,7 @@ def configuration(place: str, folder: Path | None) -> Any:
     try:
         # Without a network the Hub's client tries again for half a minute before it says so.
         local = folder is not None or not _reachable(ENDPOINT)
-        return pretrained(AutoConfig, place, local_files_only=local)
+        return load_pretrained(AutoConfig, place, local_files_only=local)
     except UserError:
         raise
     except Exception as error:  # of a file whose fields may be of any type
@@ -170,7 +170,7 @@ def weights(
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
     try:
-        model, loading = pretrained(
+        model, loading = load_pretrained(
             AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
         )
     except OSError as error:
@@ -244,7 +244,7 @@ def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
     Source: Own.
     """
     try:
-        found: PreTrainedTokenizerBase = pretrained(AutoTokenizer, place)
+        found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
         return found
     except UserError:
         raise

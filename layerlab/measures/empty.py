@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.trust import configured
+from layerlab.trust import build_configured
 
 # Sizes that every model has, under the names by which transformers answers for all families.
 COUNTS = (
@@ -47,7 +47,7 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
         _check_layers(config, place, stored)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = configured(AutoModelForCausalLM, config).eval()
+            model: PreTrainedModel = build_configured(AutoModelForCausalLM, config).eval()
     except UserError:
         raise
     except Exception as error:  # whatever a family does with what stands there

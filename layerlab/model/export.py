@@ -134,7 +134,7 @@ def exported(config: Any) -> dict[str, bytes]:
     files = {name: _file(name, text) for name, text in texts.items()}
     files[inventory] = _file(inventory, _inventory(homes))
     code = {f"{file_stem(name)}.py": content for name, content in files.items()}
-    return originals | _sealed(code)
+    return originals | _seal(code)
 
 
 def _file(name: str, text: str) -> bytes:
@@ -155,7 +155,7 @@ def _shapes() -> str:
     return SHAPES + "".join(f"{name} = Tensor\n" for name in names)
 
 
-def _sealed(code: Mapping[str, bytes]) -> dict[str, bytes]:
+def _seal(code: Mapping[str, bytes]) -> dict[str, bytes]:
     """Files by name, of which that of the configuration has the hashes of all."""
     first = f"{file_stem(CONFIG)}.py"
     (docstring, *_) = ast.parse(code[first]).body

@@ -15,7 +15,7 @@ from layerlab import UserError
 from layerlab.disk import Unwritten, write_file, write_folder
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.checkpoint import remedy
-from layerlab.training.result import FILE, sealed
+from layerlab.training.result import FILE, seal
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
 
@@ -29,7 +29,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: it cannot be written; it names what the run then goes on from.
     """
-    whole = sealed(folder, result)
+    whole = seal(folder, result)
     with _remedied(folder):
         write_file(folder / FILE, _text(whole))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

@@ -74,7 +74,7 @@ class Result(BaseModel):
         return self
 
 
-def sealed(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+def seal(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """A result with its schema and digest; manifest and journal lie there as they stay."""
     whole = {"schema": SCHEMA, **result}
     return {**whole, "digest": _digest(folder, whole)}
@@ -94,11 +94,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError as error:
         if Path(error.filename) == folder / FILE:
             return None
-        raise _unfit(folder, f"{Path(error.filename).name} is missing") from None
+        raise _refusal(folder, f"{Path(error.filename).name} is missing") from None
     except ValidationError as error:
-        raise _unfit(folder, first(error)) from None
+        raise _refusal(folder, first(error)) from None
     except (OSError, ValueError) as error:
-        raise _unfit(folder, str(error)) from None
+        raise _refusal(folder, str(error)) from None
     return found
 
 
@@ -159,6 +159,6 @@ def first(error: ValidationError) -> str:
     return f"its {place} is {shown(one['input'])}: {said}" if place else said
 
 
-def _unfit(folder: Path, why: str) -> UserError:
+def _refusal(folder: Path, why: str) -> UserError:
     line = " ".join(why.split())[:300]
     return UserError(f"{folder / FILE} is not believed: {line}; delete {folder} and run it again")

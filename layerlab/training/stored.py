@@ -28,13 +28,13 @@ def records_in(folder: Path) -> list[Record]:
     Raises:
         UserError: what one left does not fit together.
     """
-    found, unfit = sorted_out(folder)
+    found, unfit = sort_out(folder)
     if unfit:
         raise unfit[0]
     return found
 
 
-def sorted_out(folder: Path) -> tuple[list[Record], list[UserError]]:
+def sort_out(folder: Path) -> tuple[list[Record], list[UserError]]:
     """The runs of a folder that have begun, and why others are not believed."""
     found: list[Record] = []
     unfit: list[UserError] = []

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab import UserError, builtin
 from layerlab.builtin.tokenizer import byte_pairs
 from layerlab.training.hub import hub
-from layerlab.trust import pretrained
+from layerlab.trust import load_pretrained
 
 TRAINED = "train"
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
@@ -85,7 +85,7 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
     why = ""
     try:
         with nullcontext("") if path.is_dir() else hub() as why:
-            words = pretrained(AutoTokenizer, given)
+            words = load_pretrained(AutoTokenizer, given)
     except UserError:
         raise
     except Exception as error:  # of many kinds: no such name, no network, a strange configuration

@@ -18,7 +18,7 @@ from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.lock import locked
 from layerlab.parse import json_of
-from layerlab.trust import grant, granted
+from layerlab.trust import list_grants, take_grants
 
 if TYPE_CHECKING:
     from layerlab.model.match import Match
@@ -48,7 +48,7 @@ def write_run(run: "Run", folder: Path) -> None:
         "arm": run.arm,
         "digest": run.digest,
         "match": match,
-        "granted": granted(),
+        "granted": list_grants(),
     }
     write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
 
@@ -132,7 +132,7 @@ def _trained(folder: Path) -> None:
     from layerlab.training.result import read_result
 
     run = read_run(folder)
-    grant(_json(folder / RUN).get("granted", {}))
+    take_grants(_json(folder / RUN).get("granted", {}))
     if (read_result(folder) or {}).get("run") == run.name:
         return
     from layerlab.training.loop import carry_out

@@ -69,6 +69,15 @@ def test_half_of_a_character_is_no_text_of_a_benchmark(read) -> None:
     assert row.text("question") == "\U0001f600"
 
 
+@pytest.mark.parametrize("depth", range(900, 1000, 7))
+def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth: int) -> None:
+    line = '{"question": ' + "[" * depth + "]" * depth + "}"
+    try:
+        list(of_lines(File("x.json", line.encode())))
+    except UserError as error:
+        assert "nested too deeply" in str(error)
+
+
 @pytest.mark.parametrize("value", [["a"], {"a": 1}])
 def test_a_question_that_is_no_text_is_refused(value: object, place: Path) -> None:
     line = json.dumps({"question": value})
