@@ -22,13 +22,18 @@ from layerlab.disk import check_regular
 from layerlab.trust import add_options
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-# How much of one file is unpacked, in bytes; a bomb unpacks to a thousand times what it is.
-LIMIT, MOST = "LAYERLAB_MAX_BYTES", 2**30
+# How much of one file is unpacked where nobody said: so many bytes, or so many times its own. Text
+# unpacks to three to ten times what it is, a bomb to a thousand times.
+LIMIT, MOST, TIMES = "LAYERLAB_MAX_BYTES", 2**28, 20
 PIECE = 2**20
 TEXTS = (".md", ".txt")
 OPTION = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Unpack no more of an archive.  [default: 1 GiB]"),
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Unpack no more of a file.  [default: 256 MiB, or 20 x it]",
+    ),
 ]
 _LOG = logging.getLogger(__name__)
 _BROKEN = (
@@ -99,7 +104,7 @@ class Allowance:
     """How much may still be unpacked of a file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.most = path, _most()
+        self.path, self.most = path, _most(path)
         self.left = self.most
 
     def read(self, stream: IO[bytes]) -> bytes:
@@ -119,13 +124,29 @@ class Allowance:
         Raises:
             UserError: it is more than is left.
         """
-        self.left -= len(piece)
-        if self.left < 0:
+        self.spend(len(piece))
+        return piece
+
+    def spend(self, size: int) -> None:
+        """Count bytes that were unpacked.
+
+        Raises:
+            UserError: they are more than are left.
+        """
+        self.left -= size
+        self.check(0)
+
+    def check(self, size: int) -> None:
+        """Raise what unpacking so much would raise.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        if size > self.left:
             raise UserError(
                 f"{self.path} unpacks to more than {self.most:,} bytes; if that is meant, type "
                 f"--max-bytes {4 * self.most}, or set {LIMIT}"
             )
-        return piece
 
 
 def limit_archives(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,13 +168,15 @@ def _set_limit(max_bytes: int | None) -> Iterator[None]:
             os.environ[LIMIT] = before
 
 
-def _most() -> int:
+def _most(path: Path) -> int:
     given = os.environ.get(LIMIT, "")
     if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given)):
         raise UserError(
             f"{LIMIT} is {given[:40]!r}; expected a number of bytes: type {LIMIT}={MOST}"
         )
-    return int(given or MOST)
+    if given:
+        return int(given)
+    return max(MOST, TIMES * path.stat().st_size if path.exists() else 0)
 
 
 def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,5 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside a command."""
 
-import errno
-import json
-import os
-import signal
-import sys
-from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,20 +7,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from layerlab import UserError, __version__
+from layerlab import __version__
 from layerlab.archive import limit_archives
 from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
-from layerlab.disk import FULL
 from layerlab.evaluation.bench_command import bench
 from layerlab.evaluation.command import evaluate
 from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
-from layerlab.pause import Paused, hear
 from layerlab.studies.command import study
-from layerlab.terminal import printable
+from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
-
-INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
 
 app = typer.Typer(
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
@@ -40,73 +29,6 @@ app = typer.Typer(
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def plainly(command: Callable[..., Any]) -> int:
-    """Run a command; what a user can mend becomes one line on standard error."""
-    for word in sys.argv[1:]:
-        if not _is_text(word):
-            return _say(
-                f"{os.fsencode(word)!r} on the command line is not UTF-8; rename what it names"
-            )
-    with hear("SIGTERM"):
-        code = _run(command)
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return _give_up_output(error)
-    return code
-
-
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _say(text: str, code: int = 2) -> int:
-    """One line on standard error, which nothing in it can steer."""
-    sys.stderr.write(f"layerlab: {printable(text, None)}\n")
-    return code
-
-
-def _give_up_output(error: OSError) -> int:
-    """Standard output takes no more: what waits to be written there goes nowhere."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
-        reason = error.strerror or str(error)
-        return _say(f"cannot write standard output: {reason}; make room there", 1)
-    return 1
-
-
-def _run(command: Callable[..., Any]) -> int:
-    try:
-        code = command(standalone_mode=False)
-    except UserError as error:
-        return _say(str(error))
-    except typer.TyperException as error:
-        message = " ".join(error.format_message().split()).replace("Value error, ", "")
-        place = getattr(error, "ctx", None)
-        path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
-        return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
-    except Paused as pause:
-        return _say(str(pause), pause.code)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except SystemExit as stop:
-        if stop.code != TERMINATED:
-            raise
-        return _say("terminated; nothing was written", TERMINATED)
-    except OSError as error:
-        if error.filename is not None or error.errno not in {*FULL, errno.EPIPE}:
-            raise
-        return _give_up_output(error)
-    if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
-        _say("interrupted; nothing was written")
-    return code if isinstance(code, int) else 0
 
 
 def _version(wanted: bool) -> None:
@@ -190,7 +112,7 @@ def variants(
         from layerlab.variants.template import write_template
 
         write_template(new)
-        typer.echo(f"wrote {new}; type: layerlab variants --load {new}")
+        say(f"wrote {new}; type: layerlab variants --load {new}")
         return
     _load(load)
 
@@ -215,12 +137,9 @@ def variants(
         against=against,
     )
     if as_json:
-        typer.echo(json.dumps(wanted.to_json(), indent=2))
+        show_json(wanted.to_json(), 2)
     else:
-        from rich.console import Console
-
-        console = Console(markup=False, highlight=False)
-        console.print(wanted.shown(console.width))
+        show(wanted.shown)
 
 
 @app.command()
@@ -240,7 +159,9 @@ def retrofit(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws what the model does not have.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Draws what the model does not have.")
+    ] = 0,
     device: Device = None,
     dtype: Dtype = None,
     load: Annotated[
@@ -257,7 +178,7 @@ def retrofit(
 
     from layerlab.api import rework
 
-    typer.echo(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
+    say(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
 
 
 @app.command()
@@ -301,11 +222,14 @@ def precision(
 
     asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
     advice = search(Question(model=model or DEFAULT, passage=passage, **asked), progress=not quiet)
-    typer.echo(advice.to_json() if as_json else advice.told(out))
+    if as_json:
+        show_json(advice.to_json())
+    else:
+        say(advice.told(out))
     if out is not None:
         advice.policy.save(out)
     if not advice.reached:
-        typer.echo(f"layerlab: {advice.shortfall}", err=True)
+        say(f"layerlab: {advice.shortfall}", err=True)
         raise typer.Exit(1)
 
 
@@ -322,9 +246,9 @@ def doctor(as_json: Json = False) -> None:
 
     found = diagnose()
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        show_json(found.to_json(), 2)
     else:
-        typer.echo(str(found))
+        say(str(found))
 
 
 class Once(TyperCommand):

@@ -1,7 +1,6 @@
 """`layerlab train` and `layerlab compare`; heavy imports only inside."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ from layerlab.archive import limit_archives
 from layerlab.domain import shown
 from layerlab.parse import toml_of
 from layerlab.pause import Paused
+from layerlab.terminal import say, show, show_json
 from layerlab.trust import REMOTE, add_options, trusting
 
 OUT = Path("layerlab-runs")
@@ -101,16 +101,16 @@ def train(
         if metrics is not None:
             from layerlab.training.runclm import block
 
-            typer.echo(block(found.folder))
+            say(block(found.folder))
         elif as_json:
-            _print(found.result)
+            show_json(found.result)
         else:
-            typer.echo(found.told())
+            say(found.told())
 
     with paused():
         found = experiment.trained(task, progress=not quiet, tell=tell)
     if metrics is None and not as_json:
-        typer.echo(f"The page: {found.page}")
+        say(f"The page: {found.page}")
 
 
 @trust_recipes
@@ -150,9 +150,9 @@ def compare(
 
     def tell(found: Any) -> None:
         if as_json:
-            _print(found.content)
+            show_json(found.content)
         else:
-            _draw(found)
+            show(found.table)
 
     with paused():
         if judge:
@@ -160,7 +160,7 @@ def compare(
         else:
             comparison = experiment.contested(task, progress=not quiet, tell=tell)
     if not as_json:
-        typer.echo(f"The page: {task.out / 'report.html'}")
+        say(f"The page: {task.out / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
 
@@ -200,13 +200,6 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _draw(found: Any) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    console.print(found.table(console.width))
-
-
 def _planned(task: Any, as_json: bool, *, several: bool) -> None:
     """What the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiment import estimated
@@ -218,23 +211,15 @@ def _planned(task: Any, as_json: bool, *, several: bool) -> None:
     section = task.recipe.compare
     looks = [] if section is None else foreseen(section, len(section.arms))
     if as_json:
-        _print({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
+        show_json({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
         return
-    _draw(found)
+    show(found.table)
     for line in (*differences(rows), *several_slots(rows), *looks, *task.notes):
-        typer.echo(line)
-
-
-def _print(content: Mapping[str, Any]) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(content, indent=1) + "\n")
-    sys.stdout.flush()
+        say(line)
 
 
 def _catalogue(*, single: bool) -> None:
     """Name, purpose and size of the package's recipes."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -249,7 +234,7 @@ def _catalogue(*, single: bool) -> None:
             continue
         size = "1" if found.compare is None else _size(found.compare)
         table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
-    Console(markup=False, highlight=False).print(table)
+    show(table)
 
 
 def _size(comparison: Any) -> str:

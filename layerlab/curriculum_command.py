@@ -1,14 +1,14 @@
 """`layerlab adapt RECIPE.toml`: all stages of a recipe; heavy imports only inside."""
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from layerlab.adaptation.command import DEFAULT, adapt
 from layerlab.archive import limit_archives
 from layerlab.command import Json, Lang, Quiet, Setting, paused, settings
+from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
 from layerlab.vocabulary_command import vocabulary
 
@@ -43,15 +43,15 @@ def carry_out(
     found = curriculum.prepared(recipe, out, settings(setting or ()), lang)
     if planned:
         expected = curriculum.expected(found)
-        _printed(expected.to_json()) if as_json else _drawn(expected.table())
+        show_json(expected.to_json()) if as_json else show(expected.table())
         return
     with paused():
         adapted = curriculum.carried_out(found, progress=not quiet)
     if as_json:
-        _printed(adapted.content)
+        show_json(adapted.content)
         return
-    _drawn(adapted.table)
-    typer.echo(f"The page: {adapted.page}")
+    show(adapted.table)
+    say(f"The page: {adapted.page}")
 
 
 def _catalogue() -> None:
@@ -66,18 +66,4 @@ def _catalogue() -> None:
         table.add_column(heading)
     for name in packaged():
         table.add_row(Text(name, style="bold", no_wrap=True), Text(load_adaptation(name).about))
-    _drawn(table)
-
-
-def _printed(content: Any) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    sys.stdout.flush()
-
-
-def _drawn(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    console.print(table(console.width) if callable(table) else table)
+    show(table)

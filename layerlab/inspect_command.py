@@ -9,6 +9,7 @@ import typer
 
 from layerlab import UserError
 from layerlab.report.drawing import Kind
+from layerlab.terminal import show, show_json
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
@@ -167,9 +168,7 @@ def _check_figures(kind: str, folder: Path | None) -> None:
 
 
 def _show(report: Any, as_json: bool) -> None:
-    from rich.console import Console
-
     if as_json:
-        typer.echo(report.to_json(), nl=False)
+        show_json(report.to_json())
     else:
-        Console(soft_wrap=False).print(report.summary())
+        show(report.summary())

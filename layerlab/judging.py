@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab import UserError, registry
 from layerlab.domain import shown
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.report.comparison import DATA, save_comparison
 from layerlab.report.language import ENGLISH, language
 from layerlab.training.agreement import agree
@@ -163,7 +163,7 @@ def _recipe_in(place: Path) -> Recipe:
     """
     file = place / DATA
     try:
-        content = json_of(file.read_text(encoding="utf-8"))["recipe"]
+        content = read_json(file)["recipe"]
     except FileNotFoundError:
         raise UserError(
             f"{place} is no folder of a comparison: it has no {DATA}, which says what is compared; "

@@ -1,8 +1,20 @@
-"""JSON and TOML from outside: whatever is wrong with it is one kind of error."""
+"""JSON, TOML and values from outside: whatever is wrong with them is one kind of error."""
 
+import ast
+import hashlib
 import json
 import tomllib
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlab.disk import check_regular
+from layerlab.domain import shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+DIGEST = "digest"
 
 
 def json_of(text: str | bytes, **options: Any) -> Any:
@@ -60,3 +72,79 @@ def toml_of(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path, **options: Any) -> Any:
+    """What a file in JSON says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: as for its text.
+        UserError: it is a device, a pipe or a socket.
+    """
+    check_regular(path)
+    return json_of(path.read_text(encoding="utf-8"), **options)
+
+
+def literal_of(text: str) -> Any:
+    """A value as Python writes it.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> literal_of("{[]}")
+        Traceback (most recent call last):
+        ValueError: it is no value of Python's
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError("it is no value of Python's") from None
+
+
+def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
+    """A table as JSON keeps it, with a digest over all of it.
+
+    Args:
+        beside: what else the digest covers, such as the files that the table tells of.
+    """
+    plain = json.loads(json.dumps(content, default=str))
+    return {**plain, DIGEST: digest_of(plain, *beside)}
+
+
+def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
+    """A table that was sealed, without its digest; whoever can write it can also seal it anew.
+
+    Raises:
+        ValueError: it is not what was sealed.
+
+    Example:
+        >>> unseal(seal({"n": 1}))
+        {'n': 1}
+        >>> unseal({**seal({"n": 1}), "n": 2})
+        Traceback (most recent call last):
+        ValueError: it is not what was written, or is of an earlier version
+    """
+    if not isinstance(content, dict) or content.get(DIGEST) != digest_of(content, *beside):
+        raise ValueError("it is not what was written, or is of an earlier version")
+    return {name: value for name, value in content.items() if name != DIGEST}
+
+
+def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
+    """A hash of a table but for its digest, and of what lies beside it."""
+    own = {name: value for name, value in content.items() if name != DIGEST}
+    whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    for one in beside:
+        whole.update(hashlib.sha256(one).digest())
+    return whole.hexdigest()
+
+
+def explain(error: "ValidationError") -> str:
+    """The first thing that is wrong with a table, in a few words."""
+    one = error.errors()[0]
+    place = ".".join(str(part) for part in one["loc"])
+    said = one["msg"].removeprefix("Value error, ")
+    if one["type"] == "missing":
+        return f"it has no {place}"
+    return f"its {place} is {shown(one['input'])}: {said}" if place else said

@@ -24,7 +24,7 @@ from typing import Any
 
 from layerlab import UserError, builtin
 from layerlab.measures.measure import Measure
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.trust import allow_file, check_allowed
 from layerlab.variants.origin import check_unchanged
 
@@ -115,7 +115,7 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield model, getattr(configuration(model, None), "files", None) or {}
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
         with suppress(OSError, ValueError, AttributeError):
-            saved = json_of(config.read_text("utf-8")).get("files")
+            saved = read_json(config).get("files")
             yield str(config.parent), saved if isinstance(saved, dict) else {}
 
 

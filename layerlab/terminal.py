@@ -1,11 +1,14 @@
 """Text and tables for a terminal; what came from outside is never markup, nor steers it."""
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, ConsoleOptions, Group, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -25,6 +28,63 @@ def printable(given: str, most: int | None = 2000) -> str:
         ('a [31m b', 'a b')
     """
     return "".join(one if one.isprintable() else " " for one in given[:most])
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines, without what steers a terminal.
+
+    Args:
+        err: on standard error.
+    """
+    for line in text.split("\n"):
+        print(printable(line, None), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def show(content: "RenderableType | Callable[[int], RenderableType]", *, wrap: bool = True) -> None:
+    """Print a table or what else rich can draw, without what steers a terminal but for its styles.
+
+    Args:
+        content: drawn as it is, or what draws it for a width in characters.
+        wrap: at the terminal's width.
+    """
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    drawn = content(console.width) if callable(content) else content
+    console.print(_Steady(drawn), soft_wrap=not wrap)
+
+
+def show_json(content: Any, indent: int = 1) -> None:
+    """Print JSON; of its texts only what steers a terminal is escaped.
+
+    Args:
+        content: a text is JSON already.
+    """
+    if not isinstance(content, str):
+        content = json.dumps(content, ensure_ascii=False, indent=indent)
+    say("\n".join(_escaped(line) for line in content.rstrip("\n").split("\n")))
+
+
+def _escaped(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
+
+
+class _Steady:
+    """Something drawn, of which only its styles reach a terminal."""
+
+    def __init__(self, content: "RenderableType") -> None:
+        self.content = content
+
+    def __rich_console__(
+        self, console: "Console", options: "ConsoleOptions"
+    ) -> Iterable["Segment"]:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self.content, options):
+            kept = "\n".join(printable(line, None) for line in text.split("\n"))
+            yield Segment(text if control else kept, style, control)
 
 
 def plain(given: str, style: str = "") -> "Text":

@@ -1,7 +1,6 @@
 """`layerlab adapt vocabulary`, where adaptation and its page meet; heavy imports only inside."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 from layerlab.adaptation.command import adapt
 from layerlab.archive import limit_archives
 from layerlab.command import Lang
+from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
 
 
@@ -39,8 +39,6 @@ def vocabulary(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
 ) -> None:
     """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
-    from rich.console import Console
-
     from layerlab.adaptation.drawing import drawn
     from layerlab.adaptation.tokenizer import PROOF, Asked, change
     from layerlab.report.language import language
@@ -59,16 +57,13 @@ def vocabulary(
     text = (out / PROOF).read_text("utf-8")
     page = save_proof(json.loads(text), out, lang)
     if as_json:
-        sys.stdout.write(text)
+        show_json(text)
     else:
-        console = Console(markup=False, highlight=False)
-        console.print(drawn(changed.proof, console.width))
-        typer.echo(f"The tokenizer and its proof: {out}")
-        typer.echo(f"The page: {page}")
+        show(lambda width: drawn(changed.proof, width))
+        say(f"The tokenizer and its proof: {out}\nThe page: {page}")
     if not changed.proof.holds:
         raise typer.Exit(1)
 
 
 def _say(text: str) -> None:
-    plain = "".join(one if one.isprintable() else " " for one in text)
-    typer.echo(plain, err=True)
+    say(text, err=True)

@@ -1,5 +1,6 @@
 """Files in archives: those that are wanted, never more than is allowed; all else is named."""
 
+import gzip
 import io
 import logging
 import lzma
@@ -7,6 +8,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pandas
 import pytest
 
 from layerlab import UserError
@@ -171,3 +173,24 @@ def test_what_cannot_be_unpacked_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"cannot read the archive .*{said}.*;") as told:
             read(path)
         assert "\n" not in str(told.value)
+
+
+def test_where_nobody_said_how_much_it_is_a_measure_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What compresses a thousand times is no text, whatever it is packed in."""
+    monkeypatch.setattr("layerlab.archive.MOST", 1000)
+    text = "".join(map(str, range(9999)))
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"0" * 9_999_999))
+    packed(tmp_path / "bomb.zip", {"a.csv": b"0" * 9_999_999})
+    pandas.DataFrame({"text": ["0" * 99_999] * 99}).to_parquet(tmp_path / "bomb.parquet")
+    pandas.DataFrame({"text": [text]}).to_parquet(tmp_path / "text.parquet")
+    for name in ("text.txt.gz", "text.parquet"):
+        pieces = opened(Source(text=str(tmp_path / name))).pieces()
+        assert "".join(one.text for one in pieces) == text
+    for name in ("bomb.txt.gz", "bomb.parquet"):
+        with pytest.raises(UserError, match="unpacks to more than"):
+            list(opened(Source(text=str(tmp_path / name))).pieces())
+    with pytest.raises(UserError, match="unpacks to more than"):
+        read(tmp_path / "bomb.zip")

@@ -249,3 +249,22 @@ def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
     content["base"]["recipe"]["train"] |= {"rate": 1e30, "clip": 0.0}
     with pytest.raises(UserError, match=r"is not finite at update 1; .*; lower train"):
         layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_stage_that_was_changed_is_not_believed(whole: Adapted, folder: Path) -> None:
+    """What an arm scored cannot be raised beside the program."""
+    for file in sorted((folder / "whole" / "lessons" / "stages").glob("*/stage.json")):
+        kept = file.read_text("utf-8")
+        content = json.loads(kept)
+        if content["kind"] != "evaluate":
+            continue
+        try:
+            file.write_text(json.dumps({**content, "seconds": 0.0}), "utf-8")
+            with pytest.raises(UserError) as caught:
+                curriculum.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+            said = "it is not what was written, or is of an earlier version; delete it"
+            assert str(caught.value).startswith(f"cannot read {file}: {said}")
+        finally:
+            file.write_text(kept, "utf-8")
+        return
+    raise AssertionError("no evaluation was kept")

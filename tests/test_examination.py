@@ -73,7 +73,7 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from layerlab.evaluation.harness import hushed
+    from layerlab.evaluation.hush import hushed
 
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     model: Any = candidate(4096).model

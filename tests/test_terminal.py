@@ -1,11 +1,27 @@
 """Tables for a terminal lose no column, and what is shown steers nothing."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
-from layerlab.terminal import GAP, WORDS, grid, grids, plain, printable, titled
+from layerlab.terminal import (
+    GAP,
+    WORDS,
+    grid,
+    grids,
+    plain,
+    printable,
+    say,
+    show,
+    show_json,
+    titled,
+)
 
 TEXTS = st.text(st.characters(categories=["L", "N"], max_codepoint=0x9FFF), min_size=1, max_size=12)
 
@@ -57,3 +73,25 @@ def test_hostile_cells_are_text() -> None:
     content = grid(["[b]h"], [["[red]x\x1b[31m\n"], [Text("[i]y")]])
     said = "\n".join(told(titled("[b]a\n", content), 40))
     assert all(one in said for one in ("[b]a", "[b]h", "[red]x", "[i]y")) and "\x1b" not in said
+
+
+STEERS = "a\x1b[31m\u202eb\x9b2Jc"
+
+
+def test_nothing_that_is_printed_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"{STEERS}\nnext")
+    say(STEERS, err=True)
+    show(Group(STEERS, Table(STEERS), Panel(STEERS, title=STEERS)))
+    show(lambda width: Text(f"{width} {STEERS}\nnext"), wrap=False)
+    show_json({STEERS: [STEERS]})
+    show_json(json.dumps({STEERS: "的"}, ensure_ascii=False))
+    told = capsys.readouterr()
+    lines = (told.out + told.err).split("\n")
+    assert all(one.isprintable() for one in lines)
+    assert lines[:2] == ["a [31m b 2Jc", "next"]
+
+
+def test_json_that_is_shown_is_what_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    content = {STEERS: [STEERS, "的", 1.5, None]}
+    show_json(content)
+    assert json.loads(capsys.readouterr().out) == content

@@ -12,7 +12,8 @@ import pytest
 
 import layerlab
 from layerlab import UserError, builtin, trust
-from layerlab.cli import app, plainly
+from layerlab.cli import app
+from layerlab.ending import run_app
 from layerlab.experiment import prepared
 from layerlab.training.launch import WORKER
 from layerlab.training.worker import write_run
@@ -65,7 +66,7 @@ COMMANDS = {
 
 def main(words: list[str]) -> int:
     """The exit code of a command as typed."""
-    return plainly(lambda **options: app(words, **options))
+    return run_app(lambda **options: app(words, **options))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

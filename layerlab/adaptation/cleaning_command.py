@@ -1,12 +1,13 @@
 """`layerlab adapt clean`, `contamination` and `catalogue`; heavy imports only inside."""
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from layerlab.terminal import printable, say, show, show_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
@@ -68,8 +69,8 @@ def clean(
     _shown(found, as_json)
     if not as_json:
         for note in found.notes:
-            typer.echo(note)
-        typer.echo(f"What is left: {found.file}")
+            say(note)
+        say(f"What is left: {found.file}")
 
 
 def contamination(
@@ -93,7 +94,6 @@ def contamination(
     from layerlab.adaptation.plan import located
     from layerlab.adaptation.question import questions
     from layerlab.disk import write_file
-    from layerlab.terminal import printable
     from layerlab.training.section import Source
     from layerlab.training.source import opened
 
@@ -107,14 +107,13 @@ def contamination(
     if as_json:
         return
     for one in found.matches[:most]:
-        typer.echo(
-            f"{one.covered:4.0%}  {printable(one.benchmark)} {printable(one.id)} in document "
-            f"{one.document}: {printable(one.run)}"
-        )
+        # One line each, whatever a question is called.
+        name = f"{printable(one.benchmark)} {printable(one.id)}"
+        say(f"{one.covered:4.0%}  {name} in document {one.document}: {printable(one.run)}")
     if len(found.matches) > most:
-        typer.echo(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
+        say(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
     for note in (*text.notes, *found.notes):
-        typer.echo(note)
+        say(note)
 
 
 def catalogue(as_json: Json = False) -> None:
@@ -122,24 +121,13 @@ def catalogue(as_json: Json = False) -> None:
     from layerlab.adaptation import catalogue as listed
 
     if as_json:
-        _printed([entry.to_json() for entry in listed.catalogue()])
+        show_json([entry.to_json() for entry in listed.catalogue()])
         return
-    _drawn(listed.table())
+    show(listed.table())
 
 
 def _shown(found: Any, as_json: bool) -> None:
     if as_json:
-        _printed(found.to_json())
+        show_json(found.to_json())
     else:
-        _drawn(found.table())
-
-
-def _printed(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    sys.stdout.flush()
-
-
-def _drawn(table: Any) -> None:
-    from rich.console import Console
-
-    Console(markup=False, highlight=False).print(table)
+        show(found.table())

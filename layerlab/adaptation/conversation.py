@@ -1,13 +1,12 @@
 """Conversations to learn from: rows of three common forms become one frozen value."""
 
-import ast
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.parse import json_of, literal_of
 from layerlab.training.source import rows
 
 SYSTEM, USER, ASSISTANT = ROLES = ("system", "user", "assistant")
@@ -186,10 +185,10 @@ def _history(given: Any, place: str) -> list[list[str]]:
 
 
 def _literal(text: str) -> Any:
-    for read in (json.loads, ast.literal_eval):
+    for read in (json_of, literal_of):
         try:
             return read(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except ValueError:
             continue
     return text
 

@@ -1,7 +1,6 @@
 """`layerlab adapt embed`: a model with another tokenizer; heavy imports only inside."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ import typer
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.terminal import say, show, show_json
 
 FILE = "embedding.json"
 
@@ -36,7 +36,7 @@ def embed(
     context: Annotated[
         int | None, typer.Option(help="Tokens of a window.  [default: all the model can, to 1024]")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of what is drawn.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
@@ -57,16 +57,16 @@ def embed(
     from layerlab.training.section import Source
     from layerlab.training.source import opened
 
-    say = _silent if quiet else _told
+    tell = _silent if quiet else _told
     texts = {}
     for one in text or [str(SAMPLE)]:
         given = opened(Source(text=one))
         for note in given.notes:
-            say(note)
+            tell(note)
         texts[given.name if text else SAMPLE.name] = trial.sampled(given)
     new, found = load_tokenizer(tokenizer), subject(model, device=device, dtype=dtype)
     base = _fast(found.tokenizer, model)
-    done = trial.embed(found.model, base, new, texts, choice, say)
+    done = trial.embed(found.model, base, new, texts, choice, tell)
 
     def fill(folder: Path) -> None:
         found.model.save_pretrained(folder)
@@ -76,13 +76,10 @@ def embed(
     with checkpoint.quiet():
         write_folder(out, fill, "model", _ours)
     if as_json:
-        sys.stdout.write(json.dumps(done.to_json(), indent=1) + "\n")
+        show_json(done.to_json())
         return
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    console.print(_table(done, console.width))
-    console.print(f"{done.resized.told()}\nThe model: {out}", soft_wrap=True)
+    show(lambda width: _table(done, width))
+    say(f"{done.resized.told()}\nThe model: {out}")
 
 
 def _ours(folder: Path) -> bool:
@@ -91,7 +88,7 @@ def _ours(folder: Path) -> bool:
 
 
 def _told(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    say(text, err=True)
 
 
 def _silent(text: str) -> None:

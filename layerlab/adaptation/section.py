@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from layerlab.training.recipe import Recipe as Training
-from layerlab.training.section import Count, Name, Positive, Section, Share, Source, Whole
+from layerlab.training.section import Count, Name, Positive, Section, Share, Source, Times, Whole
 
 
 class BaseSection(Section):
@@ -220,7 +220,7 @@ class TuneSection(StepSection):
     """
 
     sources: Annotated[tuple[RowsSection, ...], Field(min_length=1)]
-    epochs: Positive = 1.0
+    epochs: Times = 1.0
     tokens: Count | None = None
     held: Annotated[float, Field(ge=0, lt=1)] = 0.05
     pack: bool = True

@@ -14,7 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from layerlab import UserError
 from layerlab.disk import write_file, write_folder
 from layerlab.domain import shown
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.training.distribution import whole
 
 PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
@@ -36,7 +36,7 @@ def agree(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
     if not file.is_file():
         write_file(file, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
         return
-    kept = json_of(file.read_text(encoding="utf-8"))
+    kept = read_json(file)
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
             f"{out} holds a run with another {other[0]} ({shown(kept.get(other[0]))}, not "
@@ -49,7 +49,7 @@ def newest(out: Path) -> str | None:
     found = []
     for folder in out.glob("checkpoint-*"):
         try:
-            state = json_of((folder / "trainer_state.json").read_text(encoding="utf-8"))
+            state = read_json(folder / "trainer_state.json")
             found.append((int(state["global_step"]), str(folder)))
         except (OSError, ValueError, KeyError):
             continue

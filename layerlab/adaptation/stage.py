@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerlab import __version__
+from layerlab import UserError, __version__
 from layerlab.disk import write_file
-from layerlab.parse import json_of
+from layerlab.parse import read_json, seal, unseal
 
 FILE, MODEL, WORDS = "stage.json", "model", "words"
 SCHEMA = 1
@@ -70,25 +70,39 @@ class Shelf:
         return self.folder / key
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """What a finished stage left; None where it has not been carried out to its end."""
+        """What a finished stage left; None where it has not been carried out to its end.
+
+        Raises:
+            UserError: it is there, and is not what was written.
+        """
+        file = self.of(key) / FILE
         try:
-            found = json_of((self.of(key) / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = unseal(read_json(file))
+            if found.get("schema") != SCHEMA:
+                raise ValueError("it is of an earlier version")
+        except FileNotFoundError:
             return None
-        return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot read {file}: {error}; delete it and type it again, which carries out this "
+                "stage anew"
+            ) from None
+        return found
 
     def finish(self, stage: Stage, left: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Write what a stage left: from then on it counts as finished."""
-        content = {
-            "schema": SCHEMA,
-            "layerlab": __version__,
-            "kind": stage.kind,
-            "settings": dict(stage.settings),
-            "needs": dict(stage.needs),
-            "seconds": seconds,
-            **left,
-        }
-        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
+        content = seal(
+            {
+                "schema": SCHEMA,
+                "layerlab": __version__,
+                "kind": stage.kind,
+                "settings": dict(stage.settings),
+                "needs": dict(stage.needs),
+                "seconds": seconds,
+                **left,
+            }
+        )
+        text = json.dumps(content, ensure_ascii=False, indent=1)
         write_file(self.of(stage.key) / FILE, text + "\n")
         return content
 

@@ -15,6 +15,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from layerlab import UserError
 from layerlab.adaptation.conversation import ASSISTANT, Turn
+from layerlab.limits import check_work
 
 # Characters that no standard gives a meaning to.
 PRIVATE = range(0xF0000, 0xFFFFE)
@@ -74,7 +75,7 @@ class Template:
         """Find the template.
 
         Raises:
-            UserError: there is none, or several of which none is the default.
+            UserError: there is none, several of which none is the default, or it takes too much.
         """
         try:
             self.text: str = words.get_chat_template()
@@ -83,6 +84,8 @@ class Template:
             raise UserError(f"the tokenizer has no chat template to use: {said}") from None
         self.marked = bool(MARKED.search(self.text))
         self._special = dict(words.special_tokens_map)
+        tried = [Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?")]
+        check_work(lambda: self._render(tried, ""), "the chat template", "two turns")
 
     def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
         """A whole conversation.
@@ -160,6 +163,7 @@ class Template:
         found: Any = None
         try:
             found = render_jinja_template([messages], **settings)
+            found[0][0].encode()  # half of a character would stop the tokenizer without a word
         except Exception as error:  # whatever a template's own code raises
             said = " ".join(str(error).split()) or type(error).__name__
             raise UserError(

@@ -1,12 +1,12 @@
 """`layerlab bench`: how fast a model is; heavy imports only inside."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from layerlab import UserError
+from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
 
 bench = typer.Typer(
@@ -100,7 +100,7 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
 
 
 def _told(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    say(text, err=True)
 
 
 def _quiet(text: str) -> None:
@@ -116,12 +116,8 @@ def _shown(found: Any, as_json: bool, out: Path | None) -> None:
 
         write_file(out, text)
     if as_json:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        show_json(text)
         return
-    from rich.console import Console
-
     from layerlab.evaluation.timetable import timetable
 
-    console = Console(markup=False, highlight=False)
-    console.print(timetable(found, console.width))
+    show(lambda width: timetable(found, width))

@@ -1,14 +1,14 @@
 """`layerlab evaluate`, over the Python function of that name; heavy imports only inside."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import layerlab
 from layerlab import UserError
+from layerlab.terminal import say, show, show_json
 
 OUT = Path("layerlab-evaluation")
 
@@ -117,11 +117,10 @@ def evaluate(
         seed=seed,
     )
     if as_json:
-        sys.stdout.write(result.to_json() + "\n")
-        sys.stdout.flush()
+        show_json(result.to_json())
         return
-    _draw(lambda width: result.table(width, subjects=subjects))
-    typer.echo(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
+    show(lambda width: result.table(width, subjects=subjects))
+    say(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
 
 
 def _list(data: Path | None, as_json: bool) -> None:
@@ -129,15 +128,6 @@ def _list(data: Path | None, as_json: bool) -> None:
 
     rows = listed(data)
     if as_json:
-        import json
-
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+        show_json(rows)
     else:
-        _draw(lambda width: drawn_list(rows, width))
-
-
-def _draw(made: Any) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    console.print(made(console.width))
+        show(lambda width: drawn_list(rows, width))

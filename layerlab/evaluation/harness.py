@@ -7,13 +7,10 @@ nothing of the engine's own talk reaches a terminal. Where every prompt fits, sc
 """
 
 import functools
-import io
 import json
-import logging
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -26,12 +23,14 @@ from lm_eval.tasks import TaskManager
 
 from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.evaluation.hush import hushed
 from layerlab.evaluation.prefix import Forward
 from layerlab.evaluation.shots import Shots, counted, fitted
 from layerlab.evaluation.soundness import watched
 from layerlab.evaluation.token import room, words
-from layerlab.measures.checkpoint import quiet
+from layerlab.limits import check_work
 from layerlab.measures.subject import Subject
+from layerlab.parse import check_text
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
@@ -41,7 +40,6 @@ MEAN_NLL = "mean_nll"
 # What a question is worth by itself, where the score is one of all questions together.
 ALONE = "alone"
 ENGINE = f"lm-eval {lm_eval.__version__}"
-NOISY = ("lm_eval", "lm-eval", "datasets", "evaluate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ class Engine(HFLM):
         self.unsound: set[int | None] = set()
         self.step: Callable[[int], None] = lambda rows: None
         self._asked = batch
-        self._broken = False
+        self._broken = self._rendered = False
         self._need = 1
         self._encoded = functools.lru_cache(maxsize=8192)(super().tok_encode)
 
@@ -102,6 +100,22 @@ class Engine(HFLM):
         if args or options:
             return list(super().tok_encode(string, *args, **options))
         return list(self._encoded(string))
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> str:
+        """A conversation as the model's template writes it, first where it can be ended.
+
+        Raises:
+            UserError: the template refuses it, or takes too much.
+        """
+        render = functools.partial(super().apply_chat_template, *args, **options)
+        if not self._rendered:
+            check_work(render, "the chat template", "one question")
+        self._rendered = True
+        try:
+            return str(check_text(render()))
+        except Exception as error:  # whatever a template's own code raises
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"the chat template refuses a question: {said}; use another") from None
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)
@@ -272,26 +286,6 @@ def answer(
         unsound=len(engine.unsound),
         samples=[_brief(one) for one in samples],
     )
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """The engine without its bars, warnings and messages."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    levels = [one.level for one in loggers]
-    with ExitStack() as stack:
-        stack.enter_context(quiet())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(redirect_stdout(io.StringIO()))
-        stack.enter_context(redirect_stderr(io.StringIO()))
-        for one in loggers:
-            one.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for one, level in zip(loggers, levels, strict=True):
-                one.setLevel(level)
 
 
 def _examples(task: Any, shots: int | None) -> int:

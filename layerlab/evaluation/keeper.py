@@ -10,7 +10,7 @@ from typing import Any
 
 from layerlab import UserError
 from layerlab.disk import write_file
-from layerlab.parse import json_of
+from layerlab.parse import read_json, seal, unseal
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -71,7 +71,7 @@ class Keeper:
         """What was kept under a key; None where there is nothing, or nothing whole.
 
         Raises:
-            UserError: it is there and cannot be read.
+            UserError: it is there, and cannot be read or is not what was written.
         """
         if self.folder is None:
             return None
@@ -79,10 +79,9 @@ class Keeper:
         if not path.is_file() or not self._samples(name).is_file():
             return None
         try:
-            kept: dict[str, Any] = json_of(path.read_text("utf-8"))
+            return unseal(read_json(path), self._samples(name).read_bytes())
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {error}; delete it and type it again") from None
-        return kept
 
     def save(
         self, name: str, record: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
@@ -91,8 +90,9 @@ class Keeper:
         if self.folder is None:
             return
         lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
-        write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
-        write_file(self.folder / LEAVES / f"{name}.json", json.dumps(record, ensure_ascii=False))
+        whole = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
+        kept = seal(record, whole.read_bytes())
+        write_file(self.folder / LEAVES / f"{name}.json", json.dumps(kept, ensure_ascii=False))
 
     def _samples(self, name: str) -> Path:
         assert self.folder is not None

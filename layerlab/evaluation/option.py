@@ -12,9 +12,9 @@ SCORINGS: tuple[str, ...] = get_args(Scoring)
 DOMAINS = {
     "scoring": Domain(kind=str, choices=SCORINGS),
     "shots": Domain(kind=int, least=0, most=1000),
-    "limit": Domain(kind=int, least=1),
-    "batch": Domain(kind=int, least=1),
-    "seed": Domain(kind=int, least=0),
+    "limit": Domain(kind=int, least=1, most=10**9),
+    "batch": Domain(kind=int, least=1, most=10**6),
+    "seed": Domain(kind=int, least=0, most=2**32 - 1),
 }
 
 

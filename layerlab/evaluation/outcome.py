@@ -5,19 +5,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.domain import shown
 from layerlab.evaluation.view import drawn
-from layerlab.parse import json_of
+from layerlab.parse import DIGEST, explain, read_json, seal, unseal
 
 RESULTS, TABLES = "results.json", "tables"
 KINDS = ("benchmarks", "subjects", "groups", "sections", "precision", "compared", "published")
+STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+Share = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class Arm(BaseModel):
+    """A model that was asked."""
+
+    model_config = STRICT
+    arm: str
+
+
+class Score(Arm):
+    """What a model came to in a benchmark."""
+
+    benchmark: str
+    score: Share
+
+
+class Shots(BaseModel):
+    """Examples that were asked for."""
+
+    model_config = STRICT
+    asked: int
+
+
+class Task(Score):
+    """What it came to in a part of one, question by question."""
+
+    task: str
+    scoring: str
+    shots: Shots
+    scores: dict[str, Share]
+
+
+class Scores(BaseModel):
+    """What results.json holds; more may stand there."""
+
+    model_config = STRICT
+    arms: list[Arm] = Field(min_length=1)
+    benchmarks: list[Score]
+    subjects: list[Task]
 
 
 @dataclass(frozen=True)
@@ -96,7 +138,8 @@ class Result:
                 write_file(path, self.frame(kind).to_csv(index=False))
             else:  # of an earlier run, whose results these are not
                 path.unlink(missing_ok=True)
-        write_file(folder / RESULTS, self.to_json() + "\n")
+        whole = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
+        write_file(folder / RESULTS, whole + "\n")
         return Result(self.content, folder)
 
     def __str__(self) -> str:
@@ -112,7 +155,7 @@ def load_result(path: str | PathLike[str]) -> Result:
     given = Path(path)
     file = given / RESULTS if given.is_dir() else given
     try:
-        content = json_of(file.read_text("utf-8"))
+        content = read_json(file)
     except OSError as error:
         raise UserError(
             f"cannot read {file}: {error.strerror}; give the results.json of an evaluation"
@@ -123,6 +166,12 @@ def load_result(path: str | PathLike[str]) -> Result:
         raise UserError(
             f"{file} holds no scores of layerlab evaluate; give the results.json of an evaluation"
         )
+    try:
+        content = unseal(content) if DIGEST in content else content
+        Scores.model_validate(content)
+    except ValueError as error:
+        why = explain(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"cannot read {file}: {why}; evaluate again") from None
     return Result(content, file.parent)
 
 

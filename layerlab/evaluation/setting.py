@@ -12,6 +12,7 @@ from layerlab.domain import shown
 from layerlab.measures.checkpoint import DTYPES
 
 LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
+MOST = 2**20  # of any of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,9 @@ def setting(
         )
     count = threads if threads is not None else wished() or psutil.cpu_count(logical=False) or 1
     for name, size in {**sizes, "threads": count}.items():
-        if name in LEAST and size < LEAST[name]:
+        if name in LEAST and not LEAST[name] <= size <= MOST:
             raise UserError(
-                f"{name} is {shown(size)}; expected at least {LEAST[name]}: "
+                f"{name} is {shown(size)}; expected a whole number from {LEAST[name]} to {MOST:,}: "
                 f"type --{name} {max(LEAST[name], getattr(Setting, name))}"
             )
     return Setting(device=place, kind=kind, threads=count, **sizes)

@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from layerlab import UserError, builtin
 from layerlab.domain import shown
+from layerlab.limits import check_tokenizer
 from layerlab.measures.empty import line
 from layerlab.trust import load_pretrained, unused_allowed
 
@@ -245,6 +246,7 @@ def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
     """
     try:
         found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
+        check_tokenizer(found, place)
         return found
     except UserError:
         raise

@@ -1,9 +1,10 @@
 """Text turned into the token sequences that a model reads: cut, counted, never padded."""
 
+import codecs
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from layerlab.measures.subject import Subject
 SAMPLES = 4
 CONTEXT = 512
 EXCERPT = 200
+# Of a text no more is read than its samples can need: so much for each of their tokens.
+BYTES, LEAST = 64, 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +106,35 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Pass
     Raises:
         UserError: no such file, not UTF-8 text, or nothing in it.
     """
+    source = "standard input" if name == "-" else name
+    asked = Passage(source=source, samples=samples, context=context)
+    tokens = (asked.samples or SAMPLES) * (asked.context or CONTEXT)
+    most = max(LEAST, BYTES * tokens)
     try:
-        if name == "-" and sys.stdin is None:
-            raise UserError("--text -: standard input is closed; give a file")
-        if name != "-":
-            check_regular(Path(name))
-        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = _begin(name, most)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
     try:
-        decoded = text.decode("utf-8-sig")
+        # What was cut may end inside a character.
+        whole = len(text) < most
+        decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(text, final=whole)
     except UnicodeDecodeError as error:
         raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
     if not decoded.strip():
         raise UserError(f"--text {name}: the text is empty; expected some words to read")
-    source = "standard input" if name == "-" else name
-    return Passage(source=source, texts=(decoded,), samples=samples, context=context)
+    return replace(asked, texts=(decoded,))
+
+
+def _begin(name: str, most: int) -> bytes:
+    """The beginning of a file or of standard input, which need not end."""
+    if name == "-":
+        if sys.stdin is None:
+            raise UserError("--text -: standard input is closed; give a file")
+        return sys.stdin.buffer.read(most)
+    check_regular(Path(name))
+    with Path(name).open("rb") as stream:
+        return stream.read(most)
 
 
 def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
@@ -202,7 +217,13 @@ def _cut(ids: Tensor, length: int) -> list[Tensor]:
 
 def _ids(subject: Subject, text: str) -> Tensor:
     assert subject.tokenizer is not None
-    ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
+    try:
+        ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
+    except Exception as error:  # every tokenizer library raises its own kind
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"the tokenizer of {subject.name} cannot read the text: {said}; mend its files"
+        ) from None
     return torch.tensor(ids, dtype=torch.int64)
 
 

@@ -22,7 +22,7 @@ from layerlab.measures.empty import empty, line
 from layerlab.measures.front import front_norm
 from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -107,7 +107,7 @@ def _inventory(folder: Path) -> Mapping[Path, list[str]]:
     index = folder / INDEX
     if index.is_file():
         try:
-            places = dict(json_of(index.read_text(encoding="utf-8"))["weight_map"])
+            places = dict(read_json(index)["weight_map"])
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{index} is not an index of safetensors; write it anew") from None
         files: dict[Path, list[str]] = {}

@@ -1,6 +1,5 @@
 """What a user sets on a spec: options of parts, of the block and of the stack, by name."""
 
-import ast
 import difflib
 import re
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from layerlab.blocks.part import SLOTS, Option
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.domain import shown
+from layerlab.parse import literal_of
 from layerlab.variants.inventory import part
 
 _PLACES = {"block": BlockSpec, "stack": StackSpec}
@@ -81,8 +81,8 @@ def parsed(entries: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """What Python would read, a fraction, truth in lower case, a list with commas; else a text."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return literal_of(text)
+    except ValueError:
         pass
     fraction = re.fullmatch(r"(\d{1,18})/([1-9]\d{0,17})", text)
     if fraction:

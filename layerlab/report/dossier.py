@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError
-from layerlab.parse import json_of
+from layerlab.parse import json_of, read_json
 
 RUNS = "runs"
 COLUMNS = {
@@ -110,7 +110,7 @@ def _lines(folder: Path) -> Iterator[Json]:
 
 def _table(file: Path) -> Json | None:
     try:
-        found = json_of(file.read_text(encoding="utf-8"))
+        found = read_json(file)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import UserError, disk
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.report.drawing import Kind
 
 PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
@@ -22,7 +22,7 @@ def is_report(folder: Path) -> bool:
     if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
         return False
     try:
-        content = json_of((folder / DATA).read_text(encoding="utf-8"))
+        content = read_json(folder / DATA)
         measures = {measure["name"] for measure in content["measures"]}
         known = {*content["frames"], *measures} if content["schema"] else measures
     except (OSError, ValueError, KeyError, TypeError):
@@ -58,7 +58,7 @@ def is_study(folder: Path) -> bool:
         return True
     own = {STUDY_PAGE, STUDY_DATA, TABLES, ACCIDENT}
     try:
-        content = json_of((folder / STUDY_DATA).read_text(encoding="utf-8"))
+        content = read_json(folder / STUDY_DATA)
         names = [picture["name"] for picture in content["pictures"]]
         own |= {f"{name}{ending}" for name in names for ending in _FIGURE_ENDINGS}
         known = {f"{name}.csv" for name in content["frames"]}

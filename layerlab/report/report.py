@@ -16,7 +16,7 @@ import pandas as pd
 from rich.console import Group
 
 from layerlab import UserError, disk
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.report import asking
 from layerlab.report import folder as place
 from layerlab.report import summary as terminal
@@ -202,7 +202,7 @@ def load_report(path: str | Path) -> Report:
     """
     file = Path(path) / place.DATA if Path(path).is_dir() else Path(path)
     try:
-        content = json_of(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = read_json(file, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise UserError(
             f"no report at {path}: expected a folder with {place.DATA}, "

@@ -1,6 +1,5 @@
 """`layerlab study`: the list, or one study with its verdict; heavy imports only inside."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.pause import Paused
 from layerlab.report.drawing import Kind
+from layerlab.terminal import show, show_json
 
 OUT = Path("layerlab-studies")
 RUNS = Path("layerlab-runs")
@@ -77,15 +77,12 @@ def study(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Reproduce one figure, table or claim of a source, and judge it."""
-    from rich.console import Console
-
     from layerlab.report.language import language
 
     language(lang)  # an unknown one is refused before the work is done
-    console = Console(markup=False, highlight=False)
     if name is None and not every:
         _refuse_settings(out, draws, option, fast, figures)
-        console.print(_catalogue())
+        show(_catalogue())
         return
     # Late: the list needs nothing that computes.
     from layerlab.studies.runner import known
@@ -111,7 +108,7 @@ def study(
 
             suite = carry_out_all(out=out or OUT, **settings)
             # First what was found: drawing takes a browser, and may fail.
-            console.print(suite.summary())
+            show(suite.summary())
             for part in suite.parts:
                 _draw(part.record, figures, lang)
             raise typer.Exit(1 if suite.failed else 0)
@@ -124,10 +121,9 @@ def study(
         )
         _draw(record, figures, lang)
     if as_json:
-        sys.stdout.write(record.to_json())
-        sys.stdout.flush()
+        show_json(record.to_json())
     else:
-        console.print(record.summary(), soft_wrap=True)
+        show(record.summary(), wrap=False)
 
 
 def _draw(record: Any, figures: Kind | None, lang: str) -> None:

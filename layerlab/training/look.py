@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.training.comparison import SCHEMA
 
 Content = Mapping[str, Any]
@@ -44,7 +44,7 @@ def _seen(content: Content) -> set[str]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json_of(file.read_text(encoding="utf-8"))
+        found = read_json(file)
     except (OSError, ValueError):
         return {}
     known = isinstance(found, dict) and found.get("schema") == SCHEMA

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.disk import write_file
 from layerlab.model.account import Account
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.training.batch import Held, Order
 from layerlab.training.corpus import Corpus
 from layerlab.training.machine import machine, versions
@@ -103,7 +103,7 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _sittings(folder: Path) -> list[dict[str, Any]]:
     """Of the manifest in a folder; a run that was never interrupted is of one."""
     try:
-        found = json_of((folder / FILE).read_text(encoding="utf-8"))
+        found = read_json(folder / FILE)
         first = {"update": 0, **{part: found[part] for part in _CHANGING}}
     except (OSError, ValueError, KeyError, TypeError):
         return []

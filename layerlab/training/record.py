@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from layerlab import UserError
-from layerlab.parse import json_of
+from layerlab.parse import explain, read_json
 from layerlab.training.journal import read
-from layerlab.training.result import STRICT, first, read_result
+from layerlab.training.result import STRICT, read_result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,12 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     """What a run is made of, as far as a comparison stands on it; None where it has not begun."""
     file = folder / "manifest.json"
     try:
-        found = json_of(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         _Manifest.model_validate(found)
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        why = first(error)
+        why = explain(error)
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
     else:

@@ -4,8 +4,6 @@ It carries a digest over itself, the manifest and the journal, and its loss is t
 last evaluation. Whoever can write all three files can forge them: see docs/security.md.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.parse import json_of
+from layerlab.parse import digest_of, explain, json_of, read_json
 
 FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
 SCHEMA = 2
@@ -87,7 +85,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         UserError: it is damaged, or not that of what lies beside it.
     """
     try:
-        found = json_of((folder / FILE).read_text(encoding="utf-8"))
+        found = read_json(folder / FILE)
         if not isinstance(found, dict):
             raise ValueError("it is no table")
         _check(folder, found)
@@ -96,7 +94,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
             return None
         raise _refusal(folder, f"{Path(error.filename).name} is missing") from None
     except ValidationError as error:
-        raise _refusal(folder, first(error)) from None
+        raise _refusal(folder, explain(error)) from None
     except (OSError, ValueError) as error:
         raise _refusal(folder, str(error)) from None
     return found
@@ -104,7 +102,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def _check(folder: Path, found: dict[str, Any]) -> None:
     result = Result.model_validate(found)
-    manifest = json_of((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_json(folder / MANIFEST)
     for name in ("run", "arm"):
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
             raise ValueError(f"its {name} is {shown(found[name])}, which is not {MANIFEST}'s")
@@ -140,23 +138,9 @@ def _events(folder: Path) -> Any:
 
 
 def _digest(folder: Path, result: Mapping[str, Any]) -> str:
-    own = {name: value for name, value in result.items() if name != "digest"}
-    whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
-    for name in (MANIFEST, EVENTS):
-        # The ends of lines are whatever a system, or git, makes of them.
-        content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
-        whole.update(hashlib.sha256(content).digest())
-    return whole.hexdigest()
-
-
-def first(error: ValidationError) -> str:
-    """The first thing that is wrong with a table, in a few words."""
-    one = error.errors()[0]
-    place = ".".join(str(part) for part in one["loc"])
-    said = one["msg"].removeprefix("Value error, ")
-    if one["type"] == "missing":
-        return f"it has no {place}"
-    return f"its {place} is {shown(one['input'])}: {said}" if place else said
+    # The ends of lines are whatever a system, or git, makes of them.
+    beside = [(folder / name).read_bytes().replace(b"\r\n", b"\n") for name in (MANIFEST, EVENTS)]
+    return digest_of(result, *beside)
 
 
 def _refusal(folder: Path, why: str) -> UserError:

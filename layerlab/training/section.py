@@ -4,9 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
+# The largest are what arithmetic here can hold, not what anybody needs.
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Whole = Annotated[int, Field(ge=0, le=10**15)]
+Few = Annotated[int, Field(ge=1, le=4096)]
 Positive = Annotated[float, Field(gt=0)]
+Times = Annotated[float, Field(gt=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 # It is the name of a folder, too.
@@ -64,7 +67,7 @@ class Source(Section):
     """
 
     text: Name = "python-docs"
-    weight: Positive = 1.0
+    weight: Times = 1.0
     field: Name = "text"
     split: Name = "train"
     subset: str | None = None
@@ -97,7 +100,7 @@ class DataSection(Section):
     sources: _Sources = (Source(),)
     held: _Sources | None = None
     tokenizer: Name = "train"
-    vocab: Annotated[int, Field(ge=257)] = 2048
+    vocab: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
     block: Count | None = None
     documents: bool = False
@@ -146,7 +149,7 @@ class TrainSection(Section):
 
     updates: Count | None = None
     tokens: Count | None = None
-    epochs: Positive | None = None
+    epochs: Times | None = None
     batch: Count = 16
     micro_batch: Count | None = None
     rate: Positive = 1e-3
@@ -240,9 +243,9 @@ class SlurmSection(Section):
     qos: str | None = None
     minutes: Count = 60
     gpus: Whole = 0
-    cpus: Count = 1
+    cpus: Few = 1
     memory_gb: Count | None = None
-    parallel: Count = 32
+    parallel: Few = 32
     extra: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -266,16 +269,16 @@ class RunSection(Section):
     """
 
     device: Name = "cpu"
-    threads: Count = 1
-    slots: Count | None = None
+    threads: Few = 1
+    slots: Few | None = None
     runner: Literal["local", "slurm", "submitit"] = "local"
-    processes: Count = 1
+    processes: Few = 1
     sharding: Literal["none", "fsdp"] = "none"
     checkpoint: Count | None = None
     keep: Annotated[int, Field(ge=2)] = 2
     model: bool = True
     points: Count = 1000
     track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
-    timeout: Positive = 60.0
-    attempts: Count = 2
+    timeout: Times = 60.0
+    attempts: Few = 2
     slurm: SlurmSection = SlurmSection()

@@ -1,13 +1,10 @@
 """Texts to train on: their documents, streamed, whatever they are kept in."""
 
-import codecs
 import difflib
-import gzip
 import hashlib
 import io
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,9 +16,9 @@ from layerlab import UserError
 from layerlab.archive import Allowance, documents, is_archive
 from layerlab.disk import check_regular
 from layerlab.domain import shown
-from layerlab.parse import json_of
-from layerlab.training.charset import advised
+from layerlab.parse import check_text, json_of
 from layerlab.training.hub import hub
+from layerlab.training.lines import READ, decoded, lines, unreadable
 from layerlab.training.section import Source
 from layerlab.training.topic import topics
 
@@ -40,7 +37,8 @@ ENDINGS = (*PLAIN, *TABLES)
 # Files of whole rows: also one JSON array, which no corpus is.
 ROWS = (".json", *TABLES)
 EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
-READ = 1 << 20
+# Of a table; a word that is kept once may stand in each of them.
+ROWS_AT_ONCE = 64
 # From here on a file is known by its place, size and time, and by its two ends.
 LARGE = 1 << 30
 
@@ -104,6 +102,7 @@ def fingerprint(path: Path) -> str:
     Raises:
         UserError: it cannot be read.
     """
+    check_regular(path)
     try:
         with path.open("rb") as stream:
             known = path.stat()
@@ -114,7 +113,7 @@ def fingerprint(path: Path) -> str:
             stream.seek(-READ, io.SEEK_END)
             return hashlib.blake2b(b"\0".join([*ends, stream.read()])).hexdigest()[:32]
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -174,15 +173,15 @@ def _archived(path: Path) -> Iterator[Piece]:
 
 def _parted(path: Path) -> Iterator[Piece]:
     """Documents between blank lines."""
-    lines: list[str] = []
-    for line in _lines(path):
+    begun: list[str] = []
+    for line in lines(path):
         if line.strip():
-            lines.append(line)
-        elif lines:
-            yield Piece("".join(lines), True)
-            lines = []
-    if lines:
-        yield Piece("".join(lines), True)
+            begun.append(line)
+        elif begun:
+            yield Piece("".join(begun), True)
+            begun = []
+    if begun:
+        yield Piece("".join(begun), True)
 
 
 def _files(given: str) -> list[Path]:
@@ -226,63 +225,14 @@ def _of_files(files: Iterable[Path], field: str) -> Iterator[Piece]:
 def _plain(path: Path) -> Iterator[Piece]:
     """A file as one document; lines end in a line feed, whatever they ended in."""
     first = True
-    for text in _decoded(path):
+    for text in decoded(path):
         yield Piece(text, first)
         first = False
 
 
-def _decoded(path: Path) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    done = 0
-    for block in _bytes(path):
-        kept = len(decoder.getstate()[0])
-        try:
-            text = decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            place = done - kept + error.start
-            raise UserError(
-                f"{path}: byte {place} is not UTF-8 text; {advised(error, str(path))}"
-            ) from None
-        text = newlines.decode(text, final=not block)
-        if text:
-            yield text.removeprefix("\ufeff") if done == 0 else text
-        done += len(block)
-
-
-def _bytes(path: Path) -> Iterator[bytes]:
-    """A file in blocks, the last of which is empty."""
-    packed = path.suffix == ".gz"
-    opener: Callable[..., Any] = gzip.open if packed else open
-    check_regular(path)
-    allowance = Allowance(path)
-    try:
-        with opener(path, "rb") as stream:
-            while block := stream.read(READ):
-                yield allowance.take(block) if packed else block
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{path} is not a whole gzip file; copy it anew") from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    yield b""
-
-
-def _lines(path: Path) -> Iterator[str]:
-    rest = ""
-    for text in _decoded(path):
-        *whole, rest = (rest + text).split("\n")
-        yield from (f"{line}\n" for line in whole)
-    if rest:
-        yield rest
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot read {path}: {error.strerror or error}; name another file")
-
-
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Rows of a file with an object on every line, and where they stand."""
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
@@ -290,14 +240,22 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             row = json_of(line)
         except ValueError as error:
             raise UserError(f"{place} is not JSON: {error}; mend that line") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
-        yield place, row
+        yield place, _object(row, place)
+
+
+def _object(row: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
+    try:
+        check_text(row)
+    except ValueError as error:
+        raise UserError(f"{place}: {error}; mend that line") from None
+    return row
 
 
 def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Objects of one JSON array, or one on every line, as some files of that name hold them."""
-    text = "".join(_decoded(path))
+    text = "".join(decoded(path))
     at, line, seen = _after_blanks(text, 0), 1, 0
     if text[at : at + 1] != "[":
         yield from _json(path)
@@ -312,9 +270,7 @@ def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise UserError(f"{place} is nested too deeply; mend that line") from None
         except ValueError as error:
             raise UserError(f"{place} is not JSON: {error}; mend that line") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
-        yield place, row
+        yield place, _object(row, place)
         at = _after_blanks(text, at)
         if text[at : at + 1] == ",":
             at = _after_blanks(text, at + 1)
@@ -332,14 +288,18 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
     import pyarrow
     import pyarrow.parquet
 
-    number = 0
+    check_regular(path)
+    allowance, number = Allowance(path), 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
+            allowance.check(sum(one.total_byte_size for one in groups))
             known = file.schema_arrow.names
             if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
-            for batch in file.iter_batches(batch_size=1024, columns=columns):
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
+                allowance.spend(batch.nbytes)
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
@@ -351,7 +311,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
         said = str(error).splitlines()[0]
         raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[Piece]:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
 from layerlab.builtin.tokenizer import byte_pairs
+from layerlab.limits import check_tokenizer
 from layerlab.training.hub import hub
 from layerlab.trust import load_pretrained
 
@@ -33,6 +34,7 @@ def loaded_words(given: str) -> PreTrainedTokenizerFast:
         given, path = str(builtin.path(given)), builtin.path(given)
     words = _of_file(path) if path.is_file() else _of_name(given, path)
     separator(words, given)
+    check_tokenizer(words, given)
     return words
 
 

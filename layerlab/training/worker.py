@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.lock import locked
-from layerlab.parse import json_of
+from layerlab.parse import read_json
 from layerlab.trust import list_grants, take_grants
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _match(body: dict[str, Any]) -> "Match":
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json_of(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         if isinstance(found, dict):
             return found
         reason = "it holds no table"

@@ -9,14 +9,15 @@ from tests.forked import python
 
 PROGRAM = """
 import contextlib, io, json, sys
-from layerlab.cli import app, plainly
+from layerlab.cli import app
+from layerlab.ending import run_app
 
 found = []
 for words in json.loads(sys.argv[1]):
     out, error = io.StringIO(), io.StringIO()
     sys.argv = ["layerlab", *words]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        code = plainly(app)
+        code = run_app(app)
     found.append([code, out.getvalue(), error.getvalue()])
 print(json.dumps(found))
 """

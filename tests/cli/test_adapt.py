@@ -83,7 +83,7 @@ def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
         ),
         (
             ("short.toml", "--set", "pretrain.tokens=-3"),
-            "pretrain.tokens is -3; expected a whole number from 1: write pretrain.tokens = ",
+            "pretrain.tokens is -3; expected a whole number from 1 to 1e+15: write",
         ),
         (
             ("short.toml", "--set", "data.domain=[]"),

@@ -110,7 +110,7 @@ def test_the_metrics_may_be_those_of_run_clm(
         ),
         (
             ("train", "small.toml", "--set", "train.batch=0"),
-            "train.batch is 0; expected a whole number from 1: write train.batch = 16",
+            "train.batch is 0; expected a whole number from 1 to 1e+15: write train.batch = 16",
         ),
         (
             ("train", "small.toml", "--set", "train.batch"),

@@ -66,3 +66,15 @@ def test_another_segmenter_is_another_scorer(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_another_part_is_another_key() -> None:
     assert key(model="a", task="b") != key(model="b", task="a") != key(model="ab", task="")
+
+
+@pytest.mark.parametrize("name", [f"{LEAVES}/a.json", f"{SAMPLES}/a.jsonl"])
+def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None:
+    """A score cannot be raised, nor an answer exchanged, beside the program."""
+    Keeper(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
+    path = tmp_path / name
+    path.write_text(path.read_text("utf-8").replace("25", "75").replace("1}", "2}"), "utf-8")
+    with pytest.raises(UserError) as caught:
+        Keeper(tmp_path).load("a")
+    said = "it is not what was written, or is of an earlier version; delete it and type it again"
+    assert str(caught.value) == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"

@@ -212,8 +212,9 @@ def _both(rivals: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"new": 1}, "new is 1; expected at least 2: type --new 32"),
-        ({"batch": 0}, "batch is 0; expected at least 1: type --batch 1"),
+        ({"new": 1}, "new is 1; expected a whole number from 2 to 1,048,576: type --new 32"),
+        ({"new": 2**30}, "new is 1073741824; expected a whole number from 2 to 1,048,576"),
+        ({"batch": 0}, "batch is 0; expected a whole number from 1 to 1,048,576: type --batch 1"),
         (
             {"dtype": "int4"},
             "dtype is 'int4'; expected float32, float64, bfloat16, float16: type --dtype float32",

@@ -11,7 +11,7 @@ from rich.console import Console
 from layerlab import UserError
 from layerlab.evaluation.beside import published_rows
 from layerlab.evaluation.display import Bar, Silent, Watch
-from layerlab.evaluation.outcome import Result, load_result
+from layerlab.evaluation.outcome import RESULTS, Result, load_result
 from layerlab.evaluation.summary import benchmark_rows, group_rows, section_rows
 from tests.evaluation.test_summary import record
 
@@ -120,3 +120,40 @@ def test_published_tables_keep_their_columns(content: dict[str, Any], width: int
         known = [one for one in lines[start:] if one.startswith("YunShan ")]
         assert len(known) == len(heads) and known[part].split()[1] == "published"
     assert max(map(len, lines[start:])) <= width
+
+
+def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> None:
+    Result(content).save(tmp_path)
+    file = tmp_path / RESULTS
+    whole = json.loads(file.read_text("utf-8"))
+    assert load_result(tmp_path).content == json.loads(json.dumps(content))
+    whole["benchmarks"][0]["score"] = 1.0
+    file.write_text(json.dumps(whole), "utf-8")
+    with pytest.raises(UserError) as caught:
+        load_result(tmp_path)
+    said = "it is not what was written, or is of an earlier version; evaluate again"
+    assert str(caught.value) == f"cannot read {file}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arms": []}, "its arms is []"),
+        ({"arms": [3]}, "its arms.0 is 3"),
+        ({"benchmarks": [{}]}, "it has no benchmarks.0.arm"),
+        ({"benchmarks": [{"arm": "a", "benchmark": "b", "score": "1"}]}, "score is '1'"),
+        ({"benchmarks": [{"arm": "a", "benchmark": "b", "score": 1e99}]}, "score is 1e+99"),
+        ({"benchmarks": [{"arm": "a", "benchmark": "b", "score": float("nan")}]}, "score is nan"),
+    ],
+)
+def test_a_result_without_a_seal_is_read_by_what_it_holds(
+    change: dict[str, Any], said: str, content: dict[str, Any], tmp_path: Path
+) -> None:
+    """Those of before there were seals are still read."""
+    file = tmp_path / RESULTS
+    file.write_text(json.dumps(content), "utf-8")
+    assert load_result(file).score("boolq", "a") == pytest.approx(2 / 3)
+    file.write_text(json.dumps({**content, **change}), "utf-8")
+    with pytest.raises(UserError) as caught:
+        load_result(file)
+    assert str(caught.value).startswith(f"cannot read {file}: ") and said in str(caught.value)

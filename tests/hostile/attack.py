@@ -5,7 +5,8 @@ import io
 import time
 from dataclasses import dataclass
 
-from layerlab.cli import app, plainly
+from layerlab.cli import app
+from layerlab.ending import run_app
 
 SLOW = 10.0  # seconds; libraries are loaded by then
 
@@ -39,5 +40,5 @@ def typed(*words: str) -> Ended:
     """A command as typed, in this process: an exception that nobody turned into words escapes."""
     out, err, start = io.StringIO(), io.StringIO(), time.monotonic()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = plainly(lambda **options: app(list(words), **options))
+        code = run_app(lambda **options: app(list(words), **options))
     return Ended(code, out.getvalue(), err.getvalue(), time.monotonic() - start)

@@ -42,7 +42,13 @@ def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -
     """Sent while it waits for a text that does not come."""
     command = [*COMMAND, *READ, "--text", "-", "--out", "report"]
     started = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+        # A background job of a shell ignores Ctrl-C, and hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     waiting = Path(f"/proc/{started.pid}/wchan")
     until = time.monotonic() + 60

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from layerlab import builtin
 from tests.hostile.attack import typed
 
 DEEP, DIGITS = "[" * 20_000, "9" * 5000
+TEXT, TOKENIZER = str(builtin.SAMPLE), ("--tokenizer", "llama")
+SIZE = (*TOKENIZER, "--size", "+9", "--out", "new", "--quiet")
 SMALL = ("--samples", "1", "--context", "16", "--measures", "stream", "--json", "--quiet")
 
 
@@ -34,6 +37,12 @@ SPECIAL = [
     (("adapt", "pipe.toml"), "'pipe.toml' is a pipe; expected a file"),
     (("adapt", "clean", "pipe.txt", "--out", "new"), "is a pipe; expected a file"),
     (("variants", "--load", "pipe.py"), "no Python file at pipe.py"),
+    (("adapt", "vocabulary", *SIZE, "--corpus", "pipe.txt"), "is a pipe; expected a file"),
+    (("adapt", "vocabulary", *SIZE, "--corpus", TEXT, "--against", "pipe.txt"), "is a pipe"),
+    (("adapt", "vocabulary", *SIZE, "--corpus", TEXT, "--terms", "pipe.txt"), "is a pipe"),
+    (("adapt", "embed", "llama", *TOKENIZER, "--out", "new", "--text", "pipe.txt"), "is a pipe"),
+    (("adapt", "contamination", "pipe.txt", "--benchmark", "x"), "is a pipe; expected a file"),
+    (("evaluate", "llama", "--suite", "piqa", "--against", "pipe"), "is a pipe; expected a file"),
     (("evaluate", "llama", "--policy", "pipe", "--suite", "piqa"), "is a pipe; expected a file"),
 ]
 

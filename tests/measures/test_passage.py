@@ -1,11 +1,13 @@
 import io
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from layerlab import UserError, builtin
-from layerlab.measures.passage import Passage, passage, read_file, sample, sequences
+from layerlab.measures.passage import LEAST, Passage, passage, read_file, sample, sequences
 from layerlab.measures.subject import Subject, subject
 
 
@@ -121,3 +123,40 @@ def test_a_file_without_text_is_one_clear_line(tmp_path, content, message):
         read_file(str(file))
     with pytest.raises(UserError, match="no such file or directory; expected a text file"):
         read_file(str(tmp_path / "missing"))
+
+
+class Endless(io.RawIOBase):
+    """Standard input that never ends, of a letter of three bytes."""
+
+    given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        whole = ("的" * (len(buffer) // 3 + 1)).encode()[: len(buffer)]
+        start = self.given % 3
+        whole = (whole[start:] + "的".encode() * 2)[: len(buffer)]
+        buffer[:] = whole
+        self.given += len(buffer)
+        return len(buffer)
+
+
+def test_standard_input_without_an_end_is_read_as_far_as_samples_go(monkeypatch) -> None:
+    endless = Endless()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(endless)))
+    passage = read_file("-", samples=2, context=16)
+    assert set(passage.texts[0]) == {"的"} and endless.given <= LEAST + 2**20
+
+
+def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
+    broken = subject("llama")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OverflowError("int too big\nto convert")
+
+    with pytest.raises(UserError) as caught:
+        sequences(sample(), replace(broken, tokenizer=refuse))
+    assert str(caught.value) == (
+        "the tokenizer of llama cannot read the text: int too big to convert; mend its files"
+    )

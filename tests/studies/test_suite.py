@@ -17,11 +17,12 @@ from tests.forked import BEFORE, python
 
 LISTED = """
 import sys
-from layerlab.cli import app, plainly
+from layerlab.cli import app
+from layerlab.ending import run_app
 
 sys.modules["transformers"] = None  # whoever imports it is refused
 sys.argv = ["layerlab", "study"]
-sys.exit(plainly(app))
+sys.exit(run_app(app))
 """
 
 

@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.training import source as module
+from layerlab.training.lines import lines as split
 from layerlab.training.section import Source
 from layerlab.training.source import READ, fingerprint, opened, rows
 
@@ -210,3 +214,18 @@ def test_rows_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
         list(rows(str(tmp_path / "absent")))
     with pytest.raises(UserError, match=r"holds no rows that can be read; expected .json"):
         list(rows(str(tmp_path)))
+
+
+@given(st.text("a\n€", max_size=40), st.integers(1, 9))
+def test_lines_are_whole_wherever_a_block_ends(text: str, block: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layerlab.training.lines.READ", block)
+        file = Path(folder) / "a.txt"
+        file.write_text(text, "utf-8")
+        assert list(split(file)) == text.splitlines(keepends=True)
+
+
+def test_half_of_a_character_is_no_text_of_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "\\ud83d"}\n')
+    refused(Source(text=str(file)), "line 1: it holds half of a surrogate pair")

@@ -14,7 +14,8 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 import layerlab.evaluation  # noqa: E402
 from layerlab.evaluation.average import official  # noqa: E402
 from layerlab.evaluation.benchmark import LAWBENCH  # noqa: E402
-from layerlab.evaluation.harness import answer, hushed  # noqa: E402
+from layerlab.evaluation.harness import answer  # noqa: E402
+from layerlab.evaluation.hush import hushed  # noqa: E402
 from layerlab.evaluation.lawbench.corpus import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.task import TASKS  # noqa: E402
 from layerlab.evaluation.metrics.edit import EditCount, edit_count  # noqa: E402

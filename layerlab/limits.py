@@ -1,0 +1,109 @@
+"""What comes with a stranger's model and computes, tried first where it can be ended.
+
+A chat template is a program, and so are the rules of a tokenizer: a line of either can ask for more
+time or memory than there is. Each is tried on a text of ours, in a process of its own with limits.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from layerlab import UserError, builtin
+
+SECONDS, BYTES = 20, 2**30
+TRIED = 20_000  # characters of the built-in text
+# Tokens are numbered from 0, and some are left free; a model has a row for each number.
+TIMES, FREE = 4, 2**18
+
+
+def check_tokenizer(words: Any, name: str) -> None:
+    """Refuse a tokenizer that numbers tokens without measure, or needs that of time or memory.
+
+    Raises:
+        UserError: says what it did.
+    """
+    known = words.get_vocab()
+    largest = max(known.values(), default=0)
+    if largest > TIMES * len(known) + FREE:
+        raise UserError(
+            f"the tokenizer {name} has {len(known):,} entries and one with the number {largest:,}; "
+            "mend its vocabulary"
+        )
+    text = builtin.SAMPLE.read_text("utf-8")[:TRIED]
+    check_work(
+        lambda: words(text, add_special_tokens=True, verbose=False),
+        f"the tokenizer {name}",
+        f"{TRIED:,} characters",
+    )
+
+
+def check_work(work: Callable[[], object], what: str, given: str) -> None:
+    """Refuse what takes too much for what it is given.
+
+    Raises:
+        UserError: says which limit it broke; whatever else is wrong is said when it is used.
+    """
+    if why := overrun(work):
+        raise UserError(f"{what} takes {why} for {given}; use another")
+
+
+def overrun(work: Callable[[], object], seconds: int = SECONDS, memory: int = BYTES) -> str:
+    """Which limit a piece of work breaks, in words; empty where it ends, however it ends.
+
+    It is done in a fork of this process, of which nothing is left; only Linux can limit that, and
+    elsewhere nothing is tried.
+
+    Args:
+        seconds: of a processor.
+        memory: in bytes, beyond what this process has now.
+    """
+    if sys.platform != "linux":
+        return ""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _work(work, theirs, seconds, memory)
+    os.close(theirs)
+    try:
+        told, _, _ = select.select([ours], [], [], 3 * seconds)
+        ended = os.read(ours, 1) if told else b""
+    finally:
+        os.close(ours)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    if ended == b"e":
+        return ""
+    # What Rust cannot allocate ends a process by SIGABRT, without a word that could be read.
+    full = ended == b"m" or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT)
+    return f"over {memory / 2**30:g} GiB" if full else f"over {seconds} s"
+
+
+def _work(work: Callable[[], object], tell: int, seconds: int, memory: int) -> None:
+    """The child: nothing of its parent's runs in it but the work."""
+    import resource  # not there on Windows
+
+    ended = b"e"
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGXCPU):
+            signal.signal(number, signal.SIG_DFL)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are not here
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
+        spent = int(time.process_time())
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + seconds, spent + seconds))
+        work()
+    except MemoryError:
+        ended = b"m"
+    except BaseException:  # it ends, and does so again where it is asked in earnest
+        pass
+    finally:
+        os.write(tell, ended)
+        os._exit(0)
