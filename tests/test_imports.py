@@ -25,7 +25,18 @@ FORBIDDEN = {"utils", "common", "helpers", "misc", "base", "core"}
 LONGEST = 400
 
 # Small tools of the house that any part may use.
-SHARED = {"archive", "disk", "domain", "limits", "lock", "parse", "pause", "terminal", "trust"}
+SHARED = {
+    "archive",
+    "disk",
+    "domain",
+    "limits",
+    "lock",
+    "normal",
+    "parse",
+    "pause",
+    "terminal",
+    "trust",
+}
 # What each part may import besides itself, those tools and UserError. Parts that are not
 # named here (api, advice, cli, studies) are where the stems meet, and may import all.
 INSPECTION = {"numerics": {"shapes"}, "measures": {"numerics", "shapes", "builtin"}}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from layerlab.adaptation.quality import Quality
 from layerlab.adaptation.repetition import Limits
 from layerlab.disk import write_folder
 from layerlab.domain import shown
+from layerlab.normal import normal_form
 from layerlab.terminal import grid, printable, titled
 from layerlab.training.section import Source
 from layerlab.training.source import Piece, opened
@@ -145,7 +145,7 @@ class Cleaner:
             size = len(text.encode(errors="replace"))
             self.bytes += size
             form: Any = self.rules.form
-            normal = text if form == "none" else unicodedata.normalize(form, text)
+            normal = text if form == "none" else normal_form(form, text)
             why = self._reason(normal, whole)
             if why is not None:
                 self._remove(*why, text, size)

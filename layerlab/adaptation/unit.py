@@ -1,11 +1,12 @@
 """What n-grams of a text are made of: words where words are apart, characters where not."""
 
 import re
-import unicodedata
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
+
+from layerlab.normal import normal_form
 
 # Han and kana, which are written without spaces; not the marks that stand between kana.
 _KANA = "\u3040-\u309f\u30a1-\u30fa\u30fc-\u30ff"
@@ -26,7 +27,7 @@ def units(text: str) -> list[str]:
         >>> units("The “new” Civil Code: 民法典, ２０２１")
         ['the', 'new', 'civil', 'code', '民', '法', '典', '2021']
     """
-    return _UNIT.findall(unicodedata.normalize("NFKC", text).lower())
+    return _UNIT.findall(normal_form("NFKC", text).lower())
 
 
 def dense(parts: list[str]) -> bool:

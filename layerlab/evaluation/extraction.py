@@ -5,7 +5,8 @@ runs of it differ. Here an answer without a choice counts as wrong, and is count
 """
 
 import re
-import unicodedata
+
+from layerlab.normal import normal_form
 
 # A letter is no part of a word, and "A股" or "B2B" name no option.
 _BEFORE, _AFTER = "(?<![A-Za-z0-9])", "(?![A-Za-z0-9股类])"
@@ -29,7 +30,7 @@ _SAID = (
     r"(?i:answer)(?:\s+is)?(?:\s+therefore)?\s*:?\s*\(?" + _ONE,
 )
 _FIRST = r"\(?" + _ONE + r"(?=$|[\s.,:;)。、])"
-_LISTED = r"\(?[{letters}](?![A-Za-z0-9])(?:、[{letters}](?![A-Za-z0-9]))*\)?"
+_LISTED = r"\(?[{letters}](?![A-Za-z0-9])(?:、[{letters}](?![A-Za-z0-9])){{0,25}}\)?"
 # What is said not to be the answer: "不应选A", "排除A和B", "not A"; "不得不选A" says that it is.
 _DENIED = (
     r"(?:(?<!得)不(?:一定|太|再)?(?:应该?当?|该|能够?|可以?|可能|会|要|宜)?"
@@ -66,7 +67,7 @@ def chosen(output: str, letters: str, *, reasoned: bool = False) -> str | None:
         >>> chosen("不选A，选B", "ABCD"), chosen("A person would choose", "ABCD")
         ('B', None)
     """
-    plain = unicodedata.normalize("NFKC", output).strip().replace("’", "'")
+    plain = normal_form("NFKC", output).strip().replace("’", "'")
     plain = re.sub(_SEVERAL.format(letters=letters), r"\1、", plain)
     for pattern in _DENIED:
         plain = re.sub(pattern.format(letters=letters), "#", plain)

@@ -5,10 +5,10 @@ Pure functions of lists and texts; the file beside the tasks hands them what lm-
 
 import math
 import re
-import unicodedata
 from collections.abc import Sequence
 
 from layerlab.evaluation.extraction import chosen
+from layerlab.normal import normal_form
 
 
 def likeliest(likelihoods: Sequence[float]) -> int:
@@ -99,7 +99,7 @@ def _braced(text: str) -> str:
 
 def _plain(value: str) -> str:
     """A value without what changes nothing in it."""
-    text = unicodedata.normalize("NFKC", value)
+    text = normal_form("NFKC", value)
     text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)

@@ -5,7 +5,6 @@ is odd in a published file stays as published and is noted, so that counts are t
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from layerlab import UserError
 from layerlab.domain import shown
 from layerlab.evaluation.declaration import Benchmark, Subject
 from layerlab.evaluation.reader import Row, rows
+from layerlab.normal import normal_form
 
 LETTERS = "ABCDEFG"
 
@@ -118,7 +118,7 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
         >>> letters_of("Ｃ", 4), letters_of("A B D", 4), letters_of("E", 4)
         ((2,), (0, 1, 3), ())
     """
-    plain = unicodedata.normalize("NFKC", answer).upper()
+    plain = normal_form("NFKC", answer).upper()
     return tuple(sorted({LETTERS.index(one) for one in re.findall(f"[{LETTERS[:count]}]", plain)}))
 
 
@@ -172,7 +172,7 @@ def _of_exam(row: Row) -> Question:
 
 def _only_letters(answer: str) -> bool:
     """Whether an answer holds no word besides its letter."""
-    return len(re.findall(r"\w", unicodedata.normalize("NFKC", answer))) == 1
+    return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 
 def _of_agieval(row: Row) -> Question:
