@@ -74,6 +74,23 @@ def toml_of(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
+def quote_toml(text: str) -> str:
+    r"""A text as TOML writes it; what no reader could see is escaped.
+
+    Example:
+        >>> print(quote_toml("a\N{RIGHT-TO-LEFT OVERRIDE}b"))
+        "a\u202eb"
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    if quoted.isprintable():
+        return quoted
+    return "".join(one if one.isprintable() else _escape(ord(one)) for one in quoted)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def read_json(path: Path, **options: Any) -> Any:
     """What a file in JSON says.
 

@@ -3,10 +3,19 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from layerlab.parse import DIGEST, check_text, json_of, literal_of, seal, toml_of, unseal
+from layerlab.parse import (
+    DIGEST,
+    check_text,
+    json_of,
+    literal_of,
+    quote_toml,
+    seal,
+    toml_of,
+    unseal,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -57,3 +66,10 @@ def test_what_is_no_value_of_python_is_said(text: str) -> None:
 def test_half_of_a_character_is_no_text(found: Any) -> None:
     with pytest.raises(ValueError, match="half of a surrogate pair"):
         check_text(found)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@example('\u202e\x7f\x1b\U000e0001"\\')
+def test_a_quoted_text_is_read_as_it_was_and_can_be_seen(text: str) -> None:
+    quoted = quote_toml(text)
+    assert quoted.isprintable() and toml_of(f"a = {quoted}") == {"a": text}

@@ -1,6 +1,5 @@
 """Which parts of a model stay in float32 when the rest is run in a low format, as a small file."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 from layerlab import UserError
 from layerlab.disk import check_regular
 from layerlab.numerics.format import find
-from layerlab.parse import toml_of
+from layerlab.parse import quote_toml, toml_of
 
 RESIDUAL = "residual"
 ATTENTION = ":attention"
@@ -67,22 +66,19 @@ class Policy:
 
     def toml(self) -> str:
         """The policy as the text of a TOML file."""
-        lines = [f"format = {_quoted(self.format)}", "keep = ["]
-        lines += [f"    {_quoted(name)}," for name in self.keep]
+        lines = [f"format = {quote_toml(self.format)}", "keep = ["]
+        lines += [f"    {quote_toml(name)}," for name in self.keep]
         lines.append("]")
         if self.measured:
             lines += ["", "[measured]"]
-            lines += [f"{_quoted(name)} = {_value(seen)}" for name, seen in self.measured.items()]
+            lines += [
+                f"{quote_toml(name)} = {_value(seen)}" for name, seen in self.measured.items()
+            ]
         return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
-    """A TOML string: as in JSON, but for one character that TOML wants escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _value(value: str | int | float) -> str:
-    return _quoted(value) if isinstance(value, str) else repr(value).lower()
+    return quote_toml(value) if isinstance(value, str) else repr(value).lower()
 
 
 def _partial(target: Path) -> Path:

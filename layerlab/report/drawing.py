@@ -4,6 +4,7 @@ Kaleido (the extra `figures`) hands them to Chromium, all of them to one, and as
 """
 
 import importlib.util
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ LETTERS = 12
 # Pixels of a PNG for each of an SVG: 360 on an inch of a column.
 SCALE = 3
 PATIENCE = 300
+# What they say of a browser that ends is said here in a line.
+NOISY = ("kaleido", "choreographer")
 WHITE = {"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "template": "none"}
 
 
@@ -125,6 +128,8 @@ def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None
         return
     import kaleido
 
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         kaleido.write_fig_from_object_sync(
             list(_orders(figures, folder, kind)),
@@ -132,7 +137,9 @@ def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None
             kopts={"mathjax": False, "timeout": PATIENCE},
         )
     except Exception as error:  # what drives a browser fails in its own ways
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        # Some bring a page of advice along, one sentence each.
+        first = error.args[0] if error.args else error
+        said = " ".join(str(first).split())[:200] or type(error).__name__
         raise UserError(
             f"the figures were not drawn: {said}; leave them out, or try again"
         ) from error

@@ -8,6 +8,7 @@ import copy
 import difflib
 import html
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,9 @@ class Report:
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no report; the
-                figures cannot be drawn; there is no page in this language.
+                figures cannot be drawn, and all else is written; there is no page in this language.
         """
+        undrawn: list[UserError] = []
         if figures is not None:
             check_drawing(figures)
         page, data = self._page(lang), self.to_json()
@@ -137,9 +139,15 @@ class Report:
             (empty_folder / place.DATA).write_text(data, encoding="utf-8")
             write_tables(empty_folder / place.TABLES, self._frames)
             if figures is not None:
-                self._draw(empty_folder / place.FIGURES, figures)
+                try:
+                    self._draw(empty_folder / place.FIGURES, figures)
+                except UserError as error:  # what was measured is not lost with its pictures
+                    shutil.rmtree(empty_folder / place.FIGURES)
+                    undrawn.append(error)
 
         self._folder = place.write_folder(Path(folder), fill)
+        if undrawn:
+            raise UserError(f"{undrawn[0]}; all else is in {self._folder}")
         return self._folder
 
     def to_html(self, path: str | Path, *, lang: str = ENGLISH) -> Path:

@@ -1,9 +1,10 @@
 """A recipe written as TOML that runs again: one dotted key a line."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from layerlab.parse import quote_toml
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -42,13 +43,8 @@ def _value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    return _text(str(value))
+    return quote_toml(str(value))
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _text(name)
-
-
-def _text(text: str) -> str:
-    """A TOML string: JSON's, with the one control character that JSON lets pass."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if _BARE.fullmatch(name) else quote_toml(name)

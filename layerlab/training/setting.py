@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from layerlab import UserError
 from layerlab.disk import check_regular
 from layerlab.domain import shown
-from layerlab.parse import toml_of
+from layerlab.parse import quote_toml, toml_of
 from layerlab.training.expected import expected
 
 Whole = TypeVar("Whole", bound=BaseModel)
@@ -279,8 +279,8 @@ def _toml(value: Any) -> str:
     """A JSON value as TOML writes it, on one line."""
     if isinstance(value, dict):
         kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
-        pairs = (f"{json.dumps(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
+        pairs = (f"{quote_toml(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return quote_toml(value) if isinstance(value, str) else json.dumps(value)

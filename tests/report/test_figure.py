@@ -167,17 +167,17 @@ def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
     assert own.read_text() == "mine"
 
 
-def test_a_failure_while_drawing_leaves_what_was_there(drawn, tmp_path, monkeypatch):
+def test_a_failure_while_drawing_loses_nothing_that_was_measured(drawn, tmp_path, monkeypatch):
     folder = Report(sample(["a"])).save(tmp_path / "out")
-    before = (folder / "report.json").read_bytes()
 
     def fail(*args, **options):
-        raise RuntimeError("gone")
+        raise RuntimeError("gone", "and a page of advice")
 
     monkeypatch.setattr(sys.modules["kaleido"], "write_fig_from_object_sync", fail)
-    with pytest.raises(UserError, match="the figures were not drawn: gone"):
+    with pytest.raises(UserError, match=r"not drawn: gone; .*; all else is in .*out$"):
         Report(sample(["b"])).save(tmp_path / "out", figures="svg")
-    assert (folder / "report.json").read_bytes() == before
+    assert (folder / "report.json").read_text("utf-8") == Report(sample(["b"])).to_json()
+    assert not (folder / "figures").exists()
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
