@@ -12,6 +12,7 @@ import typer
 
 from layerlab import UserError
 from layerlab.disk import FULL
+from layerlab.domain import shown
 from layerlab.pause import Paused, hear
 from layerlab.terminal import printable
 
@@ -58,6 +59,15 @@ def _give_up_output(error: OSError) -> int:
     return 1
 
 
+def _give_up_file(error: OSError) -> int:
+    """A file that the system does not give: its name, its folder or its disk is at fault."""
+    reason = (error.strerror or str(error)).lower()
+    return _say(
+        f"cannot use the file {shown(os.fsdecode(error.filename))}: {reason}; name another, or "
+        "mend what is wrong there"
+    )
+
+
 def _run(app: Callable[..., Any]) -> int:
     try:
         code = app(standalone_mode=False)
@@ -77,7 +87,9 @@ def _run(app: Callable[..., Any]) -> int:
             raise
         return _say("terminated; nothing was written", TERMINATED)
     except OSError as error:
-        if error.filename is not None or error.errno not in {*FULL, errno.EPIPE}:
+        if error.filename is not None:
+            return _give_up_file(error)
+        if error.errno not in {*FULL, errno.EPIPE}:
             raise
         return _give_up_output(error)
     except BaseException as error:

@@ -28,18 +28,19 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another run holds it, or it cannot be written there.
     """
-    target = folder.resolve()
-    file = target.with_name(f".{target.name[:80]}.lock")
     try:
+        target = folder.resolve()
+        file = target.with_name(f".{target.name[:80]}.lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         held = _taken(file)
     except BlockingIOError:
         raise UserError(
             f"another run is writing to {folder}; wait until it has ended, or type another --out"
         ) from None
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter of links that lead to themselves
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"cannot lock {folder}: {error.strerror}; type another --out, which is writable"
+            f"cannot lock {folder}: {reason}; type another --out, which is writable"
         ) from error
     try:
         yield

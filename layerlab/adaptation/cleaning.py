@@ -16,7 +16,7 @@ from layerlab.domain import shown
 from layerlab.normal import normal_form
 from layerlab.terminal import grid, printable, titled
 from layerlab.training.section import Source
-from layerlab.training.source import Piece, opened
+from layerlab.training.source import Piece, opened, to_source
 
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
@@ -212,7 +212,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
     Raises:
         UserError: the source cannot be read, nothing is left of it, or the folder holds files.
     """
-    given = source if isinstance(source, Source) else Source(text=str(source))
+    given = source if isinstance(source, Source) else to_source(str(source))
     text, cleaner = opened(given), Cleaner(rules)
 
     def fill(folder: Path) -> None:

@@ -48,7 +48,7 @@ def clean(
     from layerlab.adaptation import cleaning
     from layerlab.adaptation.quality import Quality
     from layerlab.adaptation.repetition import Limits
-    from layerlab.training.section import Source
+    from layerlab.training.source import to_source
 
     rules = cleaning.Rules(
         form=form.value,
@@ -65,7 +65,7 @@ def clean(
         repetition=Limits() if repetition else None,
         near=near,
     )
-    found = cleaning.clean(Source(text=source, field=field), out, rules)
+    found = cleaning.clean(to_source(source, field), out, rules)
     _shown(found, as_json)
     if not as_json:
         for note in found.notes:
@@ -94,10 +94,9 @@ def contamination(
     from layerlab.adaptation.plan import located
     from layerlab.adaptation.question import questions
     from layerlab.disk import write_file
-    from layerlab.training.section import Source
-    from layerlab.training.source import opened
+    from layerlab.training.source import opened, to_source
 
-    text = opened(Source(text=source, field=field))
+    text = opened(to_source(source, field))
     places = [located(name) for name in benchmark]
     asked = (one for place in places for one in questions(place))
     found = search(text.pieces(), asked)

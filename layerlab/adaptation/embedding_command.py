@@ -54,13 +54,12 @@ def embed(
     from layerlab.builtin import SAMPLE
     from layerlab.measures import checkpoint
     from layerlab.measures.subject import subject
-    from layerlab.training.section import Source
-    from layerlab.training.source import opened
+    from layerlab.training.source import opened, to_source
 
     tell = _silent if quiet else _told
     texts = {}
     for one in text or [str(SAMPLE)]:
-        given = opened(Source(text=one))
+        given = opened(to_source(one))
         for note in given.notes:
             tell(note)
         texts[given.name if text else SAMPLE.name] = trial.sampled(given)

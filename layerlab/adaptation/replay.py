@@ -20,6 +20,7 @@ from layerlab.measures.checkpoint import quiet
 from layerlab.training.batch import Order, batch_of
 from layerlab.training.corpus import Corpus, Progress, Stream, prepare
 from layerlab.training.section import DataSection, Source
+from layerlab.training.source import to_source
 from layerlab.training.words import separator
 
 DOMAIN, GENERAL = "domain", "general"
@@ -174,7 +175,7 @@ def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def _sources(given: Material) -> list[Source]:
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return [one if isinstance(one, Source) else Source(text=str(one)) for one in several]
+    return [one if isinstance(one, Source) else to_source(str(one)) for one in several]
 
 
 def _shares(texts: dict[str, list[Source]], ratio: Sequence[int | float]) -> list[float]:

@@ -19,8 +19,7 @@ from layerlab.adaptation.published import JEC_QA, at_hand, beside, measured, que
 from layerlab.adaptation.vocabulary import extend
 from layerlab.disk import check_folder, write_folder
 from layerlab.domain import shown
-from layerlab.training.section import Source
-from layerlab.training.source import PLAIN, opened
+from layerlab.training.source import PLAIN, opened, to_source
 from layerlab.training.spool import Spool, spooled
 
 WHAT = "vocabulary"
@@ -104,7 +103,7 @@ def change(asked: Asked, out: Path, say: Say) -> Changed:
         labels: dict[str, str] = {}
         for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
             say(f"reading {name}")
-            given = opened(Source(text=name, field=asked.field))
+            given = opened(to_source(name, asked.field))
             for note in given.notes:
                 say(note)
             file = folder / str(number)
@@ -195,7 +194,7 @@ def _lines(spool: Spool) -> Iterator[str]:
 def _terms(path: Path | None) -> list[str]:
     if path is None:
         return []
-    given = opened(Source(text=str(path)))
+    given = opened(to_source(str(path)))
     lines = "".join(piece.text for piece in given.pieces()).splitlines()
     found = [line.strip() for line in lines if line.strip()]
     if not found:

@@ -19,7 +19,7 @@ SAMPLES = 4
 CONTEXT = 512
 EXCERPT = 200
 # Of a text no more is read than its samples can need: so much for each of their tokens.
-BYTES, LEAST = 64, 1 << 22
+BYTES, LEAST = 64, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from layerlab.parse import check_text, json_of
 from layerlab.training.hub import hub
 from layerlab.training.lines import READ, decoded, lines, unreadable
 from layerlab.training.section import Source
+from layerlab.training.setting import checked
 from layerlab.training.topic import topics
 
 HUB = "hf:"
@@ -69,6 +70,15 @@ class Text:
     identity: str
     pieces: Callable[[], Iterator[Piece]]
     notes: tuple[str, ...] = ()
+
+
+def to_source(text: str, field: str = "text") -> Source:
+    """Name a text, as a recipe does.
+
+    Raises:
+        UserError: a name is empty.
+    """
+    return checked(Source, {"text": text, "field": field}, "the text")
 
 
 def opened(source: Source) -> Text:
