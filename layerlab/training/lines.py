@@ -76,4 +76,5 @@ def lines(path: Path) -> Iterator[str]:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """What is said of a file that the system does not give."""
-    return UserError(f"cannot read {path}: {error.strerror or error}; name another file")
+    said = " ".join((error.strerror or str(error)).split())
+    return UserError(f"cannot read {path}: {said}; name another file")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import layerlab
 from layerlab import UserError, builtin
 from tests.hostile.attack import Ended, typed
+from tests.hostile.fuzz import fuzz
 
 READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
 VALUES: tuple[Any, ...] = (0, -1, 10**6, 10**12, "x", None, [], {}, True, 1.5)
@@ -106,12 +106,8 @@ def test_no_value_of_any_field_is_a_traceback(name: str, field: str, folders: Pa
         inspected(folder, {**own, field: value}).survived()
 
 
-@pytest.mark.full
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.dictionaries(
+@fuzz(
+    change=st.dictionaries(
         st.sampled_from(sorted({field for _, field in FIELDS})),
         st.none()
         | st.booleans()

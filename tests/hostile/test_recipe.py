@@ -7,14 +7,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from layerlab.training.recipe import Recipe
 from layerlab.training.setting import _models
 from tests.hostile.attack import typed
+from tests.hostile.fuzz import fuzz
 
 SMALL = tomllib.loads((files("layerlab.training") / "recipes" / "smoke.toml").read_text("utf-8"))
 # TOML holds no halves of surrogate pairs.
@@ -67,11 +66,7 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-@pytest.mark.full
-@settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.dictionaries(st.sampled_from(PATHS), VALUES, min_size=1, max_size=3))
+@fuzz(changes=st.dictionaries(st.sampled_from(PATHS), VALUES, min_size=1, max_size=3))
 def test_any_value_of_any_setting_is_a_plan_or_one_line(tmp_path: Path, changes: Any) -> None:
     file = written(tmp_path, changes)
     tomllib.loads(file.read_text("utf-8"))
@@ -81,11 +76,7 @@ def test_any_value_of_any_setting_is_a_plan_or_one_line(tmp_path: Path, changes:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.full
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.binary(max_size=200) | st.text(WORDS, max_size=200).map(str.encode))
+@fuzz(content=st.binary(max_size=200) | st.text(WORDS, max_size=200).map(str.encode))
 def test_any_bytes_are_one_line(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "given.toml"
     file.write_bytes(content)
