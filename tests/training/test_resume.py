@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,27 @@ def test_killed_at_any_moment(tmp_path: Path, run: Run, whole: Path) -> None:
     equal(tmp_path, whole)
     assert result["resumes"] > 0
     assert any(text.startswith("resumed after update ") for text in killed.notes(tmp_path))
+
+
+@pytest.mark.full
+def test_twenty_runs_killed_at_random_moments_after_a_checkpoint(
+    tmp_path: Path, run: Run, whole: Path
+) -> None:
+    """Each goes on from a checkpoint, and not a bit of it differs."""
+    chance, died = random.Random(0), 0
+    while died < 20:
+        folder = tmp_path / f"run-{died}"
+        process = killed.started(run, folder)
+        wait(lambda folder=folder: any((folder / "checkpoints").glob("step-*")))
+        time.sleep(chance.uniform(0, 0.15))
+        process.kill()
+        process.join()
+        if process.exitcode != -signal.SIGKILL:  # it was faster
+            shutil.rmtree(folder)
+            continue
+        died += 1
+        assert killed.finished(run, folder)["resumes"] == 1
+        equal(folder, whole)
 
 
 def reached(folder: Path) -> int:
