@@ -11,7 +11,7 @@ OWN = (
     "layerlab.measures.measure.Layer",
     "layerlab.measures.measure.Run",
     "layerlab.measures.measure.Bound",
-    "layerlab.measures.measure.NotApplicable",
+    "layerlab.errors.NotApplicable",
     "layerlab.blocks.part.Part",
     "layerlab.blocks.spec.Variant",
     "layerlab.blocks.spec.Spec",

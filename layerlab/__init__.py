@@ -9,6 +9,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from layerlab.errors import UserError
+from layerlab.model.enrolment import watch as _watch
+from layerlab.version import VERSION
+
 if TYPE_CHECKING:
     from layerlab.advice import precision
     from layerlab.api import inspect, retrofit
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from layerlab.studies.runner import study
     from layerlab.training.monitor import Monitor
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Monitor",
     "Policy",
@@ -77,10 +81,6 @@ _HOMES = {
 }
 
 
-class UserError(Exception):
-    """What a user can mend: one line that says what was given, what was expected, what to type."""
-
-
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import layerlab` costs nothing."""
     if name not in _HOMES:
@@ -91,8 +91,5 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return __all__
 
-
-# At the foot: what it leads to needs `UserError`.
-from layerlab.model.enrolment import watch as _watch  # noqa: E402
 
 _watch()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from layerlab import UserError, builtin
+from layerlab import builtin
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.passage import Passage, passage, sequences
 from layerlab.measures.reading import Progress, Silence

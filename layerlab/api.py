@@ -14,8 +14,9 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from layerlab import UserError, __version__, builtin
+from layerlab import builtin
 from layerlab.disk import write_folder
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.measures.detail import Wanted, details
 from layerlab.measures.measure import Measure
@@ -33,6 +34,7 @@ from layerlab.report.progress import Bar
 from layerlab.report.report import SCHEMA, Report
 from layerlab.report.table import plain
 from layerlab.trust import trusting
+from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
@@ -353,7 +355,7 @@ def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
     """All but the tables and what follows from them: enough to repeat the inspection."""
     return {
         "schema": SCHEMA,
-        "layerlab": __version__,
+        "layerlab": VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "options": {
             "models": [part.card["source"] for part in parts],

@@ -17,8 +17,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from layerlab import UserError
 from layerlab.disk import check_regular
+from layerlab.errors import UserError
 from layerlab.trust import add_options
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from layerlab import __version__
 from layerlab.archive import limit_archives
 from layerlab.command import compare, train
 from layerlab.curriculum_command import adapt
@@ -17,6 +16,7 @@ from layerlab.inspect_command import SAMPLES, Context, Dtype, Quiet, Samples, Te
 from layerlab.studies.command import study
 from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
+from layerlab.version import VERSION
 
 app = typer.Typer(
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
@@ -33,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"layerlab {__version__}")
+        typer.echo(f"layerlab {VERSION}")
         raise typer.Exit
 
 

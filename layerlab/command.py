@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
 from layerlab.archive import limit_archives
 from layerlab.domain import shown
+from layerlab.errors import Interrupted, UserError
 from layerlab.parse import toml_of
-from layerlab.pause import Paused
 from layerlab.terminal import say, show, show_json
 from layerlab.trust import REMOTE, add_options, trusting
 
@@ -172,7 +171,7 @@ def paused() -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
         code = stop.code if isinstance(stop, SystemExit) else None
-        raise Paused(
+        raise Interrupted(
             "interrupted; what is finished and every checkpoint is kept: type the same command to "
             "go on",
             code if isinstance(code, int) else 130,

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, examination, experiment
+from layerlab import examination, experiment
 from layerlab.adaptation.answer import answers
 from layerlab.adaptation.bits import bits_per_byte
 from layerlab.adaptation.board import Board, Silent, Watch
@@ -24,6 +24,7 @@ from layerlab.adaptation.step import STEPS, Place
 from layerlab.adaptation.tally import Tally
 from layerlab.adaptation.template import templated
 from layerlab.disk import write_folder
+from layerlab.errors import UserError
 from layerlab.evaluation.against import compared, differing
 from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.shelf import here

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 Like = Callable[[Path], bool]
 # What passes once somebody makes room; the last is a limit of the shell.

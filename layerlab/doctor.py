@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from layerlab import __version__
 from layerlab.numerics.kernel import compiler, flags, kernel
+from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "pandas")
 # What makes matrix products fast, and numbers of sixteen bits.
@@ -82,7 +82,7 @@ def diagnose() -> Diagnosis:
     found = kernel()
     there = flags()
     matter = MATTER if platform.machine().lower() in {"x86_64", "amd64"} else MATTER_ELSEWHERE
-    versions = {"layerlab": __version__, "python": platform.python_version()}
+    versions = {"layerlab": VERSION, "python": platform.python_version()}
     return Diagnosis(
         versions={**versions, **{name: _version(name) for name in LIBRARIES}},
         devices=_devices(),

@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from layerlab import UserError
 from layerlab.disk import FULL
 from layerlab.domain import shown
-from layerlab.pause import Paused, hear
+from layerlab.errors import Interrupted, UserError
+from layerlab.pause import hear
 from layerlab.terminal import printable
 
 INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
@@ -78,7 +78,7 @@ def _run(app: Callable[..., Any]) -> int:
         place = getattr(error, "ctx", None)
         path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
         return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
-    except Paused as pause:
+    except Interrupted as pause:
         return _say(str(pause), pause.code)
     except KeyboardInterrupt:
         code = INTERRUPTED

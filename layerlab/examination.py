@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from layerlab import UserError, __version__
+from layerlab.errors import UserError
 from layerlab.evaluation.against import costs, differences
 from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.beside import published_rows
@@ -32,6 +32,7 @@ from layerlab.measures.thread import threads
 from layerlab.report.language import ENGLISH, language
 from layerlab.report.score import save_scores
 from layerlab.trust import trusting
+from layerlab.version import VERSION
 
 Given = str | PathLike[str]
 
@@ -134,7 +135,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
 
     Raises:
         UserError: as `evaluate`.
-        Paused: it was interrupted; what is finished is kept.
+        Interrupted: it was interrupted; what is finished is kept.
     """
     language(question.lang)  # an unknown one is refused before the work is done
     benchmarks = chosen(question.suite)
@@ -209,7 +210,7 @@ def _summed(
     remarks = [*unsound_remarks(benchmarks), *question.options.deviations(asked), *oddities(asked)]
     names = [arm["arm"] for arm in arms]
     content = {
-        "layerlab": __version__,
+        "layerlab": VERSION,
         "engine": engine().ENGINE,
         "suite": question.suite,
         "options": question.options.to_json(),

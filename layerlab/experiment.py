@@ -11,8 +11,9 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from layerlab import UserError, registry
+from layerlab import registry
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.judging import Given, Task, judged, recipe_given, stored
 from layerlab.measures.checkpoint import quiet
 from layerlab.report.comparison import PAGE, save_run

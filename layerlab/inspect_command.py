@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.report.drawing import Kind
 from layerlab.terminal import show, show_json
 

@@ -6,8 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, registry
+from layerlab import registry
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import read_json
 from layerlab.report.comparison import DATA, save_comparison
 from layerlab.report.language import ENGLISH, language

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, builtin
+from layerlab import builtin
+from layerlab.errors import UserError
 
 SECONDS, BYTES = 20, 2**30
 TRIED = 20_000  # characters of the built-in text

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 try:
     import fcntl

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from layerlab import UserError, builtin
+from layerlab import builtin
+from layerlab.errors import UserError
 from layerlab.measures.measure import Measure
 from layerlab.parse import read_json
 from layerlab.trust import allow_file, check_allowed

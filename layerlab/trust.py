@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)

@@ -10,9 +10,9 @@ import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.errors import Interrupted
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.outcome import Result, load_result
-from layerlab.pause import Paused
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
@@ -103,7 +103,7 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
         return ask(engine, task, **options)
 
     monkeypatch.setattr(sitting, "answer", counted)
-    with pytest.raises(Paused, match="interrupted; what is finished is kept in"):
+    with pytest.raises(Interrupted, match="interrupted; what is finished is kept in"):
         run(shelf, out=tmp_path / "out", limit=1)
     assert not (tmp_path / "out" / "results.json").exists()
     first = run(shelf, out=tmp_path / "out", limit=1)

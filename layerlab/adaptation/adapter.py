@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.argument import context_of
 from layerlab.adaptation.conversation import Turn
 from layerlab.adaptation.example import Encoder
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.evaluation import resting
 

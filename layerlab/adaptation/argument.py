@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.subject import Subject
 from layerlab.training.words import entries
 

@@ -14,8 +14,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 SPACE = "▁"
 _REASONS = {

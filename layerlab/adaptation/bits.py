@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.batch import IGNORED
 from layerlab.training.encoding import byte_ends
 from layerlab.training.evaluation import resting

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.duplicate import Exact, Near
 from layerlab.adaptation.quality import Quality
 from layerlab.adaptation.repetition import Limits
 from layerlab.disk import write_folder
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.normal import normal_form
 from layerlab.terminal import grid, printable, titled
 from layerlab.training.section import Source

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerlab import UserError
 from layerlab.adaptation.unit import joined, keys, units, windows
+from layerlab.errors import UserError
 from layerlab.terminal import grid, titled
 from layerlab.training.source import Piece
 

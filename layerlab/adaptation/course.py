@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.argument import pace
 from layerlab.adaptation.curve import Share
 from layerlab.adaptation.forgetting import Change
 from layerlab.adaptation.replay import GENERAL
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.unit import keys, units, windows
+from layerlab.errors import UserError
 
 PERMUTATIONS = 128
 # Shingles that are hashed at once: each takes a number for each permutation.

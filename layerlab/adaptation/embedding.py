@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.special import renumbered
 from layerlab.adaptation.spelling import named, spelled
 from layerlab.adaptation.start import Beginning, Rows, Start, seeded
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.words import entries
 
 # Vocabularies are padded to a multiple of a power of two, of no more than this.

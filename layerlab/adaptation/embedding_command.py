@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.terminal import say, show, show_json
 
 FILE = "embedding.json"

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Int32
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.conversation import USER, Conversation, Turn
 from layerlab.adaptation.template import PRIVATE, Rendered, Template
+from layerlab.errors import UserError
 from layerlab.training.words import engine
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.backend import SPACE
+from layerlab.errors import UserError
 from layerlab.training.words import SEPARATORS, loaded_words
 
 MODEL = ".model"

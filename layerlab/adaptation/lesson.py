@@ -11,13 +11,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.adapter import Lora
 from layerlab.adaptation.conversation import Conversation
 from layerlab.adaptation.example import Encoder, Example
 from layerlab.adaptation.packing import Collator
 from layerlab.adaptation.sampling import Source, blocks, source
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.evaluation import resting
 

@@ -9,7 +9,6 @@ from sys import maxsize
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.cleaning import TEXT, Rules, clean
 from layerlab.adaptation.contamination import contamination
 from layerlab.adaptation.conversation import Conversation, conversations
@@ -19,6 +18,7 @@ from layerlab.adaptation.question import questions
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.repetition import Limits
 from layerlab.adaptation.section import CleanSection, RowsSection
+from layerlab.errors import UserError
 from layerlab.training.corpus import Progress
 from layerlab.training.section import Source
 from layerlab.training.source import opened

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.duplicate import check_near
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.section import EvaluateSection, PretrainSection, RowsSection
 from layerlab.adaptation.stage import KINDS, Stage
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.section import Source
 from layerlab.training.source import data_folder, fingerprint, opened
 

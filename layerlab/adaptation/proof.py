@@ -11,10 +11,10 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.backend import Backend, is_byte, read_backend
 from layerlab.adaptation.compression import Compression, batches
 from layerlab.adaptation.vocabulary import unreachable
+from layerlab.errors import UserError
 from layerlab.training.words import engine
 
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.backend import SPACE, Backend, Merge, backend, is_byte, rebuilt
 from layerlab.adaptation.compression import batches
+from layerlab.errors import UserError
 from layerlab.training.words import engine
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.compression import compression
 from layerlab.adaptation.importer import load_tokenizer
 from layerlab.archive import members
+from layerlab.errors import UserError
 from layerlab.training.source import data_folder
 
 JEC_QA = "jec-qa"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerlab import UserError
 from layerlab.adaptation.repetition import nearby
 from layerlab.adaptation.unit import DENSE
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 # Characters of a run that may not stand again: with ten, the formulas of a language do not count.
 RUN = 10

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from layerlab import UserError
 from layerlab.adaptation.contamination import Question
 from layerlab.archive import is_archive, members
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import check_text, json_of
 from layerlab.training.charset import advised
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import model_validator
 
-from layerlab import UserError
 from layerlab.adaptation.section import (
     ArmSection,
     BaseSection,
@@ -19,6 +18,7 @@ from layerlab.adaptation.section import (
     TuneSection,
     VocabularySection,
 )
+from layerlab.errors import UserError
 from layerlab.training import setting
 from layerlab.training.recipe import LENGTHS, load_recipe
 from layerlab.training.recipe import Recipe as Training

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.batch import Order, batch_of
 from layerlab.training.corpus import Corpus, Progress, Stream, prepare

@@ -9,8 +9,8 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.terminal import grids, printable
 from layerlab.trust import load_pretrained

@@ -7,10 +7,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-from layerlab import UserError
 from layerlab.adaptation.conversation import Conversation
 from layerlab.adaptation.example import Encoder, Example
 from layerlab.adaptation.packing import best_fit
+from layerlab.errors import UserError
 from layerlab.training.mixture import parts_of
 
 LONG = "left out: longer than a block before the assistant's first turn ends"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.shapes import Features
 from layerlab.training.evaluation import resting
 

@@ -11,9 +11,9 @@ from torch.nn.utils import get_total_norm
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from layerlab import UserError
 from layerlab.disk import write_file, write_folder
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import read_json
 from layerlab.training.distribution import whole
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, __version__
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.parse import read_json, seal, unseal
+from layerlab.version import VERSION
 
 FILE, MODEL, WORDS = "stage.json", "model", "words"
 SCHEMA = 1
@@ -94,7 +95,7 @@ class Shelf:
         content = seal(
             {
                 "schema": SCHEMA,
-                "layerlab": __version__,
+                "layerlab": VERSION,
                 "kind": stage.kind,
                 "settings": dict(stage.settings),
                 "needs": dict(stage.needs),

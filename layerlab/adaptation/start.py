@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 STARTS = {
     "mean": "the mean of the older tokens that write it",

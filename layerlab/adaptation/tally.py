@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layerlab import __version__
 from layerlab.adaptation.recipe import Recipe
 from layerlab.adaptation.replay import DOMAIN, GENERAL
 from layerlab.adaptation.stage import Shelf, Stage
 from layerlab.training.source import data_folder
 from layerlab.training.statistics import Level, against
+from layerlab.version import VERSION
 
 SCHEMA = 1
 AFTER = ("base", "vocabulary", "pretrain", "tune")
@@ -36,7 +36,7 @@ class Tally:
     def _content(self) -> Json:
         return {
             "schema": SCHEMA,
-            "layerlab": __version__,
+            "layerlab": VERSION,
             "name": self.recipe.name,
             "about": self.recipe.about,
             "inferred": self.recipe.inferred,

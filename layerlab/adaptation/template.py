@@ -13,8 +13,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from layerlab import UserError
 from layerlab.adaptation.conversation import ASSISTANT, Turn
+from layerlab.errors import UserError
 from layerlab.limits import check_work
 
 # Characters that no standard gives a meaning to.

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError, __version__
 from layerlab.adaptation.importer import load_tokenizer
 from layerlab.adaptation.proof import Proof, prove
 from layerlab.adaptation.pruning import prune
@@ -19,8 +18,10 @@ from layerlab.adaptation.published import JEC_QA, at_hand, beside, measured, que
 from layerlab.adaptation.vocabulary import extend
 from layerlab.disk import check_folder, write_folder
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.source import PLAIN, opened, to_source
 from layerlab.training.spool import Spool, spooled
+from layerlab.version import VERSION
 
 WHAT = "vocabulary"
 PROOF, KEPT = "proof.json", "kept.json"
@@ -212,7 +213,7 @@ def _beside(
 def _fill(place: Path, asked: Asked, changed: Changed) -> None:
     changed.words.save_pretrained(place)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
-    head = {"schema": SCHEMA, "layerlab": __version__, "asked": given}
+    head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}
     content = {**head, **changed.proof.to_json()}
     text = json.dumps(content, ensure_ascii=False, indent=1)
     (place / PROOF).write_text(text + "\n", encoding="utf-8")

@@ -15,10 +15,10 @@ from dataclasses import replace
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.adaptation.backend import Backend, Merge, backend, read_backend, rebuilt
 from layerlab.adaptation.continuation import Continuation
 from layerlab.adaptation.count import word_counts
+from layerlab.errors import UserError
 
 LEAST = 2
 # Some merges make no new token: so many more than wanted are learned, and this share of them.

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.start import Start, starts
 from layerlab.blocks.tap import tapped, weighed
+from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layerlab import UserError
 from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.dropout import Dropout
@@ -15,6 +14,7 @@ from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Part, Slot
 from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import BlockSpec, Choice
+from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
 Find = Callable[[Slot, str], type[Part]]

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Spec
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 
 Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
 SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")

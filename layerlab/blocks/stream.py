@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Option
@@ -15,6 +14,7 @@ from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import Spec
 from layerlab.blocks.weighing import add, mix
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 STREAMS = Option(

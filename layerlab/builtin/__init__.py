@@ -32,7 +32,7 @@ def path(name: str) -> Path:
         'llama'
     """
     # Imported late: the package's own import must not depend on this one, nor this one on torch.
-    from layerlab import UserError
+    from layerlab.errors import UserError
 
     if name not in NAMES:
         raise UserError(

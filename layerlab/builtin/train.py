@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.builtin import NAMES
 from layerlab.builtin.arm import Arm, Recipe, build, optimizer_of
 from layerlab.builtin.card import Result, card
 from layerlab.builtin.tokenizer import byte_pairs
+from layerlab.errors import UserError
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Tensor:

@@ -12,8 +12,8 @@ embedding, head and blocks keep the shares that they have at full size.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.contestant import Contestant
 from layerlab.evaluation.ratio import Ratio
 from layerlab.model.account import Account, account

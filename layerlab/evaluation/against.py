@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.average import GROUPS, headed, official
 from layerlab.evaluation.benchmark import BENCHMARKS
 from layerlab.evaluation.score import Mean, matched, paired

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.terminal import say, show, show_json
 from layerlab.trust import trustable
 

@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, subjects
 
 CEVAL = Benchmark(

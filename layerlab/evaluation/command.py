@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import layerlab
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.terminal import say, show, show_json
 
 OUT = Path("layerlab-evaluation")

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.setting import Setting
 from layerlab.measures.subject import subject
 from layerlab.model.account import Account, account

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
 Average = Literal["macro", "weighted", "lawbench"]

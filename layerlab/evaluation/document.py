@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.benchmark import declared
 from layerlab.evaluation.declaration import Benchmark, Subject
 from layerlab.evaluation.prompt import Manner, posed

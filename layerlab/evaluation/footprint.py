@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.contestant import Contestant
 from layerlab.evaluation.setting import Setting
 from layerlab.measures.checkpoint import MEMORY_SHARE

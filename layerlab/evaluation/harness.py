@@ -21,8 +21,8 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.hush import hushed
 from layerlab.evaluation.prefix import Forward
 from layerlab.evaluation.shots import Shots, counted, fitted

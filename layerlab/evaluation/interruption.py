@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from layerlab.pause import Paused, hear
+from layerlab.errors import Interrupted
+from layerlab.pause import hear
 
 # What schedulers send, and Slurm before the end of a job's time; Windows lacks the last. Python
 # itself hears ctrl-c.
@@ -20,7 +21,7 @@ def pausing(kept: Path) -> Iterator[None]:
         kept: where finished tasks are.
 
     Raises:
-        Paused: it was interrupted; its code is 128 and the number of the signal.
+        Interrupted: it was interrupted; its code is 128 and the number of the signal.
     """
     try:
         with ExitStack() as stack:
@@ -29,7 +30,7 @@ def pausing(kept: Path) -> Iterator[None]:
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
         code = getattr(stop, "code", None)
-        raise Paused(
+        raise Interrupted(
             f"interrupted; what is finished is kept in {kept}: type the same command to go on",
             code if isinstance(code, int) else 128 + signal.SIGINT,
         ) from None

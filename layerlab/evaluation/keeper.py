@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.parse import read_json, seal, unseal
 
 LEAVES, SAMPLES = "leaves", "samples"

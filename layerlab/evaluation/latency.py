@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.accounting import Pair, Verdict, judge, published
 from layerlab.evaluation.contestant import Contestant, loaded
 from layerlab.evaluation.footprint import cache_bytes, check_room, growth, weight_bytes

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.benchmark import BENCHMARKS
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.shelf import here

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from layerlab import UserError
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, Scoring
 
 SCORINGS: tuple[str, ...] = get_args(Scoring)

@@ -11,9 +11,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
-from layerlab import UserError
 from layerlab.disk import write_file
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.view import drawn
 from layerlab.parse import DIGEST, explain, read_json, seal, unseal
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.passage import sample, sequences
 from layerlab.measures.subject import Subject
 from layerlab.numerics.emulate import emulate

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.evaluation.option import Options
 from layerlab.evaluation.shelf import fetched

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, Subject
 from layerlab.evaluation.reader import Row, rows
 from layerlab.normal import normal_form

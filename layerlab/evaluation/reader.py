@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, Form, Subject
 from layerlab.evaluation.shelf import File, fetched
 from layerlab.parse import check_text, json_of

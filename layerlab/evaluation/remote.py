@@ -7,7 +7,7 @@ ways for an option "01" to become another.
 from functools import cache
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark
 from layerlab.training.hub import hub
 

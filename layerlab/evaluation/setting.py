@@ -7,8 +7,8 @@ from typing import Any
 import psutil
 import torch
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import DTYPES
 
 LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from layerlab import UserError
 from layerlab.archive import is_archive, members
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, Subject
 from layerlab.evaluation.remote import held
 from layerlab.training.source import data_folder

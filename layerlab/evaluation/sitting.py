@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerlab import UserError, __version__
+from layerlab.errors import UserError
 from layerlab.evaluation.declaration import Benchmark, called
 from layerlab.evaluation.declaration import Subject as Part
 from layerlab.evaluation.display import Watch
@@ -21,6 +21,7 @@ from layerlab.evaluation.score import Mean, measured, spanned
 from layerlab.evaluation.task import FOLDER as TASKS
 from layerlab.measures.subject import Subject
 from layerlab.training.fault import is_out_of_memory
+from layerlab.version import VERSION
 
 __all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
 
@@ -152,7 +153,7 @@ class Sitting:
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
             "cot": str(options.explained(leaf.benchmark)),
-            "versions": f"{ENGINE} layerlab {__version__} {scorer()}",
+            "versions": f"{ENGINE} layerlab {VERSION} {scorer()}",
         }
         return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
 

@@ -4,7 +4,7 @@ import copy
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.subject import Subject
 
 # Of a model without a longest input, whose tokenizer names none either.

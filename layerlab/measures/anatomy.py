@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.measure import NotApplicable
+from layerlab.errors import NotApplicable
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 _LINEAR = re.compile("linear|lightning|mamba|recurrent|delta", re.IGNORECASE)

@@ -25,8 +25,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.limits import check_tokenizer
 from layerlab.measures.empty import line
 from layerlab.trust import load_pretrained, unused_allowed

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, NotApplicable
+from layerlab.measures.measure import Layer
 from layerlab.measures.spelling import spelled
 from layerlab.measures.subject import Subject
 from layerlab.measures.trace import trace

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.measures.diversity import NAN, centred, precise
 from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.shapes import Hidden, Matrix, Scalar

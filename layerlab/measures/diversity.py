@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.shapes import Hidden, Scalar
 

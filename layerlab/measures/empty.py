@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.trust import build_configured
 
 # Sizes that every model has, under the names by which transformers answers for all families.

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from layerlab.domain import Domain
+from layerlab.errors import NotApplicable
 from layerlab.measures.component import COMPONENTS, Components, apartness, components, coordinates
 from layerlab.measures.dimension import ENOUGH, Pool, reliable
 from layerlab.measures.diversity import NAN
-from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
+from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.measures.spelling import alone
 
 WORDS, POINTS, SKIP = 8, 100, 1

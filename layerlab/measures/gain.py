@@ -17,11 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.attended import Attended
 from layerlab.measures.diversity import diversity
 from layerlab.measures.form import attention_fit, feedforward_fit, rounding, routed
 from layerlab.measures.lanczos import Ritz, profile, settle
-from layerlab.measures.measure import Bound, Layer, Measure, NotApplicable, Row, Run, Sublayer
+from layerlab.measures.measure import Bound, Layer, Measure, Row, Run, Sublayer
 from layerlab.measures.projection import LayerWeights
 from layerlab.measures.tile import DENSE_TOKENS, cut, groups, tile, triangular
 from layerlab.shapes import HeadVector, Hidden, Scalar

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerlab import UserError
-from layerlab.measures.measure import Measure, NotApplicable, Row, Run, Whole
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Measure, Row, Run, Whole
 from layerlab.measures.rerun import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulate import Emulation
 from layerlab.numerics.regime import exact, modes, regime

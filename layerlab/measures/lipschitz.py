@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from layerlab import UserError
 from layerlab.domain import Domain
-from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Layer, Measure, Row, Run
 from layerlab.measures.tensor import parameter
 from layerlab.shapes import Hidden, Matrix
 

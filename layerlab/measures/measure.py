@@ -16,18 +16,14 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.measures.attended import Attended
 from layerlab.measures.projection import LayerWeights
 from layerlab.shapes import Hidden, Tokens
 
 Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
 Row = dict[str, Any]
-
-
-class NotApplicable(Exception):
-    """Why a quantity does not exist for this model: a result, printed after 'because'."""
 
 
 @dataclass(frozen=True, kw_only=True)

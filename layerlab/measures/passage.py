@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.disk import check_regular
+from layerlab.errors import UserError
 from layerlab.measures.subject import Subject
 
 SAMPLES = 4

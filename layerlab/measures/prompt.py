@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.measures.measure import NotApplicable
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.passage import Passage, sequences
 from layerlab.measures.spelling import PART, alone, spelled
 from layerlab.measures.subject import Subject

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.domain import Domain
-from layerlab.measures.measure import Measure, NotApplicable, Row, Run
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Measure, Row, Run
 from layerlab.measures.projection import STRETCHED, LayerWeights
 from layerlab.shapes import HeadVector
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from layerlab import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.agreement import checked
-from layerlab.measures.measure import Layer, Measure, NotApplicable, Row, Run, Whole
+from layerlab.measures.measure import Layer, Measure, Row, Run, Whole
 from layerlab.measures.projection import LayerWeights, project
 from layerlab.measures.storage import stored_layers
 from layerlab.measures.subject import Subject

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 from transformers import PreTrainedModel
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import Anatomy, first_tensor
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.visit import hidden
 from layerlab.shapes import Scalar, Tokens
 

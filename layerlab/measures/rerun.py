@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.domain import Domain
-from layerlab.measures.measure import NotApplicable, Run, Whole
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Run, Whole
 from layerlab.measures.visit import hidden
 from layerlab.numerics.attribution import outputs
 from layerlab.numerics.emulate import Emulation

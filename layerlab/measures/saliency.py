@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from layerlab.domain import Domain, shown
+from layerlab.errors import NotApplicable
 from layerlab.measures.dimension import effective_dimension, gram_eigenvalues
 from layerlab.measures.diversity import centred
 from layerlab.measures.heatmap import binned, packed, room
-from layerlab.measures.measure import Measure, NotApplicable, Row, Run, Whole
+from layerlab.measures.measure import Measure, Row, Run, Whole
 from layerlab.measures.prompt import PROBE, Prompt, check, earlier, prompt
 from layerlab.measures.recompute import differentiated
 from layerlab.measures.score import absolute, alikeness, euclidean, objective, product

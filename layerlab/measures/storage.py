@@ -15,12 +15,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from layerlab import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.anatomy import Anatomy, AttentionPart, anatomy, text_config
 from layerlab.measures.checkpoint import check_weights, configuration
 from layerlab.measures.empty import empty, line
 from layerlab.measures.front import front_norm
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
 from layerlab.parse import read_json
 

@@ -17,7 +17,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from layerlab import UserError, builtin
+from layerlab import builtin
+from layerlab.errors import NotApplicable, UserError
 from layerlab.lock import MODELS
 from layerlab.measures.anatomy import Anatomy, anatomy, text_config
 from layerlab.measures.checkpoint import (
@@ -33,7 +34,6 @@ from layerlab.measures.checkpoint import (
     weights,
 )
 from layerlab.measures.empty import empty
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.series import step
 from layerlab.measures.storage import stored_sizes
 

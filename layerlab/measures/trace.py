@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import Anatomy, AttentionPart, first_tensor
 from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, NotApplicable
+from layerlab.measures.measure import Layer
 from layerlab.measures.probe import HEARD, Heard, implementation, probe
 from layerlab.measures.visit import Visit, called, hidden, sublayers
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import AttentionPart, first_tensor
 from layerlab.measures.junction import factor
-from layerlab.measures.measure import NotApplicable, Sublayer
+from layerlab.measures.measure import Sublayer
 from layerlab.measures.probe import Heard
 
 _MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGNORECASE)

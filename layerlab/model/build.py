@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
+from layerlab.errors import UserError
 from layerlab.lock import MODELS
 from layerlab.model.config import LabConfig
 from layerlab.model.design import design, seed_of

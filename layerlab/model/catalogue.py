@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.model.account import Account, account
 from layerlab.model.card import Card, card
 from layerlab.model.design import design

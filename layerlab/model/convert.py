@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Choice, Spec
+from layerlab.errors import UserError
 from layerlab.variants.inventory import variant
 
 State = Mapping[str, Tensor]

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.shape import Shape, check_size
 from layerlab.blocks.spec import Spec, Variant
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, presets, sizes_of
 from layerlab.model.size import LARGEST, MOST, shape

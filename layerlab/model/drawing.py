@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import initialization
 
-from layerlab import UserError
 from layerlab.blocks.start import Draw, Start, normal, ones, zeros
+from layerlab.errors import UserError
 
 DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
     (nn.Linear, "weight"): normal,

@@ -3,7 +3,7 @@
 A checkpoint holds `modeling_layerlab.py`, `configuration_layerlab.py` and the files that these
 need, each importing the others as siblings: `trust_remote_code=True` reads just these. Only files
 whose parts the model uses come along. Some are written for the place instead of taken over: the
-error class, the shapes (plain tensors there), the inventory (which knows the parts that are there)
+shapes (plain tensors there), the inventory (which knows the parts that are there)
 and this file's double, which passes on the files of the user when the model is saved again.
 """
 
@@ -14,11 +14,11 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from layerlab import __version__
 from layerlab.blocks.spec import Spec
 from layerlab.variants.inventory import Found, declaring, needed, read_before
 from layerlab.variants.origin import require
-from layerlab.variants.sibling import file_stem, sibling
+from layerlab.variants.sibling import ERRORS, file_stem, sibling
+from layerlab.version import VERSION
 
 CONFIG, MODELS = "layerlab.model.config", "layerlab.model.modeling"
 AUTO = {
@@ -58,12 +58,6 @@ _check()
 """
 DIGESTS, HERE = b"DIGESTS = ", b"# hashes\n"
 
-ERROR = '''"""Errors that a user can mend."""
-
-
-class UserError(Exception):
-    """One line that says what was given, what was expected, what to type."""
-'''
 SHAPES = '''"""Tensors; the shapes that their names stand for are checked where this was written."""
 
 from torch import Tensor
@@ -119,9 +113,9 @@ def exported(config: Any) -> dict[str, bytes]:
     outside = {one.module: one.origin for one in homes if one.origin}
     originals = {one.name: one.source for one in outside.values()}
     texts = {"layerlab.model.export": DOUBLE.format(auto=AUTO, originals=originals)}
-    texts |= {"layerlab": ERROR, "layerlab.shapes": _shapes(), "layerlab.variants.origin": ORIGIN}
+    texts |= {"layerlab.shapes": _shapes(), "layerlab.variants.origin": ORIGIN}
     inventory = "layerlab.variants.inventory"
-    wanted = [CONFIG, MODELS, *(one.module for one in homes)]
+    wanted = [ERRORS, CONFIG, MODELS, *(one.module for one in homes)]
     while wanted:
         name = wanted.pop()
         if name in texts or name == inventory:
@@ -138,7 +132,7 @@ def exported(config: Any) -> dict[str, bytes]:
 
 
 def _file(name: str, text: str) -> bytes:
-    return (HEADER.format(place=name, version=__version__) + text).encode()
+    return (HEADER.format(place=name, version=VERSION) + text).encode()
 
 
 def _source(name: str) -> str:
@@ -172,7 +166,7 @@ def _inventory(homes: list[Found]) -> str:
     stems = [file_stem(one.module) for one in homes]
     imports = [f"from .{stem} import PARTS as P{at}\n" for at, stem in enumerate(stems)]
     return INVENTORY.format(
-        error=file_stem("layerlab"),
+        error=file_stem(ERRORS),
         imports="".join(imports),
         names=", ".join(f"P{at}" for at in range(len(stems))),
     )

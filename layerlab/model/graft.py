@@ -3,9 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Slot
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, StackSpec, Variant
+from layerlab.errors import UserError
 from layerlab.variants.inventory import part, variant, variants
 
 REFERENCES = ("llama", "gpt2", "gpt1")  # whole models, not changes of one

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
+from layerlab.errors import UserError
 from layerlab.model.account import Account, account
 from layerlab.model.design import SIZES, Design, design, named
 

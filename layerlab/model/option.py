@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields, replace
 from typing import Any, get_args
 
-from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Option
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import literal_of
 from layerlab.variants.inventory import part
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.model.build import configuration
 from layerlab.model.convert import Reading, read
 from layerlab.model.graft import carried_over, grafted

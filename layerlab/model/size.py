@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.shape import Shape, check_size
+from layerlab.errors import UserError
 
 # Where nobody says otherwise: the size of the benchmarks.
 REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.arithmetic import Arithmetic
 
 Place = Float[Tensor, "..."]

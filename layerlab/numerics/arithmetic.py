@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 Count = int | float | Tensor
 """How often an operation is done: a number, or one for each place."""

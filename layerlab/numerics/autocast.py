@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 # What torch.autocast casts to, on every device; it refuses others.
 FORMATS = ("bf16", "fp16")

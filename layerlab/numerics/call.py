@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.carrier import Carrier
 from layerlab.numerics.spread import Algebra, Spread
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})

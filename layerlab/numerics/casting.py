@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.attention import SINGLE, answer, attends, finite, implementations
 from layerlab.numerics.carrier import floating
 from layerlab.numerics.policy import ATTENTION, RESIDUAL, Policy, load_policy

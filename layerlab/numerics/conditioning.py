@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.activation import activation
 from layerlab.numerics.sublayer import Attention, FeedForward, Norm, Sequence
 from layerlab.shapes import Features, Matrices

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.advice import FAILS, HOLDS, OPEN, Counsel
 from layerlab.numerics.attention import EXCHANGE
 from layerlab.numerics.carrier import Carrier, held

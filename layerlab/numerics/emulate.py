@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.numerics.autocast import autocasting
 from layerlab.numerics.carrier import Carriage, Carrier, check_runnable, floating, plain, stepwise
 from layerlab.numerics.casting import cast, kept, stays_single, stored

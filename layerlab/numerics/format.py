@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from layerlab import UserError
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 
 Overflow: TypeAlias = Literal["inf", "saturate", "nan"]
 Per: TypeAlias = Literal["tensor", "channel", "group"]

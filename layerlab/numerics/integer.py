@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.format import Integer
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.disk import check_regular
+from layerlab.errors import UserError
 from layerlab.numerics.format import find
 from layerlab.parse import quote_toml, toml_of
 

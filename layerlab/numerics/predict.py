@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.call import Call, known, lacking, nested, zeros
 from layerlab.numerics.carrier import Carrier, floating, written
 from layerlab.numerics.correlation import Correlation

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import torch
 
-from layerlab import UserError
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 from layerlab.numerics.autocast import DEVICES, FORMATS
 from layerlab.numerics.format import Block, Format, Integer, find
 

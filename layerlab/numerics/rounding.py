@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.numerics.block import to_blocks
 from layerlab.numerics.format import AnyFormat, Block, Format, find
 from layerlab.numerics.grid import CARRIERS, HALVES, MODES, Mode

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.numerics.advice import Choice
 from layerlab.numerics.attribution import error, outputs
 from layerlab.numerics.casting import REAL, apply_precision

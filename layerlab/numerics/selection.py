@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.numerics.place import NUMBER, Place
 
 

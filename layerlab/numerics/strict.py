@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 Draws = Float[Tensor, "draw row column"]
 Left = Float[Tensor, "draw row inner"]

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from layerlab import UserError, disk
+from layerlab import disk
+from layerlab.errors import UserError
 from layerlab.report import ledger, page, picture, setting, text
 from layerlab.report.curve import short
 from layerlab.report.forest import signed

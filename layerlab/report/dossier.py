@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.parse import json_of, read_json
 
 RUNS = "runs"

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 INSTALL = "pip install 'layerlab[figures]'"
 # As on a page: colours which readers with any colour vision tell apart.

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, disk
+from layerlab import disk
+from layerlab.errors import UserError
 from layerlab.parse import read_json
 from layerlab.report.drawing import Kind
 

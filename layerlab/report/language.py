@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.report.clause import Clauses, prose, tidy
 from layerlab.report.template import PLACEHOLDER, Template, filled, own
 

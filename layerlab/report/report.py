@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Group
 
-from layerlab import UserError, disk
+from layerlab import disk
+from layerlab.errors import UserError
 from layerlab.parse import read_json
 from layerlab.report import asking
 from layerlab.report import folder as place

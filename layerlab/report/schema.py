@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.report.rules.rule import Finding
 
 SCHEMA = 1

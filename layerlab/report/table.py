@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 DTYPES = ("int64", "float64", "bool", "str")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

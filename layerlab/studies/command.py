@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab import UserError
 from layerlab.domain import shown
-from layerlab.pause import Paused
+from layerlab.errors import Interrupted, UserError
 from layerlab.report.drawing import Kind
 from layerlab.terminal import show, show_json
 
@@ -138,7 +137,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise Paused(
+        raise Interrupted(
             "interrupted; what is finished is kept: type the same command to go on, and "
             "--restart as well to begin anew"
         ) from stop

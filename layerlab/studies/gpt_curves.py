@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.studies.excerpt import PASSAGES, excerpts, overlap
 from layerlab.studies.once import once
 from layerlab.studies.picture import Curve, curves

@@ -11,8 +11,8 @@ import pandas as pd
 from rich.console import Group
 from rich.text import Text
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.report import folder as disk
 from layerlab.report.drawing import Figure, check_drawing, draw
 from layerlab.report.language import ENGLISH

@@ -13,8 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, __version__
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 from layerlab.lock import locked
 from layerlab.registry import studies
 from layerlab.report.folder import check_folder
@@ -26,6 +26,7 @@ from layerlab.studies.record import Record, load_record
 from layerlab.studies.scale import placed
 from layerlab.studies.study import Outcome, Study, nothing
 from layerlab.studies.work import RUNS, Work, cores, digest
+from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
 FEWEST = 4
@@ -241,7 +242,7 @@ def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
     content: dict[str, Any] = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
-        "layerlab": __version__,
+        "layerlab": VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": plan.key,
         "settings": {**plan.settings, **outcome.used},

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from layerlab import UserError
 from layerlab.domain import Domain, shown
+from layerlab.errors import UserError
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]

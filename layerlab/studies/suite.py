@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from layerlab import UserError, __version__, disk
-from layerlab.pause import Paused
+from layerlab import disk
+from layerlab.errors import Interrupted, UserError
 from layerlab.registry import studies
 from layerlab.report.holds import counted, render
 from layerlab.report.language import ENGLISH, language
@@ -22,6 +22,7 @@ from layerlab.studies.record import COLOURS, Record
 from layerlab.studies.runner import study
 from layerlab.studies.work import RUNS, cores
 from layerlab.terminal import grid
+from layerlab.version import VERSION
 
 PAGE = "what-holds.html"
 
@@ -107,7 +108,7 @@ def _part(name: str, **settings: Any) -> Part:
         return Part(name=name, record=study(name, **settings))
     except UserError as error:
         return Part(name=name, error=str(error))
-    except Paused:
+    except Interrupted:
         raise
     except Exception as error:  # an unattended night goes on
         return Part(name=name, error=accident.told(error, settings["out"]))
@@ -143,7 +144,7 @@ def _made(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "fast": fast,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "layerlab": __version__,
+        "layerlab": VERSION,
         "system": platform.platform(),
         "threads": ", ".join(map(str, found)) or str(threads or cores()),
         "command": shlex.join(words),

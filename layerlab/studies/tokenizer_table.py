@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.studies.picture import Gap, gaps
 from layerlab.studies.scale import TABLES
 from layerlab.studies.statistic import Interval, resampled, table

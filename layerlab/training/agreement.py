@@ -8,8 +8,8 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.contest import CompareSection
 from layerlab.training.equality import Varied, matches, refuse, settings
 from layerlab.training.machine import LIBRARIES

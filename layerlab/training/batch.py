@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.corpus import Corpus, Stream, blocks_of
 from layerlab.training.mixture import Mixture
 

@@ -11,8 +11,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.model.account import account
 from layerlab.model.build import assemble
 from layerlab.model.loss import causal_loss

@@ -22,8 +22,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.disk import Unwritten, write_folder
+from layerlab.errors import UserError
 
 SCHEMA = 1
 _WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"

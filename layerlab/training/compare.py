@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError, __version__
+from layerlab.errors import UserError
 from layerlab.training.additive import presence
 from layerlab.training.claim import claimed, tests
 from layerlab.training.comparison import SCHEMA, Comparison, plain
@@ -24,6 +24,7 @@ from layerlab.training.stage import LOSS, Stage, staged
 from layerlab.training.statistics import Difference, Level
 from layerlab.training.timed import timed
 from layerlab.training.verdict import Case, judge, number
+from layerlab.version import VERSION
 
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
 # that is trained differs with its text.
@@ -62,7 +63,7 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     rows = _rows(stages, family, rivals, [one.path for one in contrasts], differs)
     content = {
         "schema": SCHEMA,
-        "layerlab": __version__,
+        "layerlab": VERSION,
         "recipe": recipe.model_dump(mode="json"),
         "name": recipe.name,
         "about": recipe.about,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.querykey import HeadWeights, KeyWeights
 from layerlab.numerics.carrier import Carrier, held, plain
 from layerlab.shapes import HeadVector

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.disk import write_folder
+from layerlab.errors import UserError
 from layerlab.lock import locked
 from layerlab.training.encoding import Layout, encoded
 from layerlab.training.machine import cache_folder

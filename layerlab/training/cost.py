@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.model.account import account
 from layerlab.training.calibration import here, settled
 from layerlab.training.contest import Arm

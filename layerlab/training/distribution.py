@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.section import RunSection
 
 COPIES = {

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlab import UserError
 from layerlab.blocks.dropout import Dropout, key_of
+from layerlab.errors import UserError
 
 # Attention functions that are written out, or may be replaced by one that is.
 OPEN = ("eager", "sdpa")

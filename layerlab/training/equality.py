@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.contest import CompareSection
 from layerlab.training.plan import flattened
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.batch import IGNORED, Batch, Held, bits_per_byte
 from layerlab.training.distribution import sharded
 from layerlab.training.fault import Shortage, release

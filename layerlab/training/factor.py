@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Slot
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Choice, Spec, StackSpec
+from layerlab.errors import UserError
 from layerlab.model.design import Design
 from layerlab.model.option import options_of
 from layerlab.training.plan import Run, account_of, arms, designed

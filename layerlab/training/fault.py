@@ -7,7 +7,7 @@ from types import TracebackType
 
 import torch
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.batch import Batch
 
 # How those say it that raise a plain RuntimeError: the CPU, Apple's and Huawei's devices, cuBLAS.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.batch import Held
 from layerlab.training.corpus import Corpus
 from layerlab.training.plan import Run

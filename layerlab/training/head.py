@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.anatomy import AttentionPart, anatomy, text_config
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import project
 
 

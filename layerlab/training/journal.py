@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.disk import FULL, write_file
+from layerlab.errors import UserError
 from layerlab.parse import json_of
 
 FILE = "events.jsonl"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.archive import Allowance
 from layerlab.disk import check_regular
+from layerlab.errors import UserError
 from layerlab.training.charset import advised
 
 READ = 1 << 20

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.lock import locked
 from layerlab.training.fault import memory_told
 from layerlab.training.halt import Halt

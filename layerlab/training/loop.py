@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.training.batch import Batch, Held, Order
 from layerlab.training.chance import random_state, restore_random

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from layerlab import UserError, __version__
 from layerlab.disk import write_file
+from layerlab.errors import UserError
+from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,7 +44,7 @@ def versions() -> dict[str, str | None]:
     """Of Python, layerlab and the libraries that a run computes with; None where one is missing."""
     found: dict[str, str | None] = {
         "python": platform.python_version(),
-        "layerlab": __version__,
+        "layerlab": VERSION,
     }
     for name in LIBRARIES:
         try:

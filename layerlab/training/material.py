@@ -2,7 +2,8 @@
 
 import torch
 
-from layerlab import UserError, registry
+from layerlab import registry
+from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.corpus import Corpus, prepare

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.anatomy import anatomy
-from layerlab.measures.measure import NotApplicable
 from layerlab.training.alarm import Alarm, Alarmed, Limits
 from layerlab.training.ledger import Table
 from layerlab.training.reading import Reading

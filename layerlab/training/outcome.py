@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.disk import Unwritten, write_file, write_folder
+from layerlab.errors import UserError
 from layerlab.measures.checkpoint import quiet
 from layerlab.training.checkpoint import remedy
 from layerlab.training.result import FILE, seal

@@ -6,7 +6,7 @@ Whatever hangs on the machine, or on a package that is not there, is told where 
 import difflib
 import re
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.recipe import Recipe
 from layerlab.training.schedule import warmup_of
 

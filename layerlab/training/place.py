@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.distribution import check, joined, plugin
 from layerlab.training.permission import permit
 from layerlab.training.recipe import Recipe

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.model.account import Account, account
 from layerlab.model.design import Design, design
 from layerlab.model.match import Match, match

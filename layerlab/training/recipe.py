@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import model_validator
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training import setting
 from layerlab.training.contest import Arm, CompareSection
 from layerlab.training.nearby import nearby

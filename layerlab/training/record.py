@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.parse import explain, read_json
 from layerlab.training.journal import read
 from layerlab.training.result import STRICT, read_result

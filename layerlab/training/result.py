@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import digest_of, explain, json_of, read_json
 
 FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.training.journal import read
 from layerlab.training.result import read_result
 

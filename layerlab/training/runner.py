@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.lock import locked
 from layerlab.training.halt import Halt
 from layerlab.training.hold import held

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.measures.anatomy import interface_of
 from layerlab.measures.probe import implementation
 from layerlab.numerics.carrier import Carrier, held

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.contest import CompareSection
 
 # Mean loss over seeds by rate; infinite where a run diverged.

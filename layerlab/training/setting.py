@@ -12,9 +12,9 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from layerlab import UserError
 from layerlab.disk import check_regular
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import quote_toml, toml_of
 from layerlab.training.expected import expected
 

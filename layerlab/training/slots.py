@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.section import RunSection
 
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.launch import WORKER, Processes, tail
 from layerlab.training.section import RunSection
 from layerlab.training.slots import Slot, slots

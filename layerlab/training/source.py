@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab import UserError
 from layerlab.archive import Allowance, documents, is_archive
 from layerlab.disk import check_regular
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.parse import check_text, json_of
 from layerlab.training.hub import hub
 from layerlab.training.lines import READ, decoded, lines, unreadable

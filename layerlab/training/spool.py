@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.training.source import Piece
 
 PIECE = 1 << 18

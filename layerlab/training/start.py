@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import torch
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.training.machine import cache_folder, machine, versions
 
 ASSUMED = 6.0  # seconds, where nothing is measured

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.training.contest import CompareSection
 from layerlab.training.plan import Extent, Run, arms, flattened, plan, sides
 from layerlab.training.recipe import Recipe

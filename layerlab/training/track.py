@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 
 # The module of each, and how it is installed.
 INSTALLED = {

@@ -7,8 +7,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.builtin.tokenizer import byte_pairs
+from layerlab.errors import UserError
 from layerlab.limits import check_tokenizer
 from layerlab.training.hub import hub
 from layerlab.trust import load_pretrained

@@ -14,8 +14,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerlab import UserError
 from layerlab.disk import write_file
+from layerlab.errors import UserError
 from layerlab.lock import locked
 from layerlab.parse import read_json
 from layerlab.trust import list_grants, take_grants

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from layerlab import UserError
 from layerlab.blocks.part import SLOTS, Part, Slot
 from layerlab.blocks.spec import Choice, Spec, Variant
+from layerlab.errors import UserError
 from layerlab.variants.origin import Origin
 from layerlab.variants.sibling import sibling
 

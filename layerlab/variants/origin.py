@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 SHOWN = 16  # digits of a hash that a message shows
 # A file may name its encoding in one of its first two lines (PEP 263).

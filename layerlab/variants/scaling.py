@@ -1,10 +1,10 @@
 """LayerNorm Scaling: what deeper layers read is made smaller."""
 
-from layerlab import UserError
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.norm import RmsNorm
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
+from layerlab.errors import UserError
 from layerlab.shapes import Features
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.blocks.activation import NAMED, Activation, activated
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.flow import Flow
@@ -14,6 +13,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import Start, linear, normal, residual, starts, zeros
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
 THROUGH_ZERO = ("silu", "gelu", "gelu-tanh", "tanh", "none")

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab import UserError
 from layerlab.blocks.activation import NAMES, Activation, activated
 from layerlab.blocks.convolution import CausalConvolution
 from layerlab.blocks.cost import Cost, linear_cost
@@ -21,6 +20,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.start import Draw, Start, linear, ones, residual, starts, zeros
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.shapes import Features, Stream
 from layerlab.variants.series import resting, series
 

@@ -8,10 +8,10 @@ import importlib.util
 import re
 from dataclasses import dataclass
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
+ERRORS = "layerlab.errors"
 NAMES = {
-    "layerlab": "layerlab_error",
     "layerlab.model.config": "configuration_layerlab",
     "layerlab.model.modeling": "modeling_layerlab",
 }
@@ -80,12 +80,12 @@ def _target(node: ast.AST, module: str) -> str | None:
         return None
     start = module.split(".")[: -node.level] if node.level else []
     name = ".".join([*start, *filter(None, [node.module])])
+    if name == "layerlab" and [alias.name for alias in node.names] == ["UserError"]:
+        return ERRORS  # its public name, which a user's file may use
     return name if node.level or name.partition(".")[0] in roots else None
 
 
 def _whole(node: ast.AST, target: str) -> bool:
-    """Whether a statement imports modules, or from a package: only UserError may come from one."""
-    if isinstance(node, ast.ImportFrom) and target == "layerlab":
-        return [alias.name for alias in node.names] != ["UserError"]
+    """Whether a statement imports modules, or from a package."""
     found = importlib.util.find_spec(target) if target else None
     return found is None or found.submodule_search_locations is not None

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from string import Template
 
-from layerlab import UserError
+from layerlab.errors import UserError
 from layerlab.variants.inventory import variants
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.activation import NAMED, activation_unit
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.flow import Flow
@@ -14,6 +13,7 @@ from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.blocks.start import linear, residual
 from layerlab.domain import Domain
+from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
 COUNT = Domain(kind=int, least=1, most=256)

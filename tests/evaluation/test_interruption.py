@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from layerlab.errors import Interrupted
 from layerlab.evaluation.interruption import HEARD, pausing
-from layerlab.pause import Paused
 from tests.evaluation.written import boolq
 from tests.forked import python
 
@@ -22,7 +22,7 @@ def test_a_signal_ends_it_at_once_in_words(name: str, tmp_path: Path) -> None:
     own = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
     former = signal.signal(number, own)  # a shell in the background may ignore interrupts for us
     try:
-        with pytest.raises(Paused) as caught, pausing(tmp_path):
+        with pytest.raises(Interrupted) as caught, pausing(tmp_path):
             try:
                 signal.raise_signal(number)
             except Exception:  # nobody who catches errors holds it up

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import Anatomy
 from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, NotApplicable, Row
+from layerlab.measures.measure import Layer, Row
 from layerlab.measures.reading import Readings, readings
 from layerlab.measures.spectrum import spectrum
 from layerlab.measures.subject import Subject

@@ -1,8 +1,8 @@
 import pytest
 from torch import nn
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import anatomy, uses_interface
-from layerlab.measures.measure import NotApplicable
 
 
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])

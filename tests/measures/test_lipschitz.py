@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from layerlab import UserError
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import anatomy
 from layerlab.measures.lipschitz import (
     MEASURES,
@@ -23,7 +24,7 @@ from layerlab.measures.lipschitz import (
     spectral_norm,
     weight_product,
 )
-from layerlab.measures.measure import Layer, NotApplicable, Run
+from layerlab.measures.measure import Layer, Run
 from layerlab.measures.trace import trace
 
 (MEASURE,) = MEASURES

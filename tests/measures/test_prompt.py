@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
-from layerlab.measures.measure import NotApplicable
+from layerlab.errors import NotApplicable
 from layerlab.measures.prompt import NAME, PROBE, earlier, prompt
 from layerlab.measures.saliency import MEASURES
 from tests.measures.asked import subject

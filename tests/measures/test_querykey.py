@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.measures.measure import NotApplicable, Run
+from layerlab.errors import NotApplicable
+from layerlab.measures.measure import Run
 from layerlab.measures.projection import LayerWeights
 from layerlab.measures.querykey import (
     MEASURES,

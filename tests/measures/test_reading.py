@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
-from layerlab.measures.measure import Measure, NotApplicable
+from layerlab.errors import NotApplicable
+from layerlab.measures.measure import Measure
 from layerlab.measures.reading import readings
 from layerlab.measures.subject import Subject
 from layerlab.registry import resolve

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import anatomy
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.recompute import differentiated
 from layerlab.measures.trace import observing
 from tests.measures.asked import TOKENS, gradients

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from layerlab import UserError
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import anatomy, text_config
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.projection import LayerWeights, project
 from layerlab.measures.storage import layer_tensors, stored_layers
 

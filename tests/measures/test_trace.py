@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.anatomy import anatomy
-from layerlab.measures.measure import NotApplicable
 from layerlab.measures.trace import trace
 
 FAMILIES = ["gpt2", "openai-gpt", "llama"]

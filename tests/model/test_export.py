@@ -167,11 +167,11 @@ def test_imports_become_siblings_and_nothing_else_changes() -> None:
     )
     made = sibling(source, "mine", home="mine.py")
     assert made.text == source.replace(
-        "from layerlab import", "from .layerlab_error import"
+        "from layerlab import", "from .layerlab_errors import"
     ).replace("from layerlab.blocks.start", "from .layerlab_blocks_start").replace(
         "from layerlab.shapes", "from .layerlab_shapes"
     )
-    assert made.needs == ("layerlab", "layerlab.blocks.start", "layerlab.shapes")
+    assert made.needs == ("layerlab.errors", "layerlab.blocks.start", "layerlab.shapes")
 
 
 CARRIED = """

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from layerlab import UserError
-from layerlab.pause import Paused
+from layerlab.errors import Interrupted
 from layerlab.registry import studies
 from layerlab.studies import suite
 from layerlab.studies.accident import told
@@ -144,7 +144,7 @@ def test_a_traceback_that_cannot_be_written_is_said(tmp_path):
     assert said.startswith("MemoryError; its traceback could not be written (")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Paused("interrupted"), SystemExit(143)])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted("interrupted"), SystemExit(143)])
 def test_who_stops_the_suite_stops_it(accident, tmp_path, stop):
     accident(stop)
     with pytest.raises(type(stop)):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerlab import UserError
 from layerlab.domain import shown
+from layerlab.errors import UserError
 from layerlab.evaluation.benchmark import LAWBENCH
 from layerlab.evaluation.lawbench.gold import Unreadable
 from layerlab.evaluation.lawbench.task import TASKS, Task

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from layerlab import UserError
+from layerlab.errors import UserError
 
 
 @dataclass(frozen=True)

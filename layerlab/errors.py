@@ -1,0 +1,21 @@
+"""The errors of layerlab: what a user can mend, what was interrupted, what does not exist."""
+
+
+class UserError(Exception):
+    """What a user can mend: one line that says what was given, what was expected, what to type."""
+
+
+class Interrupted(Exception):
+    """An interruption that loses nothing; it says what to type to go on.
+
+    Attributes:
+        code: with which the command line ends: 128 and the number of the signal.
+    """
+
+    def __init__(self, text: str, code: int = 130) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotApplicable(Exception):
+    """Why a quantity does not exist for this model: a result, printed after 'because'."""
