@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.emulation import FAR, NEAR, subjects
-from layerlab.numerics.emulate import emulate, reference
+from layerlab.numerics.emulation.emulate import emulate, reference
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

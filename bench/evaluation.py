@@ -24,10 +24,10 @@ from typing import Any
 import psutil
 
 import layerlab
-from layerlab.builtin.tokenizer import byte_pairs
-from layerlab.evaluation.harness import HFLM, Engine, answer, evaluate, hushed, load_tasks
-from layerlab.measures.subject import Subject
-from layerlab.measures.thread import threads
+from layerlab.evaluation.harness.lm import HFLM, Engine, answer, evaluate, hushed, load_tasks
+from layerlab.loading.model import Subject
+from layerlab.system.threads import threads
+from layerlab.tokenization.train import byte_pairs
 
 WORDS = "capital interest deposit reserve account audit risk bond yield share tax fund".split()
 EXAMPLES, OPTIONS = 5, "ABCD"

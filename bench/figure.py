@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerlab.numerics.decoder import Weights, block
-from layerlab.numerics.strict import Strict
-from layerlab.studies.rounding_depth import DIGITS, ENSEMBLE, SIZE
-from layerlab.studies.rounding_depth import one as batch
-from layerlab.studies.work import Draw
+from layerlab.studies.budzinskiy25.figure1_depth import DIGITS, ENSEMBLE, SIZE
+from layerlab.studies.budzinskiy25.figure1_depth import one as batch
+from layerlab.studies.budzinskiy25.support.reference_transformer import Weights, block
+from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Strict
+from layerlab.studies.engine.sampling import Draw
 
 DRAWS, LAYERS, FEW = 5000, 40, 128
 LIMIT = 300.0

@@ -101,7 +101,7 @@ def peer_norms(attentions: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 def our_norms(built: GPT2LMHeadModel, ids: torch.Tensor) -> tuple[Clock, torch.Tensor]:
     """The whole frame `spectrum`, contraction and enclosure included, as users get it."""
     import layerlab
-    from layerlab.measures.spectrum import MEASURES
+    from layerlab.measures.quantities.spectrum import MEASURES
 
     clock = Clock()
 
@@ -180,7 +180,7 @@ def peak(reset: bool = False) -> int:
 def memory(task: str) -> None:
     name, tokens = task.rsplit("-", 1)
     if name == "long":
-        from layerlab.measures.spectrum import spectrum
+        from layerlab.measures.quantities.spectrum import spectrum
 
         warm = head("peaky", 300)
         spectrum(warm, dense=0)
@@ -220,8 +220,8 @@ def quickest(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def enclosed(record: Any) -> Any:
     """The norm of one head with its enclosure, and nothing else."""
-    from layerlab.measures.lanczos import Perron, profile, settle
-    from layerlab.measures.tile import tile, triangular
+    from layerlab.measures.support.lanczos import Perron, profile, settle
+    from layerlab.observe.tracing.attention_tiles import tile, triangular
 
     record = triangular(record)
     blocks = tile(record, torch.float32)
@@ -232,7 +232,7 @@ def enclosed(record: Any) -> Any:
 
 
 def long() -> None:
-    from layerlab.measures.spectrum import spectrum
+    from layerlab.measures.quantities.spectrum import spectrum
     from tests.measures.regime import KINDS, attention, svd_norm
 
     print("\nOne head")
@@ -259,7 +259,7 @@ def long() -> None:
 
 
 def querykey() -> None:
-    from layerlab.measures.querykey import factored_spectrum
+    from layerlab.measures.quantities.querykey import factored_spectrum
 
     print("\nNorm and condition of W_k^T W_q, one layer of 12 heads, d = 768")
     draw = torch.Generator().manual_seed(0)
@@ -341,10 +341,10 @@ def spent() -> float:
 
 
 def asked(built: GPT2LMHeadModel, tokens: torch.Tensor, again: bool) -> None:
-    from layerlab.measures import saliency as measure
-    from layerlab.measures.prompt import Prompt
-    from layerlab.measures.subject import subject
-    from layerlab.measures.trace import observing
+    from layerlab.loading.model import subject
+    from layerlab.measures.quantities import saliency as measure
+    from layerlab.measures.support.saliency_prompt import Prompt
+    from layerlab.observe.tracing.trace import observing
 
     with observing(built):
         prompt = Prompt(tokens=tokens, position=len(tokens) - 1)

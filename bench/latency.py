@@ -36,11 +36,11 @@ os.environ.setdefault("JAXTYPING_DISABLE", "1")
 
 from rich.console import Console
 
-from layerlab.disk import write_file
-from layerlab.evaluation.accounting import ACCOUNTINGS, pair
-from layerlab.evaluation.latency import timed
-from layerlab.evaluation.setting import Setting, setting
-from layerlab.evaluation.timetable import timetable
+from layerlab.latency.config import Setting, setting
+from layerlab.latency.measure import timed
+from layerlab.latency.parameter_matching import ACCOUNTINGS, pair
+from layerlab.latency.table import timetable
+from layerlab.system.files import write_file
 
 WITHIN = 0.05
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from layerlab import Monitor, build
-from layerlab.training.journal import Journal
+from layerlab.records.events import Journal
 
 VOCAB, CONTEXT, BATCH, TARGET = 2048, 128, 16, 0.02
 

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from layerlab import build
-from layerlab.adaptation.conversation import Conversation, conversations
-from layerlab.adaptation.lesson import Lesson, Rows, prepared
-from layerlab.adaptation.template import templated
-from layerlab.adaptation.tuning import tune
-from layerlab.training.source import data_folder
-from layerlab.training.words import trained_words
+from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.sft.conversations import Conversation, conversations
+from layerlab.adaptation.sft.dataset import Lesson, Rows, prepared
+from layerlab.adaptation.sft.train import tune
+from layerlab.data.sources import data_folder
+from layerlab.tokenization.load import trained_words
 
 BLOCK, BATCH, ROUNDS = 1024, 8, 3
 TIMED = 24  # conversations, every so many of all

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import builtin
-from layerlab.numerics.attribution import outputs
-from layerlab.numerics.emulate import Emulation
-from layerlab.numerics.predict import spreads
-from layerlab.numerics.regime import regime
+from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.prediction.predict import spreads
 
 DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 STORIES = DATA / "model-stories260K"

@@ -22,11 +22,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from layerlab.adaptation.replay import Blocks, Reading, mixed, stacked
-from layerlab.training.batch import Order
-from layerlab.training.machine import stopwatch, threaded
-from layerlab.training.mixture import Mixture
-from layerlab.training.words import trained_words
+from layerlab.adaptation.pretraining.replay import Blocks, Reading, mixed, stacked
+from layerlab.corpus.batches import Order
+from layerlab.corpus.mixture import Mixture
+from layerlab.system.hardware import stopwatch, threaded
+from layerlab.tokenization.load import trained_words
 
 RATIOS = ((1, 1), (1, 2), (3, 1), (7, 3), (0.9, 0.1), (1, 99))
 PREFIXES = 1 << 16

@@ -38,8 +38,8 @@ from torch import Tensor
 from bench.emulation import agreement, emulation
 from bench.figure import figure
 from bench.predictor import predictor
-from layerlab.numerics.kernel import kernel
-from layerlab.numerics.rounding import rounder
+from layerlab.numerics.formats.kernel import kernel
+from layerlab.numerics.formats.round import rounder
 
 FUSED, PURE = 0.9, 0.07
 # As torch, ml_dtypes, pychop (bits of exponent and fraction) and gfloat call a format.

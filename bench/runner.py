@@ -21,12 +21,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from layerlab.training.corpus import extent, prepare
-from layerlab.training.plan import Run, plan
-from layerlab.training.recipe import recipe_of
-from layerlab.training.runner import carry_out
-from layerlab.training.section import RunSection
-from layerlab.training.watch import Silent
+from layerlab.console.progress import Silent
+from layerlab.corpus.corpus import extent, prepare
+from layerlab.experiments.executors.local import carry_out
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training_sections import RunSection
+from layerlab.training.run_spec import Run
 
 AT_LEAST = 1.8
 UPDATES = 60

@@ -32,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from layerlab.training.additive import FEWEST, Additive
-from layerlab.training.compare import weighed
-from layerlab.training.family import PairTest
-from layerlab.training.moderation import LENT, MOST, prior
-from layerlab.training.recipe import recipe_of
-from layerlab.training.record import Record
-from layerlab.training.statistics import Difference, Level, spread_limits
+from layerlab.experiments.analysis.compare import weighed
+from layerlab.experiments.statistics.additive_model import FEWEST, Additive
+from layerlab.experiments.statistics.differences import Difference, Level, spread_limits
+from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior
+from layerlab.experiments.statistics.multiple_comparisons import PairTest
+from layerlab.recipes.training import recipe_of
+from layerlab.records.run import Record
 
 ALPHA = 0.05
 SEEDS = (3, 5, 10)

@@ -39,16 +39,17 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, logging
 
+from layerlab.console.progress import Silent
+from layerlab.corpus.batches import Order
+from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.experiments.plan.plan import plan
 from layerlab.model.loss import causal_loss
-from layerlab.training.batch import Order
-from layerlab.training.corpus import Corpus, extent, prepare
-from layerlab.training.loop import Training
-from layerlab.training.material import built
+from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.training.lr_schedule import rate_at
 from layerlab.training.optimizer import optimizer_of
-from layerlab.training.plan import Run, plan
-from layerlab.training.recipe import Recipe, recipe_of
-from layerlab.training.schedule import rate_at
-from layerlab.training.watch import Silent
+from layerlab.training.run_spec import Run
+from layerlab.training.setup import built
+from layerlab.training.trainer import Training
 
 LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
 SMALL = {"width": 128, "layers": 6, "heads": 4, "inner": 256, "context": 128}

@@ -42,9 +42,9 @@ from transformers import (
     logging,
 )
 
-from layerlab.model.account import account
 from layerlab.model.build import build
-from layerlab.variants.inventory import home, variants
+from layerlab.model.cost.cost import account
+from layerlab.variants.registry import home, variants
 
 SIZES = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
 BATCH, TOKENS = 8, 256
@@ -314,11 +314,11 @@ def fitted() -> int:
 
 def bottleneck(modes: list[str], rounds: int, device: str) -> None:
     print("\nThe augmented shortcut alone, d 1024, 256 tokens: full, bottleneck, circulant")
-    from layerlab.blocks.flow import Flow
+    from layerlab.blocks.context import Flow
     from layerlab.blocks.layer import made
     from layerlab.blocks.shape import Site
     from layerlab.blocks.spec import Choice
-    from layerlab.variants.inventory import part
+    from layerlab.variants.registry import part
 
     shape = build("llama", **{**TWIN}, layers=1, vocab=64, device="meta").config.shape()
     site = Site(shape=shape, layer=0, role="attention")

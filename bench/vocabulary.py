@@ -31,13 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.adaptation.backend import backend, rebuilt
-from layerlab.adaptation.importer import load_tokenizer
-from layerlab.adaptation.proof import Proof, prove
-from layerlab.adaptation.published import questions
-from layerlab.adaptation.vocabulary import extend
-from layerlab.training.source import data_folder
-from layerlab.training.words import engine, trained_words
+from layerlab.data.sources import data_folder
+from layerlab.tokenization.bpe_file import backend, rebuilt
+from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.extend import extend
+from layerlab.tokenization.load import engine, trained_words
+from layerlab.tokenization.published_rates import questions
+from layerlab.tokenization.verify import Proof, prove
 
 BASE, ADDED = 16_000, 1_600
 HELD, LAW_HELD = 1_500, 800

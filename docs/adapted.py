@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.recipe import Recipe
-from layerlab.training.verdict import number
+from layerlab.experiments.analysis.verdict import number
+from layerlab.recipes.adaptation import Recipe
 
 Json = Mapping[str, Any]
 OUT = "docs/results"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from layerlab.blocks.part import SLOTS
 from layerlab.blocks.spec import Variant
-from layerlab.model.card import Card, Setting
-from layerlab.model.catalogue import percent
+from layerlab.model.listing.card import Card, Setting
+from layerlab.model.listing.listing import percent
 from layerlab.model.option import options_of
 from layerlab.model.preset import Preset
-from layerlab.variants.inventory import home
+from layerlab.variants.registry import home
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 
@@ -123,4 +123,4 @@ def _row(one: Variant) -> tuple[str, ...]:
 
 
 def _file(place: str) -> str:
-    return place.removeprefix("layerlab.variants.")
+    return place.rpartition(".")[2]

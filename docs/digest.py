@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.studies.discovery import chance, rates, told
-from layerlab.studies.scale import compared_at
-from layerlab.studies.study import claimant
-from layerlab.training.contest import Claim
-from layerlab.training.recipe import Recipe, load_recipe, packaged
-from layerlab.training.verdict import number
+from layerlab.experiments.analysis.verdict import number
+from layerlab.recipes.comparison_sections import Claim
+from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.studies.engine.false_discovery import chance, rates, told
+from layerlab.studies.engine.scale import compared_at
+from layerlab.studies.engine.study import claimant
 
 Json = Mapping[str, Any]
 OUT = "docs/results"

@@ -2,7 +2,8 @@
 
 Those are the settings of recipes in training.md and adaptation.md, and the recipes of the package
 in comparison.md. `block.py` is the pages of variants, `manual.py` api.md and examples.md;
-`digest.py` and `adapted.py` are the page of results/: what comparisons and adaptations came to.
+`digest.py` and `adapted.py` are the page of results/: what comparisons and adaptations came to;
+`architecture.py` is that of the house itself.
 
 Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
 """
@@ -18,18 +19,19 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from layerlab.adaptation.recipe import Recipe as Course
-from layerlab.adaptation.recipe import load_adaptation
-from layerlab.adaptation.recipe import packaged as lessons
 from layerlab.measures.measure import Bound, Measure
-from layerlab.model.card import card
 from layerlab.model.design import design
+from layerlab.model.listing.card import card
 from layerlab.model.preset import presets
-from layerlab.registry import measures, studies
-from layerlab.studies.study import Study
-from layerlab.training.recipe import Recipe, load_recipe, packaged
-from layerlab.training.section import Source
-from layerlab.variants.inventory import home, variants
+from layerlab.plugins import measures
+from layerlab.recipes.adaptation import Recipe as Course
+from layerlab.recipes.adaptation import load_adaptation
+from layerlab.recipes.adaptation import packaged as lessons
+from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.recipes.training_sections import Source
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.study import Study
+from layerlab.variants.registry import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,6 +46,7 @@ block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied = beside("studied")
 holds = beside("holds")
+architecture = beside("architecture")["architecture"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -117,6 +120,7 @@ def pages() -> dict[Path, str]:
         place = ROOT / "docs" / "results" / "studies" / name
         sheet = studied["page"](known[name], content, place)
         written[ROOT / "docs" / "studies" / f"{name}.md"] = sheet
+    written[ROOT / "docs" / "architecture.md"] = architecture()
     written[ROOT / "docs" / "api.md"] = manual["reference"]()
     written[ROOT / "docs" / "examples.md"] = manual["examples"](ROOT / "examples")
     results = ROOT / "docs" / "results"

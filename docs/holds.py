@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from layerlab.studies.discovery import rates, told
-from layerlab.studies.scale import length, trained
-from layerlab.studies.study import Study, claimant
-from layerlab.studies.trained import judged as verdict_of
+from layerlab.studies.engine.false_discovery import rates, told
+from layerlab.studies.engine.scale import length, trained
+from layerlab.studies.engine.study import Study, claimant
+from layerlab.studies.recipe_claims import judged as verdict_of
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]

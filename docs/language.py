@@ -1,8 +1,8 @@
 """Write anew the catalogues of the page's languages: python docs/language.py [CODE ...].
 
-Each layerlab/report/locale/CODE/LC_MESSAGES/layerlab.po gets the messages that the page has now and
-keeps the translations that still fit; a CODE that is new begins a catalogue. The .mo beside it is
-what the package reads.
+Each layerlab/report/i18n/locale/CODE/LC_MESSAGES/layerlab.po gets the messages that the page has
+now and keeps the translations that still fit; a CODE that is new begins a catalogue. The .mo beside
+it is what the package reads.
 """
 
 import ast
@@ -20,15 +20,17 @@ from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
 from layerlab.measures.measure import Measure
-from layerlab.registry import measures, studies
-from layerlab.report.language import COLUMN, DOMAIN, FOLDER
-from layerlab.training.recipe import load_recipe, packaged
+from layerlab.plugins import measures
+from layerlab.recipes.training import load_recipe, packaged
+from layerlab.report.i18n.language import COLUMN, DOMAIN, FOLDER
+from layerlab.studies.engine.discovery import studies
 
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 REPORT = PACKAGE / "report"
 # Every template, the page of `layerlab inspect` first.
 FIRST = ("head.html", "page.html")
-PAGES = (*FIRST, *sorted({file.name for file in REPORT.glob("*.html")} - set(FIRST)))
+TEMPLATES, STATIC = REPORT / "templates", REPORT / "static"
+PAGES = (*FIRST, *sorted({file.name for file in TEMPLATES.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 # What rows are named by and no file declares.
@@ -81,12 +83,15 @@ MARKS = (
 )
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
-    *("report/ledger", "report/score", "report/curriculum", "report/proof", "report/equality"),
-    *("training/verdict", "training/compare", "training/rule", "training/divergence"),
-    *("training/fault", "training/loop", "training/stored", "training/timed"),
-    *("evaluation/option", "evaluation/against"),
-    *("evaluation/average", "evaluation/summary", "evaluation/shots", "adaptation/tally"),
-    *("adaptation/stage", "adaptation/pretraining", "adaptation/published"),
+    *("report/pages/adaptation_tables", "report/pages/evaluation", "report/pages/adaptation"),
+    *("report/pages/vocabulary", "report/views/equal_terms"),
+    *("experiments/analysis/verdict", "experiments/analysis/compare", "training/monitor/rules"),
+    *("training/step/nonfinite", "training/step/microbatch", "training/trainer"),
+    *("experiments/stored_runs", "experiments/analysis/timing"),
+    *("evaluation/harness/options", "evaluation/results/paired_difference"),
+    *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
+    *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
+    "tokenization/published_rates",
 )
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
@@ -94,10 +99,12 @@ TEMPLATE = re.compile(r"[^\W\d_]{2,}\s|\s[^\W\d_]{2,}")
 WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
 UNSHOWN = {"compile", "rows", "_readings", "groupby", "einsum", "Attended"}
+# What sources claim, as comparisons say it.
+CLAIMS = (*("analysis/claims", "analysis/optional_stopping", "analysis/warnings", "plan/factors"),)
 # Files of studies that say nothing of a result.
 SILENT = {
-    *("code.py", "command.py", "picture.py", "record.py", "runner.py", "study.py", "suite.py"),
-    "work.py",
+    *("code_hash.py", "pictures.py", "record.py", "runner.py", "study.py", "suite.py"),
+    *("discovery.py", "sampling.py", "reference_transformer.py"),
 }
 # A key of docs/sources.md.
 CITED = re.compile(r"([a-z]+\d\d|Own)\b")
@@ -114,15 +121,15 @@ Message = tuple[str | None, str | tuple[str, str], str]
 def labels() -> Iterator[Message]:
     """The fixed texts: of the templates, the scripts, and the declarations of measures."""
     for name in PAGES:
-        with (REPORT / name).open("rb") as file:
+        with (TEMPLATES / name).open("rb") as file:
             for _, _, message, _ in babel_extract(
                 file, ("_", "gettext", "ngettext"), (), {"trimmed": "true", "silent": "false"}
             ):
                 yield None, _plural(message), name
-    for file in sorted(REPORT.glob("*.js")):
+    for file in sorted(STATIC.glob("*.js")):
         for found in SPOKEN.findall(file.read_text("utf-8")):
             yield None, json.loads(found), file.name
-    for file in sorted(REPORT.glob("*.py")):
+    for file in sorted(REPORT.rglob("*.py")):
         for found in LABELLED.findall(file.read_text("utf-8")):
             yield None, ast.literal_eval(f"({found})"), file.name
     for place, texts in (
@@ -138,17 +145,18 @@ def labels() -> Iterator[Message]:
 
 def sentences() -> Iterator[Message]:
     """What is said about readings: templates with placeholders, as the code writes them."""
-    files = [*sorted((REPORT / "rules").glob("*.py")), REPORT / "notes.py", REPORT / "listing.py"]
+    files = sorted((REPORT / "findings").glob("*.py"))
+    files += [REPORT / "results" / "source_notes.py", REPORT / "views" / "bars.py"]
     files += [PACKAGE / f"{name}.py" for name in TOLD]
-    for file in [*files, *sorted((PACKAGE / "measures").glob("*.py"))]:
+    for part in ("measures", "observe", "loading"):
+        files += sorted((PACKAGE / part).rglob("*.py"))
+    for file in files:
         rule = REPORT in file.parents
         for phrase in Phrases.of(file.read_text("utf-8"), words=rule):
             yield None, phrase, file.relative_to(PACKAGE).as_posix()
     yield from _claimed()
-    claims = [
-        PACKAGE / "training" / name for name in ("claim.py", "look.py", "remark.py", "factor.py")
-    ]
-    for file in [*claims, *sorted((PACKAGE / "studies").glob("*.py"))]:
+    claims = [PACKAGE / "experiments" / f"{name}.py" for name in CLAIMS]
+    for file in [*claims, *sorted((PACKAGE / "studies").rglob("*.py"))]:
         if file.name not in SILENT:
             for phrase in Phrases.of(file.read_text("utf-8"), words=True):
                 if " " in phrase and not CITED.match(phrase):

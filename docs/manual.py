@@ -8,7 +8,7 @@ import layerlab
 # What a file from outside declares itself with.
 OWN = (
     "layerlab.measures.measure.Measure",
-    "layerlab.measures.measure.Layer",
+    "layerlab.observe.tracing.records.Layer",
     "layerlab.measures.measure.Run",
     "layerlab.measures.measure.Bound",
     "layerlab.errors.NotApplicable",
@@ -17,7 +17,7 @@ OWN = (
     "layerlab.blocks.spec.Spec",
     "layerlab.blocks.spec.BlockSpec",
     "layerlab.blocks.spec.StackSpec",
-    "layerlab.studies.study.Study",
+    "layerlab.studies.engine.study.Study",
 )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.blocks.activation import NAMES
-from layerlab.report.setup import rows
-from layerlab.studies.scale import placed
-from layerlab.studies.study import Study
-from layerlab.variants.inventory import variants
+from layerlab.report.pages.study_settings import rows
+from layerlab.studies.engine.scale import placed
+from layerlab.studies.engine.study import Study
+from layerlab.variants.registry import variants
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]

@@ -8,7 +8,7 @@ The learning rate rises until training fails. The first alarm comes long before 
 import torch
 
 import layerlab
-from layerlab.training.alarm import Alarm
+from layerlab.training.monitor.alerts import Alarm
 
 UPDATES, VOCAB, CONTEXT = 120, 64, 32
 

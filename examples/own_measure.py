@@ -9,7 +9,8 @@ It asks how much of the residual stream's energy the loudest few channels carry.
 from collections.abc import Iterator
 
 import layerlab
-from layerlab.measures.measure import Layer, Measure, Row, Run
+from layerlab.measures.measure import Measure, Row, Run
+from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
 
 

@@ -10,26 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.model.enrolment import watch as _watch
+from layerlab.model.ecosystem.auto_classes import watch as _watch
 from layerlab.version import VERSION
 
 if TYPE_CHECKING:
-    from layerlab.advice import precision
-    from layerlab.api import inspect, retrofit
-    from layerlab.curriculum import adapt
-    from layerlab.doctor import diagnose
-    from layerlab.examination import evaluate
-    from layerlab.experiment import compare, train
+    from layerlab.api.adapt import adapt
+    from layerlab.api.diagnose import diagnose
+    from layerlab.api.evaluate import evaluate
+    from layerlab.api.inspect import inspect, retrofit
+    from layerlab.api.precision import precision
+    from layerlab.api.train import compare, train
     from layerlab.model.build import build
-    from layerlab.model.card import list_variants
-    from layerlab.model.match import matched
-    from layerlab.numerics.casting import apply_precision
-    from layerlab.numerics.emulate import emulate
-    from layerlab.numerics.policy import Policy, load_policy
-    from layerlab.registry import load
-    from layerlab.report.report import Report, load_report
-    from layerlab.studies.runner import study
-    from layerlab.training.monitor import Monitor
+    from layerlab.model.cost.match import matched
+    from layerlab.model.listing.card import list_variants
+    from layerlab.numerics.emulation.apply_policy import apply_precision
+    from layerlab.numerics.emulation.emulate import emulate
+    from layerlab.numerics.emulation.policy import Policy, load_policy
+    from layerlab.plugins import load
+    from layerlab.report.results.report import Report, load_report
+    from layerlab.studies.engine.runner import study
+    from layerlab.training.monitor.monitor import Monitor
 
 __version__ = VERSION
 __all__ = [
@@ -58,26 +58,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "precision": "layerlab.advice",
-    "inspect": "layerlab.api",
-    "retrofit": "layerlab.api",
-    "adapt": "layerlab.curriculum",
-    "diagnose": "layerlab.doctor",
-    "evaluate": "layerlab.examination",
-    "compare": "layerlab.experiment",
-    "train": "layerlab.experiment",
+    "precision": "layerlab.api.precision",
+    "inspect": "layerlab.api.inspect",
+    "retrofit": "layerlab.api.inspect",
+    "adapt": "layerlab.api.adapt",
+    "diagnose": "layerlab.api.diagnose",
+    "evaluate": "layerlab.api.evaluate",
+    "compare": "layerlab.api.train",
+    "train": "layerlab.api.train",
     "build": "layerlab.model.build",
-    "list_variants": "layerlab.model.card",
-    "matched": "layerlab.model.match",
-    "apply_precision": "layerlab.numerics.casting",
-    "emulate": "layerlab.numerics.emulate",
-    "Policy": "layerlab.numerics.policy",
-    "load_policy": "layerlab.numerics.policy",
-    "load": "layerlab.registry",
-    "Report": "layerlab.report.report",
-    "load_report": "layerlab.report.report",
-    "study": "layerlab.studies.runner",
-    "Monitor": "layerlab.training.monitor",
+    "list_variants": "layerlab.model.listing.card",
+    "matched": "layerlab.model.cost.match",
+    "apply_precision": "layerlab.numerics.emulation.apply_policy",
+    "emulate": "layerlab.numerics.emulation.emulate",
+    "Policy": "layerlab.numerics.emulation.policy",
+    "load_policy": "layerlab.numerics.emulation.policy",
+    "load": "layerlab.plugins",
+    "Report": "layerlab.report.results.report",
+    "load_report": "layerlab.report.results.report",
+    "study": "layerlab.studies.engine.runner",
+    "Monitor": "layerlab.training.monitor.monitor",
 }
 
 

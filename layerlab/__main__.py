@@ -9,8 +9,8 @@ def main() -> None:
     # Threads that wait must sleep: where they spin, a second program on the same cores slows this
     # one down by far more than its share (measured: 3 times on two cores).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from layerlab.cli import app
-    from layerlab.ending import run_app
+    from layerlab.cli.app import app
+    from layerlab.cli.ending import run_app
 
     sys.exit(run_app(app))
 

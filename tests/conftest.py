@@ -73,6 +73,32 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+# `make test` takes these of all variants and families, `make sweeps` the others.
+VARIANTS = {"llama", "gpt2", "gpt1", "pangu-pi", "history-5", "hyper-connections", "mhc", "canon"}
+FAMILIES = {
+    "llama",
+    "gpt2",
+    "openai-gpt",
+    "mixtral",
+    "mamba",
+    "qwen3",
+    "gemma3_text",
+    "deepseek_v3",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is tried on every variant or family to `make sweeps`, but for a few of them."""
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        family, name = given.get("family"), given.get("name")
+        swept = item.path.name == "test_families.py" and family not in {None, *FAMILIES}
+        laws = "model" in item.path.parts and isinstance(name, str)
+        if swept or (laws and name not in VARIANTS):
+            item.add_marker("full")
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., PreTrainedModel]:
     """A fresh tiny model with random weights, the same ones each time: `tiny("gpt2")`."""

@@ -21,14 +21,14 @@ from typing import Any
 from unittest import mock
 
 SERVED = (
-    "layerlab.cli",
-    "layerlab.advice",
-    "layerlab.curriculum",
-    "layerlab.evaluation.harness",
-    "layerlab.examination",
-    "layerlab.experiment",
+    "layerlab.cli.app",
+    "layerlab.api.precision",
+    "layerlab.api.adapt",
+    "layerlab.evaluation.harness.lm",
+    "layerlab.api.evaluate",
+    "layerlab.api.train",
     "layerlab.studies",
-    "layerlab.training.loop",
+    "layerlab.training.trainer",
     "layerlab.training.worker",
     "scipy.stats",
     "torch._inductor.compile_fx",

@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from layerlab.evaluation.benchmark import declared
-from layerlab.training.words import trained_words
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.tokenization.load import trained_words
 from tests.evaluation.lawbench.conftest import ANSWERS
 from tests.evaluation.written import boolq, exam, financeiq, lines
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import typer
 from accelerate.commands.launch import launch_command_parser
 
-from layerlab.cli import app
-from layerlab.registry import studies
+from layerlab.cli.app import app
+from layerlab.studies.engine.discovery import studies
 from tests.forked import python
 from tests.reader import DATA
 

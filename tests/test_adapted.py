@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pathspec
 
-from layerlab.adaptation.recipe import load_adaptation
-from layerlab.report.curriculum import save_curriculum
+from layerlab.recipes.adaptation import load_adaptation
+from layerlab.report.pages.adaptation import save_curriculum
 from tests.report.passed import passed
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.variants.inventory import PLUGINS
+from layerlab.variants.registry import PLUGINS
 from tests.forked import python
 from tests.model.absent import fresh
 

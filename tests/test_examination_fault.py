@@ -8,14 +8,14 @@ import torch
 
 import layerlab
 from layerlab import UserError
-from layerlab.evaluation.outcome import Result
-from layerlab.report.score import render
+from layerlab.evaluation.results.result import Result
+from layerlab.report.pages.evaluation import render
 from tests.evaluation.candidate import candidate
 from tests.evaluation.written import boolq
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation import sitting
+from layerlab.evaluation.harness import run as sitting
 from tests.evaluation.shelf import run, shelf
 
 __all__ = ["shelf"]

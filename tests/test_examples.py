@@ -28,6 +28,7 @@ def test_every_example_is_listed() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROMISED)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PROMISED)
 def test_example_runs_and_prints_what_it_is_about(name: str, tmp_path: Path) -> None:
     assert PROMISED[name] in run(tmp_path, str(EXAMPLES / name))

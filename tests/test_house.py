@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.measures.measure import Measure
-from layerlab.registry import measures
+from layerlab.plugins import measures
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "layerlab"

@@ -3,8 +3,9 @@
 import ast
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,55 +25,50 @@ SOURCES = [
 FORBIDDEN = {"utils", "common", "helpers", "misc", "base", "core"}
 LONGEST = 400
 
-# Small tools of the house that any part may use.
-SHARED = {
-    "archive",
-    "disk",
-    "domain",
-    "errors",
-    "limits",
-    "lock",
-    "normal",
-    "parse",
-    "pause",
-    "terminal",
-    "trust",
-    "version",
+# A part may import from rows above its own, and from itself; parts of one row never import each
+# other. Late imports count, and those for types too.
+ROWS = (
+    "errors version",
+    "validation shapes builtin",
+    "system",
+    "records",
+    "recipes console",
+    "blocks numerics data",
+    "variants observe tokenization",
+    "model loading corpus",
+    "measures",
+    "plugins",
+    "training",
+    "experiments",
+    "adaptation evaluation latency report",
+    "studies",
+    "api",
+    "cli",
+)
+LEVEL = {part: number for number, row in enumerate(ROWS) for part in row.split()}
+# Within a part, from the lowest folder up; what is not named has no order.
+WITHIN = {
+    "adaptation": "trainer sft|pretraining|embeddings pipeline",
+    "data": "data cleaning",
+    "evaluation": "metrics benchmarks lawbench|tasks harness results",
+    "experiments": "statistics|plan executors estimate|analysis experiments",
+    "measures": "support quantities",
+    "numerics": "formats emulation prediction|mixed_precision",
+    "observe": "architecture tracing",
+    "report": "i18n views figures|findings pages results",
+    "training": "step|qk_control|monitor|checkpoints training",
+    "studies": "engine support pangu23|spectral25|budzinskiy25",
 }
-# What each part may import besides itself and those tools. Parts that are not
-# named here (api, advice, cli, studies) are where the stems meet, and may import all.
-INSPECTION = {"numerics": {"shapes"}, "measures": {"numerics", "shapes", "builtin"}}
-BUILDING = {
-    "blocks": {"shapes"},
-    "variants": {"blocks", "shapes"},
-    "model": {"blocks", "variants", "shapes"},
-    # The registry brings variants from outside that a recipe names.
-    "training": {*INSPECTION, "blocks", "variants", "model", "shapes", "builtin", "registry"},
-}
-GROWN = {*BUILDING, "training", "numerics", "measures", "shapes", "builtin"}
-MAY = {
-    **INSPECTION,
-    **BUILDING,
-    "adaptation": GROWN,
-    "evaluation": GROWN,
-    "report": set[str](),
-    "builtin": set[str](),
-    "shapes": set[str](),
-    "registry": {"builtin", "measures", "variants", "shapes", "studies"},
+# What never imports what, wherever its row: nothing that measures depends on what we build, and a
+# page is made of readings.
+BUILDING = {"blocks", "variants", "model"}
+NEVER = {
+    **dict.fromkeys(("numerics", "observe", "loading", "measures"), BUILDING),
+    "report": {part for row in ROWS[5:] for part in row.split()} - {"report"},
 }
 # Readings only: a report never meets a tensor.
 FOREIGN = {"report": {"torch", "transformers"}}
-READS_REPORT = {
-    "api",
-    "advice",
-    "curriculum",
-    "examination",
-    "experiment",
-    "inspect_command",
-    "judging",
-    "studies",
-    "vocabulary_command",
-}
+MOST = 15  # modules of a folder
 IN_ONE_FILE = ("lm_eval", "trl", "submitit", "optuna")
 
 
@@ -93,37 +89,32 @@ def imported(tree: ast.AST, module: str) -> Iterator[str]:
 
 
 def part(name: str) -> str | None:
-    """The part of layerlab that a name lies in, as `measures`; None outside."""
+    """Give the part of layerlab that a name lies in, as `measures`; None outside."""
     head, *rest = name.split(".")
-    if head != "layerlab" or not rest:
-        return None
-    if rest[0] in layerlab._HOMES:  # a lazy public name leads to the module behind it
-        return layerlab._HOMES[rest[0]].split(".")[1]
-    return rest[0]
+    return rest[0] if head == "layerlab" and rest else None
 
 
 def offences(source: str, module: str) -> list[str]:
-    """What a file with this source, at this place, imports against the rule."""
+    """List what a file with this source, at this place, imports against the rule."""
     own = part(module)
-    names = set(imported(ast.parse(source), module))
-    if own in {None, "__init__"}:  # the package's own face, which imports late
+    if own is None or own.startswith("__"):  # the package's own face, which imports late
         return []
-    found = [
-        f"{module} imports {name}: {own} may import only {sorted(MAY[own])}"
-        for name in names
-        if own in MAY and part(name) not in {None, own, *SHARED, *MAY[own]}
-    ]
-    found += [
-        f"{module} imports {name}: only {sorted(READS_REPORT)} may"
-        for name in names
-        if part(name) == "report" and own not in {"report", "__main__", *READS_REPORT}
-    ]
-    found += [
-        f"{module} imports {name}: {own} reads readings, never tensors"
-        for name in names
-        if name.split(".")[0] in FOREIGN.get(own, ())
-    ]
-    return sorted(set(found))
+    names = set(imported(ast.parse(source), module))
+    return sorted({f"{module} imports {name}: {why}" for name in names if (why := _why(own, name))})
+
+
+def _why(own: str, name: str) -> str | None:
+    """Say why a part may not import this name; None where it may."""
+    other = part(name)
+    if name == "layerlab" or (name.startswith("layerlab.") and other not in LEVEL):
+        return "nobody inside imports the package's face"
+    if name.split(".")[0] in FOREIGN.get(own, ()):
+        return f"{own} reads readings, never tensors"
+    if other is None or other == own:
+        return None
+    if other in NEVER.get(own, ()):
+        return f"{own} never imports {other}"
+    return None if LEVEL[other] < LEVEL[own] else f"{other} lies beside {own} or below it"
 
 
 def dotted(path: Path) -> str:
@@ -138,23 +129,25 @@ def test_import_rule_holds(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("layerlab.measures.x", "from layerlab.training.loop import step"),
-        ("layerlab.measures.x", "import layerlab.report.page"),
+        ("layerlab.measures.x", "from layerlab.training.trainer import step"),
+        ("layerlab.measures.x", "import layerlab.report.pages.inspection"),
+        ("layerlab.measures.x", "import layerlab"),
         ("layerlab.measures.x", "from layerlab import api"),
         ("layerlab.measures.x", "from layerlab import inspect"),
+        ("layerlab.measures.x", "from layerlab import UserError"),
         ("layerlab.measures.x", "from ..blocks import norm"),
         ("layerlab.measures.x", "def f():\n    from layerlab.model import config"),
-        ("layerlab.measures.x", "import_module('layerlab.variants.pangu')"),
-        ("layerlab.numerics.x", "from layerlab.measures import diversity"),
-        ("layerlab.report.x", "from layerlab.measures.measure import Measure"),
-        ("layerlab.report.rules.x", "from ...measures.measure import Measure"),
+        ("layerlab.measures.x", "import_module('layerlab.variants.models.pangu')"),
+        ("layerlab.measures.x", "if TYPE_CHECKING:\n    from layerlab.training import trainer"),
+        ("layerlab.numerics.x", "from layerlab.measures import measure"),
+        ("layerlab.numerics.x", "from layerlab.data.sources import opened"),
+        ("layerlab.report.x", "from layerlab.evaluation.results.result import Result"),
+        ("layerlab.report.findings.x", "from ...training.trainer import Trainer"),
         ("layerlab.report.x", "import torch"),
         ("layerlab.report.x", "from transformers import AutoConfig"),
-        ("layerlab.report.x", "from layerlab.shapes import Hidden"),
-        ("layerlab.registry", "from layerlab.report.report import Report"),
-        ("layerlab.training.x", "from layerlab.report.report import Report"),
+        ("layerlab.plugins", "from layerlab.report.results.report import Report"),
         ("layerlab.builtin.x", "from layerlab.measures.measure import Measure"),
-        ("layerlab.blocks.x", "from layerlab.variants import pangu"),
+        ("layerlab.blocks.x", "from layerlab.variants.models import pangu"),
     ],
 )
 def test_import_rule_can_fail(module: str, source: str) -> None:
@@ -166,15 +159,60 @@ def test_import_rule_can_fail(module: str, source: str) -> None:
     [
         ("layerlab.measures.x", "import torch\nfrom layerlab.errors import UserError"),
         ("layerlab.measures.x", "from layerlab.numerics.formats import FLOAT16"),
-        ("layerlab.training.x", "from layerlab.measures.trace import trace"),
-        ("layerlab.report.rules.x", "from layerlab.report.rules.rule import Rule"),
-        ("layerlab.inspect_command", "from layerlab.report.report import load_report"),
-        ("layerlab.api", "from layerlab.report.report import Report"),
-        ("layerlab.builtin.train", "from layerlab.builtin.card import card"),
+        ("layerlab.training.x", "from layerlab.observe.tracing.trace import trace"),
+        ("layerlab.report.findings.x", "from layerlab.report.findings.rule import Rule"),
+        ("layerlab.cli.inspect", "from layerlab.report.results.report import load_report"),
+        ("layerlab.api.inspect", "from layerlab.report.results.report import Report"),
+        ("tools.builtin_models.train", "from tools.builtin_models.card import card"),
     ],
 )
 def test_import_rule_allows_what_the_layers_are_for(module: str, source: str) -> None:
     assert offences(source, module) == []
+
+
+def graph() -> dict[str, set[str]]:
+    """Give for every file of the package those that it imports, wherever in it."""
+    modules = {dotted(path).removesuffix(".__init__"): path for path in FILES}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        if name in {"layerlab", "layerlab.__main__"}:
+            continue
+        targets = set()
+        for one in imported(ast.parse(path.read_text("utf-8")), dotted(path)):
+            targets |= {one if one in modules else one.rpartition(".")[0]} & set(modules)
+        found[name] = targets - {name, "layerlab"}
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert TopologicalSorter(graph()).prepare() is None, "it raises where there is a circle"
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+
+
+def test_folders_of_a_part_have_an_order() -> None:
+    wrong = []
+    for module, targets in graph().items():
+        order = WITHIN.get(part(module) or "", "")
+        level = {one: n for n, row in enumerate(order.split()) for one in row.split("|")}
+        own = _folder(module)
+        for target in targets:
+            other = _folder(target)
+            if part(target) == part(module) and own != other and {own, other} <= set(level):
+                wrong += [f"{module} imports {target}"] if level[other] >= level[own] else []
+    assert wrong == []
+
+
+def _folder(module: str) -> str:
+    """Give the folder of a part that a file lies in; the part itself where it is in none."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 3 else parts[1]
+
+
+def test_no_folder_holds_more_than_one_sees_at_once() -> None:
+    counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
+    crowded = {str(one.relative_to(ROOT)): n for one, n in counts.items() if n > MOST}
+    assert crowded == {}
 
 
 def test_an_engine_is_imported_in_one_file() -> None:
@@ -202,7 +240,7 @@ def test_no_function_in_a_package_shares_its_name_with_a_submodule() -> None:
 
 
 def test_importing_the_package_and_its_command_line_costs_nothing() -> None:
-    code = "import sys, layerlab, layerlab.cli; print(*sys.modules)"
+    code = "import sys, layerlab, layerlab.cli.app; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     heavy = {"torch", "transformers", "pandas", "plotly", "numpy", "jaxtyping", "accelerate"}

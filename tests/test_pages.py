@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import typer
 
-from layerlab.adaptation import recipe as adaptation
-from layerlab.registry import studies
-from layerlab.training import recipe as training
-from layerlab.training.plan import Run, plan
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes import adaptation, training
+from layerlab.studies.engine.discovery import studies
+from layerlab.training.run_spec import Run
 from tests import test_tutorials
 from tests.reader import reader
 from tests.shell import MORE, NAMED, Shell, begins, correct, lines
@@ -240,6 +240,7 @@ def follow(tmp_path_factory: pytest.TempPathFactory) -> Follow:
     return done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", PROMISED)
 def test_the_blocks_run_and_show_what_the_page_says(page: str, follow: Follow) -> None:
     folder, printed = follow(page)

@@ -89,6 +89,7 @@ def carried_out(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", RUN)
 def test_command_runs(command: str, folder: Path) -> None:
     carried_out(command, folder)

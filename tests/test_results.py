@@ -10,9 +10,9 @@ import pathspec
 import pytest
 
 import layerlab
-from layerlab.report.comparison import save_comparison
-from layerlab.training.compare import compared
-from layerlab.training.recipe import Recipe, load_recipe, packaged
+from layerlab.experiments.analysis.compare import compared
+from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,10 +35,10 @@ PLACES = [
     *(f"tests/numerics/test_{name}.py" for name in NUMERICS),
     *(f"tests/blocks/test_{name}.py" for name in BLOCKS),
     "tests/model/test_laws.py::test_a_token_sees_nothing_that_comes_later",
-    "tests/training/test_batch.py",
-    "tests/training/test_control.py",
-    "tests/adaptation/test_bits.py",
-    "tests/adaptation/test_embedding.py",
+    "tests/corpus/test_batches.py",
+    "tests/training/qk_control/test_penalties.py",
+    "tests/adaptation/trainer/test_bits_per_byte.py",
+    "tests/adaptation/embeddings/test_resize.py",
 ]
 # They call no function with other kinds of tensors than the rest does, and take the longest.
 REPEATING = {
@@ -120,7 +120,7 @@ REPEATING = {
 }
 WRONG = """
 import torch
-from layerlab.measures.diversity import diversity
+from layerlab.measures.quantities.diversity import diversity
 
 def test_a_vector_is_no_matrix():
     diversity(torch.ones(3))

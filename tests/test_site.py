@@ -88,6 +88,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return found
 
 
+@pytest.mark.full
 def test_every_document_is_a_page(site: Path, pages: dict[Path, Page]) -> None:
     for path in [*PAGES, DOCS / "results" / "README.md"]:
         name = path.with_name("index.md") if path.name == "README.md" else path
@@ -107,6 +108,7 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
     assert set(pages) == reached
 
 
+@pytest.mark.full
 def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Page]) -> None:
     wrong = []
     for path, page in pages.items():
@@ -154,6 +156,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     assert "2 issues found" in done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) -> None:
     problems: list[str] = []
     asked: list[str] = []
@@ -239,7 +242,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_no_page_is_left_of_a_variant_that_is_gone() -> None:
-    from layerlab.variants.inventory import home, variants
+    from layerlab.variants.registry import home, variants
 
     own = {name for name in variants() if home(name).startswith("layerlab.")}
     assert {path.stem for path in (DOCS / "variants").glob("*.md")} == own

@@ -71,6 +71,7 @@ def follow(tmp_path_factory: pytest.TempPathFactory) -> Follow:
     return done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", PROMISED)
 def test_the_steps_run_and_show_what_the_page_says(page: str, follow: Follow) -> None:
     folder, printed = follow(page)

@@ -75,17 +75,17 @@ def test_wheel_holds_what_is_not_python(wheel: Path) -> None:
 def test_wheel_holds_the_tasks_and_tables_of_benchmarks(wheel: Path) -> None:
     names = contents(wheel)
     for file in (
-        "adaptation/catalogue.toml",
+        "data/catalog.toml",
         "evaluation/lawbench/label.toml",
-        "evaluation/published.toml",
-        "evaluation/subject.toml",
+        "evaluation/results/published.toml",
+        "evaluation/benchmarks/subtasks.toml",
         "evaluation/tasks/_choice.yaml",
         "evaluation/tasks/ceval/_group.yaml",
     ):
         assert f"layerlab/{file}" in names, file
     tasks = [name for name in names if re.match(r"layerlab/evaluation/tasks/.+/.+\.yaml", name)]
     assert len(tasks) > 250
-    assert any(re.match(r"layerlab/adaptation/recipes/.+\.toml", name) for name in names)
+    assert any(re.match(r"layerlab/recipes/library/adaptation/.+\.toml", name) for name in names)
 
 
 def test_wheel_holds_no_questions(wheel: Path) -> None:
@@ -111,6 +111,7 @@ def test_installed_command_gives_help(installed: Path, tmp_path: Path) -> None:
     assert "inspect" in run(installed, tmp_path, "--help")
 
 
+@pytest.mark.full
 def test_installed_command_inspects_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     options = ("--measures", "diversity,attention", "--context", "32", "--samples", "1")
     run(installed, tmp_path / "empty", "inspect", *options, "--out", "report")

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layerlab.blocks.start import Constant, starts
-from layerlab.domain import Domain
+from layerlab.blocks.init import Constant, starts
 from layerlab.shapes import Features
+from layerlab.validation import Domain
 
 
 class Prelu(nn.Module):

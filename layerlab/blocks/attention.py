@@ -4,13 +4,13 @@ from typing import Any
 
 from torch import Tensor
 
+from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.flow import Flow
+from layerlab.blocks.init import linear, residual
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
-from layerlab.blocks.start import linear, residual
-from layerlab.domain import Domain
 from layerlab.shapes import Heads, Joined, KeyHeads, Stream
+from layerlab.validation import Domain
 
 BIAS = Option(
     default="none",

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from layerlab.blocks.activation import NAMED, WITH_PRELU, activation_unit
+from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.flow import Flow
+from layerlab.blocks.init import linear, residual
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
-from layerlab.blocks.start import linear, residual
-from layerlab.domain import Domain
 from layerlab.shapes import Stream
+from layerlab.validation import Domain
 
 BIAS = Option(default=False, domain=Domain(kind=bool), about="whether the matrices have biases")
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layerlab.blocks.convolution import CausalConvolution
+from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.dropout import Dropout
-from layerlab.blocks.flow import Flow
+from layerlab.blocks.operations.convolution import CausalConvolution
 from layerlab.blocks.part import Part, Slot
 from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import BlockSpec, Choice

@@ -5,11 +5,11 @@ from torch import nn
 from torch.nn import functional
 
 from layerlab.blocks.cost import Cost
+from layerlab.blocks.init import ones, starts, zeros
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
-from layerlab.blocks.start import ones, starts, zeros
-from layerlab.domain import Domain
 from layerlab.shapes import Features
+from layerlab.validation import Domain
 
 EPSILON = Domain(kind=float, above=0)
 

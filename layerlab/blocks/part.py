@@ -22,8 +22,8 @@ from torch import nn
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Spec
-from layerlab.domain import Domain, shown
 from layerlab.errors import UserError
+from layerlab.validation import Domain, shown
 
 Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
 SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")

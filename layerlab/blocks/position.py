@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.blocks.derivative import unwatched
+from layerlab.blocks.operations.derivative import unwatched
 
 
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
-from layerlab.blocks.flow import Flow
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.shapes import Stream

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from layerlab.domain import shown
 from layerlab.errors import UserError
+from layerlab.validation import shown
 
 Role = Literal["attention", "ffn", "stack"]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from layerlab.domain import Domain, shown
 from layerlab.errors import UserError
+from layerlab.validation import Domain, shown
 
 DROPOUT = Domain(kind=float, least=0.0, most=0.9)
 Placement = Literal["pre", "post", "both", "after"]

@@ -1,7 +1,8 @@
 """The small trained models that come with the package, and the text that they are inspected on.
 
-Three causal language models of one shape, trained on the same batches by `layerlab.builtin.train`,
-so that what differs between their readings is the architecture and nothing else.
+Three causal language models of one shape, trained on the same batches by
+`tools.builtin_models.train`, so that what differs between their readings is the architecture and
+nothing else.
 """
 
 from pathlib import Path

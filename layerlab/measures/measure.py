@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from layerlab.domain import Domain
 from layerlab.errors import UserError
-from layerlab.measures.attended import Attended
-from layerlab.measures.projection import LayerWeights
-from layerlab.shapes import Hidden, Tokens
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import Tokens
+from layerlab.validation import Domain
 
 Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
 Row = dict[str, Any]
@@ -49,41 +47,6 @@ class Band:
     low: str
     high: str
     label: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sublayer:
-    """What attention or feed-forward saw and gave in one block.
-
-    `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
-    output, `branch` what joins the residual stream (after a norm on the branch, if there is one);
-    None where no sum in the block shows that it does.
-    """
-
-    entered: Float[Tensor, "token read"]
-    left: Hidden
-    branch: Hidden | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layer:
-    """One block of the stack, on one sequence, as the model computed it.
-
-    `layer` 0 is the embedding output: it has a `stream` and nothing else. Attention layers are
-    counted from 0 in `attention.layer`. A stream of width 0 means that only the attention is known.
-    """
-
-    sequence: int
-    layer: int
-    tokens: Tokens
-    stream: Hidden
-    entered: Hidden | None = None
-    sublayers: Mapping[str, Sublayer] = field(default_factory=dict)
-    attention: Attended | None = None
-    weights: LayerWeights | None = None
-    block: nn.Module | None = None
-    rerun: Callable[[Any], Any] | None = None
-    gradient: Hidden | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

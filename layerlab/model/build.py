@@ -7,11 +7,11 @@ import torch
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
-from layerlab.lock import MODELS
 from layerlab.model.config import LabConfig
 from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants.inventory import needed
+from layerlab.system.locks import MODELS
+from layerlab.variants.registry import needed
 
 
 def build(

@@ -58,7 +58,7 @@ class LabConfig(PreTrainedConfig):
         self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Write the configuration, and beside it the code that its model runs on."""
-        from layerlab.model.export import AUTO, exported  # late: loading needs none of it
+        from layerlab.model.ecosystem.export import AUTO, exported  # late: loading needs none of it
 
         files = exported(self)
         self.auto_map = dict(AUTO)

@@ -7,12 +7,12 @@ from typing import Any
 
 from layerlab.blocks.shape import Shape, check_size
 from layerlab.blocks.spec import Spec, Variant
-from layerlab.domain import shown
 from layerlab.errors import UserError
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, presets, sizes_of
 from layerlab.model.size import LARGEST, MOST, shape
-from layerlab.variants.inventory import home, variant, variants
+from layerlab.validation import shown
+from layerlab.variants.registry import home, variant, variants
 
 SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.blocks.derivative import unwatched
+from layerlab.blocks.operations.derivative import unwatched
 
 IGNORED = -100
 ROWS = 64  # that many rows of a large vocabulary stay in the processor's cache

@@ -16,18 +16,17 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from layerlab.blocks.attention import Attention
+from layerlab.blocks.context import Flow
 from layerlab.blocks.dropout import Dropout
-from layerlab.blocks.flow import Flow
 from layerlab.blocks.layer import Layer, made
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
 from layerlab.model.config import LabConfig
-from layerlab.model.drawing import draw
+from layerlab.model.ecosystem.tensor_parallel_plan import tensor_plan
+from layerlab.model.init_weights import draw
 from layerlab.model.loss import causal_loss
-from layerlab.model.plan import tensor_plan
-from layerlab.variants.inventory import part
-from layerlab.variants.origin import require
+from layerlab.variants.registry import part, require
 
 
 class LabDecoderLayer(GradientCheckpointingLayer, Layer):

@@ -9,10 +9,10 @@ from typing import Any, get_args
 from layerlab.blocks.part import SLOTS, Option
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
-from layerlab.domain import shown
 from layerlab.errors import UserError
-from layerlab.parse import literal_of
-from layerlab.variants.inventory import part
+from layerlab.records.parse import literal_of
+from layerlab.validation import shown
+from layerlab.variants.registry import part
 
 _PLACES = {"block": BlockSpec, "stack": StackSpec}
 # The norms of the stack: while they are as those of the layers, an option is set on all of them.

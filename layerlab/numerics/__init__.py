@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerlab.numerics.format import Block, Format, Integer, find
-    from layerlab.numerics.rounding import round_to, rounder
+    from layerlab.numerics.formats.formats import Block, Format, Integer, find
+    from layerlab.numerics.formats.round import round_to, rounder
 
 __all__ = ["Block", "Format", "Integer", "find", "round_to", "rounder"]
 
 _HOMES = {
-    "Block": "layerlab.numerics.format",
-    "Format": "layerlab.numerics.format",
-    "Integer": "layerlab.numerics.format",
-    "find": "layerlab.numerics.format",
-    "round_to": "layerlab.numerics.rounding",
-    "rounder": "layerlab.numerics.rounding",
+    "Block": "layerlab.numerics.formats.formats",
+    "Format": "layerlab.numerics.formats.formats",
+    "Integer": "layerlab.numerics.formats.formats",
+    "find": "layerlab.numerics.formats.formats",
+    "round_to": "layerlab.numerics.formats.round",
+    "rounder": "layerlab.numerics.formats.round",
 }
 
 

@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.picture import Gap, crosses
-from layerlab.studies.statistic import HIGH, LOW, Interval, table
-from layerlab.studies.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.trained import RUNS, finished, results
-from layerlab.studies.training import runs_in, settings_of
-from layerlab.studies.word import each
-from layerlab.studies.work import Draw, Work
-from layerlab.training.additive import Additive, presence
-from layerlab.training.record import Record
-from layerlab.training.statistics import Difference, Level, holm
-from layerlab.training.stored import records_in
+from layerlab.experiments.statistics.additive_model import Additive, presence
+from layerlab.experiments.statistics.differences import Difference, Level, holm
+from layerlab.experiments.stored_runs import records_in
+from layerlab.records.run import Record
+from layerlab.studies.engine.pictures import Gap, crosses
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import each
+from layerlab.studies.recipe_claims import RUNS, finished, results
+from layerlab.studies.support.training_facts import runs_in, settings_of
 
 PLAIN = "llama"
 METHODS = (PLAIN, *(f"history-{number}" for number in range(1, 8)))

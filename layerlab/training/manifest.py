@@ -6,13 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from layerlab.disk import write_file
-from layerlab.model.account import Account
-from layerlab.parse import read_json
-from layerlab.training.batch import Held, Order
-from layerlab.training.corpus import Corpus
-from layerlab.training.machine import machine, versions
-from layerlab.training.plan import Run, account_of, flattened
+from layerlab.corpus.batches import Held, Order
+from layerlab.corpus.corpus import Corpus
+from layerlab.model.cost.cost import Account
+from layerlab.records.parse import read_json
+from layerlab.records.settings import flattened
+from layerlab.system.files import write_file
+from layerlab.system.hardware import machine, versions
+from layerlab.training.run_spec import Run, account_of
 
 SCHEMA = 1
 FILE = "manifest.json"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.training.section import TrainSection
+from layerlab.recipes.training_sections import TrainSection
 
 DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
 

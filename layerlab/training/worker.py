@@ -1,10 +1,9 @@
-"""One run in a process of its own: `python -m layerlab.training.worker FOLDER`.
+"""One run in a process of its own: `python -m layerlab.training.worker FOLDER [--trust-recipe]`.
 
 What is carried out is all in the folder: `recipe.json`, and `run.json`, which names its place in a
 plan. Nothing heavy is imported before the number of threads is set.
 """
 
-import json
 import os
 import signal
 import sys
@@ -12,92 +11,18 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from layerlab.disk import write_file
 from layerlab.errors import UserError
-from layerlab.lock import locked
-from layerlab.parse import read_json
-from layerlab.trust import list_grants, take_grants
+from layerlab.records.run_files import RECIPE, read_table
+from layerlab.system.locks import locked
+from layerlab.system.trust import take_grants, trusting
 
-if TYPE_CHECKING:
-    from layerlab.model.match import Match
-    from layerlab.training.plan import Run
-
-RECIPE, RUN = "recipe.json", "run.json"
-SCHEMA = 1
+TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
 _LOOK = 1.0  # seconds between two looks at it
 _GRACE = 300.0  # seconds for a last checkpoint
-
-
-def write_run(run: "Run", folder: Path) -> None:
-    """Write what a worker needs: `recipe.json`, then `run.json`.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    recipe = run.recipe.model_dump(mode="json")
-    write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
-    match = None if run.match is None else run.match.to_json()
-    body = {
-        "schema": SCHEMA,
-        "run": run.name,
-        "arm": run.arm,
-        "digest": run.digest,
-        "match": match,
-        "granted": list_grants(),
-    }
-    write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
-
-
-def read_run(folder: Path) -> "Run":
-    """The run that was written to a folder.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
-    from layerlab.training.plan import Run
-    from layerlab.training.recipe import recipe_of
-
-    body, recipe = _json(folder / RUN), _json(folder / RECIPE)
-    try:
-        return Run(
-            arm=body["arm"],
-            recipe=recipe_of(recipe, str(folder / RECIPE)),
-            digest=body["digest"],
-            match=None if body["match"] is None else _match(body["match"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / RUN} lacks {error}; it is of another version of layerlab: "
-            "type the command that planned the run again, with another --out"
-        ) from None
-
-
-def _match(body: dict[str, Any]) -> "Match":
-    from layerlab.blocks.shape import Shape
-    from layerlab.model.match import Match
-
-    kept = {name: body[name] for name in ("by", "on", "found", "wanted")}
-    return Match(shape=Shape(**body["sizes"]), **kept)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found = read_json(file)
-        if isinstance(found, dict):
-            return found
-        reason = "it holds no table"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError:
-        reason = "it is not JSON"
-    raise UserError(
-        f"cannot read {file}: {reason}; expected the folder of a run, which layerlab train makes"
-    )
 
 
 def main(arguments: list[str]) -> int:
@@ -106,11 +31,14 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
     """
-    if len(arguments) != 1:
-        print("type: python -m layerlab.training.worker FOLDER", file=sys.stderr)
+    folders = [one for one in arguments if one not in TRUST]
+    if len(folders) != 1:
+        way = f"FOLDER [{'] ['.join(TRUST)}]"
+        print(f"type: python -m layerlab.training.worker {way}", file=sys.stderr)
         return WRONG
     try:
-        _carried(Path(arguments[0]))
+        with trusting(TRUST[1] in arguments, TRUST[0] in arguments):
+            _carried(Path(folders[0]))
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
         return WRONG
@@ -118,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _carried(folder: Path) -> None:
-    settings = _json(folder / RECIPE).get("run") or {}
+    settings = read_table(folder / RECIPE).get("run") or {}
     # Before torch is imported: later it is too late for them.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.get("threads", 1)))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -129,13 +57,14 @@ def _carried(folder: Path) -> None:
 
 
 def _trained(folder: Path) -> None:
-    from layerlab.training.result import read_result
+    from layerlab.records.result import read_result
+    from layerlab.training.run_spec import read_run
 
     run = read_run(folder)
-    take_grants(_json(folder / RUN).get("granted", {}))
+    take_grants()
     if (read_result(folder) or {}).get("run") == run.name:
         return
-    from layerlab.training.loop import carry_out
+    from layerlab.training.trainer import carry_out
 
     carry_out(run, folder)
 

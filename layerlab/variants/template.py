@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from layerlab.errors import UserError
-from layerlab.variants.inventory import variants
+from layerlab.variants.registry import variants
 
 
 def write_template(path: str | PathLike[str]) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.training.words import trained_words
+from layerlab.tokenization.load import trained_words
 
 GENERAL = [
     "the cat and the hat sat on the mat, and the cat saw the rat",

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from layerlab.training.words import trained_words
+from layerlab.tokenization.load import trained_words
 
 LAW = ("the court held that the contract was void", "a party may appeal within ten days")
 NATURE = ("a river runs to the sea", "small birds sing in the green wood", "rain fell all night")

@@ -2,8 +2,8 @@
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.conversation import Conversation, Turn
-from layerlab.builtin.tokenizer import byte_pairs
+from layerlab.adaptation.sft.conversations import Conversation, Turn
+from layerlab.tokenization.train import byte_pairs
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 

@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from layerlab.adaptation.recipe import recipe_of
+from layerlab.recipes.adaptation import recipe_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adaptation.md").read_text("utf-8")
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 
 from layerlab.blocks.activation import NAMES, Prelu, activated, gelu_tanh
-from layerlab.model.convert import ACTIVATIONS
+from layerlab.model.surgery.convert import ACTIVATIONS
 
 EQUAL = {theirs: ours for theirs, ours in ACTIVATIONS.items() if theirs != "gelu_pytorch_tanh"}
 

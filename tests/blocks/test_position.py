@@ -57,6 +57,7 @@ def test_gradients_are_those_of_the_written_out_form() -> None:
     torch.testing.assert_close(*slopes, rtol=0, atol=2 * eps * size.item())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("halves_equal", [True, False])
 def test_derivatives_are_those_of_finite_differences(halves_equal: bool) -> None:
     cos, sin = tables(torch.float64, halves_equal=halves_equal)

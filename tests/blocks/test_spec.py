@@ -8,7 +8,7 @@ import pytest
 from layerlab import UserError
 from layerlab.blocks.spec import BlockSpec, Spec, StackSpec, Variant
 from layerlab.model.config import LabConfig
-from layerlab.variants.inventory import variants
+from layerlab.variants.registry import variants
 
 
 @pytest.mark.parametrize("name", variants())

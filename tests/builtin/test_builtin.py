@@ -11,7 +11,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import UserError, builtin
-from layerlab.builtin import train
+from tools.builtin_models import train
 
 TINY = train.Recipe(
     width=16, layers=2, heads=2, vocab=300, context=16, batch=4, steps=2, warmup=1, interval=1

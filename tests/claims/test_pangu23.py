@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from layerlab.measures.diversity import diversity as d
+from layerlab.measures.quantities.diversity import diversity as d
 from tests.claims.adversary import (
     DOUBLE,
     LIPSCHITZ,

@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.blocks.flow import Flow
+from layerlab.blocks.context import Flow
 from layerlab.blocks.layer import Layer
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import NONE, BlockSpec, Choice
-from layerlab.measures.diversity import diversity as d
-from layerlab.variants.inventory import part
+from layerlab.measures.quantities.diversity import diversity as d
+from layerlab.variants.registry import part
 from tests.claims.adversary import (
     DOUBLE,
     LIPSCHITZ,

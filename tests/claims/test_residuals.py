@@ -12,10 +12,10 @@ from scipy import stats
 
 import layerlab
 from layerlab import UserError
-from layerlab.model.account import account
+from layerlab.experiments.plan.equal_terms import Varied, refuse
+from layerlab.model.cost.cost import account
 from layerlab.model.design import design
-from layerlab.training.equality import Varied, refuse
-from layerlab.training.recipe import load_recipe
+from layerlab.recipes.training import load_recipe
 from tests.training.drawn import manifest, recipe, runs
 
 # transformers prints total_flos as int(value) >> 30, followed by "GF".

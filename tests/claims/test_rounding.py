@@ -13,10 +13,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from layerlab.numerics import conditioning, depth, heads
-from layerlab.numerics.arithmetic import uniform
-from layerlab.numerics.bounds import relative
-from layerlab.numerics.sublayer import Norm
+from layerlab.numerics.theory import attention_bounds, condition_numbers, depth_bounds
+from layerlab.numerics.theory.error_bounds import relative
+from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.roundoff_model import uniform
 from tests.numerics.draw import (
     DOUBLE,
     attention,
@@ -43,7 +43,7 @@ few = settings(max_examples=15, deadline=None)
 def beyond(run, bound, outputs=4):
     """The exact worst case over the bound, both relative to u: 1 is attained, above 1 is false."""
     exact, limit = worst(run, uniform(UNIT), outputs), bound.flatten()[:outputs] * UNIT
-    return conditioning.quotient(exact, limit).max().item()
+    return condition_numbers.quotient(exact, limit).max().item()
 
 
 def absolute_scores(x, parts):
@@ -140,7 +140,7 @@ def test_lemma_4_11_layer_norm_is_unstable_near_constant_inputs_and_rms_norm_is_
         x = 1 + spread * noise
         for parts, found in lost.items():
             value = Literal(Rounded(uniform(unit))).norm(x, parts)
-            found.append(conditioning.distance(value, parts.value(x)).item() / unit)
+            found.append(condition_numbers.distance(value, parts.value(x)).item() / unit)
     assert lost[LAYER][2] > 100 * lost[RMS][2]
     assert max(lost[RMS]) <= 16 / 2 + 3
 
@@ -238,14 +238,14 @@ def test_refuted_lemma_4_19_without_the_range_fails_for_the_shifted_softmax_of_a
 def test_corollary_4_20_holds_as_an_exponential_and_not_to_first_order(kind, seed, size):
     s = features(kind, 1, 5, seed)
     wrong = s + size * (2 * (gaussian(1, 5, seed=seed) > 0) - 1)
-    found = conditioning.distance(torch.softmax(wrong, -1), torch.softmax(s, -1)).item()
+    found = condition_numbers.distance(torch.softmax(wrong, -1), torch.softmax(s, -1)).item()
     assert found <= math.expm1(2 * size) + 1e-12
 
 
 def test_refuted_corollary_4_20_to_first_order_is_passed_by_large_errors():
     # Off by 6.2 times, where 2 max |error| is 2.
     s, error = torch.tensor([0.0, 5.0, 5.0], dtype=DOUBLE), torch.tensor([1.0, -1.0, -1.0])
-    found = conditioning.distance(torch.softmax(s + error, -1), torch.softmax(s, -1)).item()
+    found = condition_numbers.distance(torch.softmax(s + error, -1), torch.softmax(s, -1)).item()
     assert found > 6
 
 
@@ -302,7 +302,8 @@ def test_refuted_lemma_4_21_to_first_order_is_no_bound_in_bfloat16():
     arithmetic = uniform(2.0**-8)
     off = pushed(lambda run: run.attention(x, parts), arithmetic, 3).flatten()[3]
     linear, full = (
-        heads.attention(x, parts, a).flatten()[3] for a in (arithmetic.linear(), arithmetic)
+        attention_bounds.attention(x, parts, a).flatten()[3]
+        for a in (arithmetic.linear(), arithmetic)
     )
     assert off > 1.4 * linear
     assert 0.94 * full < off < full
@@ -327,10 +328,10 @@ def test_theorem_4_30_holds_as_a_recursion(seed, kind, t):
     x = gaussian(3, 4, seed=seed)
     blocks = [block(4, 3, 5, seed + 100 * layer, kind, size=0.02) for layer in range(2)]
     arithmetic = uniform(2.0**-t)
-    limits, exact, found = depth.recursion(x, blocks, arithmetic), x, x
+    limits, exact, found = depth_bounds.recursion(x, blocks, arithmetic), x, x
     for parts, limit in zip(blocks, limits, strict=True):
         exact, found = parts.value(exact), Literal(Rounded(arithmetic)).block(found, parts)
-        assert conditioning.distance(found, exact).max() <= limit * 1.1
+        assert condition_numbers.distance(found, exact).max() <= limit * 1.1
 
 
 def test_theorem_4_30_is_vacuous_for_ordinary_weights():
@@ -340,20 +341,20 @@ def test_theorem_4_30_is_vacuous_for_ordinary_weights():
     exact = found = x
     for parts in blocks:
         exact, found = parts.value(exact), Literal(Rounded(arithmetic)).block(found, parts)
-    observed_error = conditioning.distance(found, exact).max().item()
+    observed_error = condition_numbers.distance(found, exact).max().item()
     assert observed_error < 1e-3
-    assert depth.recursion(x, blocks, arithmetic)[-1] > 1e12 * observed_error
-    assert depth.printed_bound(x, blocks, UNIT) > 1e20
+    assert depth_bounds.recursion(x, blocks, arithmetic)[-1] > 1e12 * observed_error
+    assert depth_bounds.printed_bound(x, blocks, UNIT) > 1e20
 
 
 def test_not_decided_the_constants_of_theorem_4_30():
     # The RMS form reads 16n + 23d + 17.., the form for layer norms 16^L/15 [8n + 3d + D]: the
     # smaller constants with the larger base. Any constant above 1 is far above the error.
     x, blocks = gaussian(3, 4, seed=1), [block(4, 3, 5, 1, size=0.3)]
-    one = depth.printed_bound(x, blocks, UNIT, constant=1.0)
+    one = depth_bounds.printed_bound(x, blocks, UNIT, constant=1.0)
     found = Literal(Rounded(uniform(UNIT))).block(x, blocks[0])
-    assert conditioning.distance(found, blocks[0].value(x)).max() < one
-    assert depth.printed_bound(x, blocks, UNIT) == pytest.approx(
+    assert condition_numbers.distance(found, blocks[0].value(x)).max() < one
+    assert depth_bounds.printed_bound(x, blocks, UNIT) == pytest.approx(
         one * (16 * 3 + 23 * 4 + 17 * 5), rel=1e-9
     )
 
@@ -362,9 +363,9 @@ def test_not_decided_the_constants_of_theorem_4_30():
 @given(seeds, st.sampled_from(["rms", "layer"]))
 def test_lemmas_4_25_to_4_29_hold_for_one_block(seed, kind):
     x, parts, arithmetic = gaussian(3, 4, seed=seed), block(4, 3, 5, seed, kind), uniform(UNIT)
-    step = depth.block(x, parts, arithmetic)
+    step = depth_bounds.block(x, parts, arithmetic)
     found = Literal(Rounded(arithmetic)).block(x, parts)
     assert ((found - step.value).abs() <= step.error * ABOVE).all()
-    limit = depth.layer(x, parts, arithmetic).after(0.0)
-    linear = depth.block(x, parts, arithmetic.linear())
+    limit = depth_bounds.layer(x, parts, arithmetic).after(0.0)
+    linear = depth_bounds.block(x, parts, arithmetic.linear())
     assert relative(linear.error, linear.value).max() <= limit * (1 + 1e-9)

@@ -12,8 +12,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from layerlab.numerics import conditioning, depth
-from layerlab.numerics.sublayer import Norm
+from layerlab.numerics.theory import condition_numbers, depth_bounds
+from layerlab.numerics.theory.modules import Norm
 from tests.numerics.draw import (
     DOUBLE,
     attention,
@@ -36,7 +36,7 @@ def jacobian(function, x):
 
 
 def componentwise(function, x):
-    return conditioning.componentwise(jacobian(function, x), x, function(x)).item()
+    return condition_numbers.componentwise(jacobian(function, x), x, function(x)).item()
 
 
 @tried
@@ -48,13 +48,15 @@ def test_lemma_3_3_the_condition_numbers_are_what_small_changes_do(kind, seed, w
     # A linear map has no higher orders: the worst change of every entry by a share is attained.
     line = (matrix.abs() @ x.abs() / value.abs()).argmax()
     changed = x * (1 + 0.25 * (matrix[line] * x).sign())
-    found = conditioning.distance(matrix @ changed, value).item()
+    found = condition_numbers.distance(matrix @ changed, value).item()
     assert found / 0.25 == pytest.approx(
-        conditioning.componentwise(matrix, x, value).item(), rel=1e-6
+        condition_numbers.componentwise(matrix, x, value).item(), rel=1e-6
     )
     top = torch.linalg.svd(matrix).Vh[0]
     moved = (matrix @ (x + 1e-3 * x.norm() * top) - value).norm() / value.norm() / 1e-3
-    assert moved.item() == pytest.approx(conditioning.normwise(matrix, x, value).item(), rel=1e-6)
+    assert moved.item() == pytest.approx(
+        condition_numbers.normwise(matrix, x, value).item(), rel=1e-6
+    )
 
 
 @tried
@@ -63,7 +65,7 @@ def test_lemma_3_4_affine_maps(kind, seed, width):
     x, matrix = row(kind, width, seed), weights(3, width, seed=seed)
     bias = weights(3, seed=seed + 1)
     exact = componentwise(lambda v: matrix @ v + bias, x)
-    assert conditioning.affine(x, matrix, bias).item() == pytest.approx(exact, rel=1e-9)
+    assert condition_numbers.affine(x, matrix, bias).item() == pytest.approx(exact, rel=1e-9)
 
 
 @tried
@@ -77,8 +79,8 @@ def test_lemma_3_6_rms_norm(kind, seed, width):
     values = torch.linalg.eigvalsh(matrix)
     assert values[0].abs() <= 1e-12 * values[-1]
     assert torch.allclose(values[1:], (math.sqrt(width) / length).expand(width - 1), rtol=1e-9)
-    assert conditioning.normwise(matrix, x, RMS.value(x)).item() == pytest.approx(1, rel=1e-9)
-    assert conditioning.mixed(matrix, x, RMS.value(x), 2) <= 1 + 1e-9
+    assert condition_numbers.normwise(matrix, x, RMS.value(x)).item() == pytest.approx(1, rel=1e-9)
+    assert condition_numbers.mixed(matrix, x, RMS.value(x), 2) <= 1 + 1e-9
     if (x != 0).all():
         printed = 2 * (1 - (x.abs().min() / length).item() ** 2)
         assert componentwise(RMS.value, x) == pytest.approx(printed, rel=1e-9)
@@ -90,7 +92,7 @@ def test_refuted_lemma_3_6_is_no_identity_for_inputs_with_zeros():
     x = torch.tensor([3.0, 0.0, 0.0], dtype=DOUBLE)
     printed = 2 * (1 - (x.abs().min() / x.norm()).item() ** 2)
     assert (componentwise(RMS.value, x), printed) == (0.0, 2.0)
-    assert conditioning.norm(x, RMS).item() == 0
+    assert condition_numbers.norm(x, RMS).item() == 0
 
 
 @tried
@@ -140,7 +142,7 @@ def test_lemma_3_10_two_layer_perceptron(kind, seed):
     above = parts.outward[:, active].abs() @ reach + parts.outward_bias.abs()
     printed = (above / parts.value(x).abs()).max().item()
     assert componentwise(parts.value, x) <= printed * (1 + 1e-8)
-    assert conditioning.mlp(x, parts).item() == pytest.approx(printed, rel=1e-9)
+    assert condition_numbers.mlp(x, parts).item() == pytest.approx(printed, rel=1e-9)
 
 
 @tried
@@ -154,9 +156,9 @@ def test_lemma_3_12_scores(kind, seed):
     printed = (above / (x @ form @ last).abs()).max().item()
     whole = jacobian(lambda v: v @ form @ v[-1], x).flatten(1)
     value = (x @ form @ last)[None]
-    exact = conditioning.componentwise(whole[None], x.flatten()[None], value).item()
+    exact = condition_numbers.componentwise(whole[None], x.flatten()[None], value).item()
     assert exact <= printed * (1 + 1e-8)
-    assert conditioning.scores(x, parts)[-1].item() == pytest.approx(printed, rel=1e-6)
+    assert condition_numbers.scores(x, parts)[-1].item() == pytest.approx(printed, rel=1e-6)
 
 
 @tried
@@ -167,7 +169,7 @@ def test_lemma_3_13_softmax(kind, seed, width):
     matrix = jacobian(lambda v: torch.softmax(v, -1), s)
     assert torch.allclose(matrix, torch.diag(p) - torch.outer(p, p), atol=1e-14)
     assert torch.linalg.matrix_norm(matrix, 2) <= 0.5 + 1e-12
-    rows = conditioning.induced_norm(matrix, math.inf, math.inf)
+    rows = condition_numbers.induced_norm(matrix, math.inf, math.inf)
     assert rows.item() == pytest.approx((2 * p * (1 - p)).max().item(), rel=1e-9)
     printed = ((1 - 2 * p) * s.abs() + p @ s.abs()).max().item()
     assert componentwise(lambda v: torch.softmax(v, -1), s) == pytest.approx(printed, rel=1e-9)
@@ -179,10 +181,10 @@ def test_lemma_3_13_softmax(kind, seed, width):
 def test_lemma_3_14_attention(kind, seed):
     x, parts = features(kind, 3, 4, seed), attention(4, 3, seed, projected=False, size=0.7)
     whole = jacobian(parts.value_of, x).flatten(-2)
-    exact = conditioning.componentwise(whole, x.flatten().expand(3, -1), parts.value_of(x))
+    exact = condition_numbers.componentwise(whole, x.flatten().expand(3, -1), parts.value_of(x))
     form = parts.scale * parts.key[0].T @ parts.query[0]
     factor = 4 * torch.linalg.matrix_norm(form, 2) * x.square().sum(-1).max()
-    cancellation = conditioning.cancellation(x, parts)
+    cancellation = condition_numbers.cancellation(x, parts)
     assert (cancellation >= 1 - 1e-9).all()
     assert (exact <= cancellation * (1 + factor) * (1 + 1e-8)).all()
     # The blocks of later tokens are 0: the Jacobian is block lower triangular.
@@ -196,6 +198,10 @@ def test_remark_3_15_behind_a_norm_the_bound_is_uniform_but_knows_gains():
         x = features(kind, 3, 4, 1)
         normed = parts.attention_norm.value(x)
         assert torch.allclose(normed.square().sum(-1), torch.tensor(4.0).double(), rtol=1e-12)
-        uniform_form = conditioning.attention_uniform(normed, parts.attention)
-        limit = conditioning.cancellation(normed, parts.attention) * depth.weight_factor(parts) / 4
+        uniform_form = condition_numbers.attention_uniform(normed, parts.attention)
+        limit = (
+            condition_numbers.cancellation(normed, parts.attention)
+            * depth_bounds.weight_factor(parts)
+            / 4
+        )
         assert (uniform_form <= limit * (1 + 1e-9)).all()

@@ -7,7 +7,7 @@ before from an independent evaluator; the margins below are what so few draws le
 import numpy as np
 import pytest
 
-from layerlab.studies.runner import study
+from layerlab.studies.engine.runner import study
 
 
 def studied(name, draws, **options):
@@ -26,6 +26,7 @@ def at(record, statistic, digits, column="median"):
     return rows.set_index("layer")[column]
 
 
+@pytest.mark.full
 def test_figure_1_the_error_grows_by_orders_of_magnitude_with_depth(depth):
     median = at(depth, "normwise", 24)
     # 300 draws of another evaluator: 4.1e-7 after one layer, 6.0e-4 after forty.
@@ -72,6 +73,7 @@ def test_figure_1_large_errors_are_rare_and_how_rare_is_open(depth):
     assert depth.verdicts[3]["word"] == "not decided"
 
 
+@pytest.mark.full
 def test_figure_2_the_error_grows_with_the_spectral_norm_and_faster_when_deeper():
     """Holds; "linear at 10 layers, quadratic at 20" depends on where the curve is read."""
     found = studied("rounding-norm", 32)
@@ -101,6 +103,7 @@ def test_figure_3_the_worst_error_is_quadratic_in_the_norm_and_the_mean_is_not()
         assert rows["max", norm] == pytest.approx(value, rel=0.35)
 
 
+@pytest.mark.full
 def test_figure_4_is_about_the_placement_and_not_about_post_norm_as_such():
     """x + N(A(x)) accumulates errors sharply; post-norm does not (less than was asked for)."""
     found = studied("rounding-placement", 40)
@@ -118,6 +121,7 @@ def test_figure_4_is_about_the_placement_and_not_about_post_norm_as_such():
     assert final["median"]["sum"] < 1.5 * final["median"]["pre"]
 
 
+@pytest.mark.full
 def test_conclusion_2_the_condition_number_alone_does_not_matter():
     """Refuted: at a fixed norm the error stays, or falls, while the condition rises to 1e8."""
     found = studied("condition-alone", 16)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.report.setting import toml
+from layerlab.recipes.toml import toml
 from tests.adaptation.lessons import recipe
 from tests.forked import python
 

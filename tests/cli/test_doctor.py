@@ -6,14 +6,15 @@ import pytest
 import torch
 
 import layerlab
-from layerlab import cli, doctor
-from layerlab.numerics.kernel import kernel
+from layerlab.api import diagnose
+from layerlab.cli import app
+from layerlab.numerics.formats.kernel import kernel
 
 
 def test_it_names_versions_devices_threads_and_the_kernel(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cli.doctor()
+    app.doctor()
     text = capsys.readouterr().out
     for wanted in (layerlab.__version__, torch.__version__, "transformers", "device", "cpu"):
         assert wanted in text
@@ -23,7 +24,7 @@ def test_it_names_versions_devices_threads_and_the_kernel(
 
 
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.doctor(as_json=True)
+    app.doctor(as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found == layerlab.diagnose().to_json()
     assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
@@ -38,8 +39,8 @@ def test_it_says_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_an_extra_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    present = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "trl" else present(name))
+    present = diagnose._version
+    monkeypatch.setattr(diagnose, "_version", lambda name: None if name == "trl" else present(name))
     found = layerlab.diagnose()
     assert found.extras["sft"] == ["trl"]
     assert "lacks trl" in str(layerlab.diagnose())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.parse import unseal
+from layerlab.records.parse import unseal
 from tests.evaluation.written import boolq
 from tests.forked import python
 

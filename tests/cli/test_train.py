@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.command import settings
+from layerlab.cli.train import settings
 from tests.forked import python
 
 RECIPE = """
@@ -131,6 +131,7 @@ def test_what_a_user_can_mend_is_one_line(place: Path, words: tuple[str, ...], s
     assert not (place / "none").exists()
 
 
+@pytest.mark.full
 def test_a_plan_runs_nothing(place: Path) -> None:
     done = layerlab(place, "compare", "small.toml", "--set", ARMS, "--plan", "--out", "planned")
     assert done.returncode == 0, done.stderr

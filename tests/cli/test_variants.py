@@ -40,7 +40,7 @@ def layerlab(*words, cwd, columns=80):
 
 
 def test_without_a_name_there_is_a_table_of_everything(tmp_path):
-    from layerlab.variants.inventory import variants
+    from layerlab.variants.registry import variants
 
     done = layerlab("variants", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from layerlab.builtin.tokenizer import byte_pairs
-from layerlab.measures.subject import Subject
+from layerlab.loading.model import Subject
+from layerlab.tokenization.train import byte_pairs
 
 LEAF = "layerlab_own_a"
 READER = """

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import layerlab
-from layerlab.evaluation.benchmark import declared
-from layerlab.evaluation.outcome import Result
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.results.result import Result
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.written import boolq, exam, financeiq, lines
 

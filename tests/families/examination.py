@@ -17,14 +17,15 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.measures.anatomy import Anatomy
-from layerlab.measures.attended import Attended
-from layerlab.measures.measure import Layer, Row
-from layerlab.measures.reading import Readings, readings
-from layerlab.measures.spectrum import spectrum
-from layerlab.measures.subject import Subject
-from layerlab.measures.trace import trace
-from layerlab.registry import resolve
+from layerlab.loading.model import Subject
+from layerlab.measures.measure import Row
+from layerlab.measures.quantities.spectrum import spectrum
+from layerlab.measures.runner import Readings, readings
+from layerlab.observe.architecture.structure import Anatomy
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.trace import trace
+from layerlab.plugins import resolve
 from tests.families.oracle import oracle
 from tests.families.recipe import TOKENS, build
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from layerlab.measures.attended import Attended
+from layerlab.observe.tracing.attention_record import Attended
 
 REPORTED, SOFTMAX, SHARED = "returned", "softmax", "softmax and sink"
 

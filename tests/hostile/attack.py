@@ -5,8 +5,8 @@ import io
 import time
 from dataclasses import dataclass
 
-from layerlab.cli import app
-from layerlab.ending import run_app
+from layerlab.cli.app import app
+from layerlab.cli.ending import run_app
 
 SLOW = 10.0  # seconds; libraries are loaded by then
 

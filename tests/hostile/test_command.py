@@ -19,7 +19,7 @@ import pytest
 from typer.main import get_command
 
 from layerlab import builtin
-from layerlab.cli import app
+from layerlab.cli.app import app
 from tests.evaluation.written import lines
 from tests.hostile.attack import Ended, typed
 

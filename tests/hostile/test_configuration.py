@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import layerlab
 from layerlab import UserError, builtin
+from layerlab.loading.model import subject
+from layerlab.system.trust import trusting
 from tests.hostile.attack import Ended, typed
 from tests.hostile.fuzz import fuzz
 
@@ -123,3 +125,44 @@ def test_several_at_once_are_no_traceback_either(folders: Path, change: Any) -> 
     for name in ("llama", "pre-norm"):
         own = json.loads((folders / name / "config.json").read_text("utf-8"))
         inspected(folders / name, {**own, **change}).survived()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_labels": 20_000_000}, "num_labels is 20000000 in "),
+        ({"text_config": {"num_labels": 10**30}}, "; expected at most 100,000"),
+        ({"transformers_weights": "sub/other.safetensors"}, "names other weights (transformers_"),
+        ({"decoder": {}}, ""),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "a package that is not inst",
+        ),
+        ({"quantization_config": {"load_in_4bit": True}}, "a package that is not installed"),
+        ({"transformers_weights": {}}, "names other weights"),
+    ],
+)
+def test_a_field_that_leads_elsewhere_is_one_line(
+    change: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(builtin.path("llama"), place)
+    config = place / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    with pytest.raises(UserError) as told:
+        subject(str(place))
+    assert said in str(told.value) and "\n" not in str(told.value)
+
+
+def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(builtin.path("llama"), place)
+    config = place / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_hidden_layers": 3}))
+    monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
+    with pytest.raises(UserError, match=r"hold \d+ layers, and its config.json has 3, so an"):
+        subject(str(place), weights_only=True)
+    with trusting(False, allow_unused=True):
+        assert subject(str(place), weights_only=True).stored

@@ -34,6 +34,7 @@ def test_a_closed_pipe_is_quiet(words: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sign", "said"),
     [(signal.SIGTERM, "terminated; nothing was written"), (signal.SIGINT, "interrupted; nothing")],
@@ -59,3 +60,54 @@ def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -
     assert started.returncode == 128 + sign
     assert told.startswith(f"layerlab: {said}") and told.count("\n") == 1
     assert not (tmp_path / "report").exists()
+
+
+def test_a_closed_standard_output_is_one_line() -> None:
+    line = f"{' '.join(COMMAND)} variants >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "layerlab: standard output is closed; give it a place, or type > /dev/null\n"
+    )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run([*COMMAND, "variants", "nosuch"], stdout=full, stderr=full)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("raise GeneratorExit", 2, "line 1 failed while it was loaded: GeneratorExit"),
+        ("class E(BaseException): pass\nraise E", 2, "line 2 failed while it was loaded: "),
+        ("x = " + "-" * 200_000 + "1", 2, "cannot read own.py as Python: line 1"),
+        ("import sys\nsys.stdout.close()\nMEASURES = ()", 1, "standard output was closed while"),
+        ("import os\nos.kill(os.getpid(), 15)", 143, "terminated; nothing was written"),
+    ],
+)
+def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text)
+    command = [*COMMAND, "variants", "--load", "own.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> None:
+    row = '{"text": "A row of text that is long enough to matter for all of us here."}\n'
+    (tmp_path / "mine.jsonl").write_text(row)
+    (tmp_path / "q.jsonl").write_text(row.replace("text", "question"))
+    if link:
+        (tmp_path / "out.json").symlink_to("mine.jsonl")
+    words = ["adapt", "contamination", "mine.jsonl", "--benchmark", "q.jsonl", "--out"]
+    name = "out.json" if link else "mine.jsonl"
+    done = subprocess.run([*COMMAND, *words, name], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and f"'{name}' is there already, and is no report" in done.stderr
+    assert (tmp_path / "mine.jsonl").read_text() == row
+    for _ in range(2):  # its own is written anew
+        done = subprocess.run([*COMMAND, *words, "new.json"], cwd=tmp_path)
+        assert done.returncode == 0

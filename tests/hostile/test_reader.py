@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.adaptation.question import questions
-from layerlab.archive import ENDINGS, members
-from layerlab.evaluation.reader import _FORMS
-from layerlab.evaluation.shelf import File
-from layerlab.numerics.policy import load_policy
-from layerlab.training.section import Source
-from layerlab.training.source import opened
+from layerlab.data.archives import ENDINGS, members
+from layerlab.data.cleaning.benchmark_questions import questions
+from layerlab.data.sources import opened
+from layerlab.evaluation.benchmarks.files import File
+from layerlab.evaluation.benchmarks.readers import _FORMS
+from layerlab.numerics.emulation.policy import load_policy
+from layerlab.recipes.training_sections import Source
+from tests.data.test_archives import packed
 from tests.hostile.attack import typed
 from tests.hostile.fuzz import fuzz
-from tests.test_archive import packed
 
 ROWS = json.dumps({"text": "A row.", "question": "Which?", "a": "x", "answer": "A"}).encode() * 3
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)

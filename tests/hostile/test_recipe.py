@@ -10,12 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from layerlab.training.recipe import Recipe
-from layerlab.training.setting import _models
+from layerlab.recipes.load import _models
+from layerlab.recipes.training import Recipe
 from tests.hostile.attack import typed
 from tests.hostile.fuzz import fuzz
 
-SMALL = tomllib.loads((files("layerlab.training") / "recipes" / "smoke.toml").read_text("utf-8"))
+LIBRARY = files("layerlab.recipes") / "library"
+SMALL = tomllib.loads((LIBRARY / "training" / "smoke.toml").read_text("utf-8"))
 # TOML holds no halves of surrogate pairs.
 WORDS = st.characters(exclude_categories=["Cs"])
 VALUES = (

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.reader import of_lines, of_list
-from layerlab.evaluation.shelf import File
+from layerlab.evaluation.benchmarks.files import File
+from layerlab.evaluation.benchmarks.readers import of_lines, of_list
 from tests.hostile.attack import typed
 
 RED = "\x1b[31mred\x1b[0m\x07\u202e"

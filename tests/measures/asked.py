@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.anatomy import anatomy, first_tensor
-from layerlab.measures.prompt import Prompt
-from layerlab.measures.recompute import differentiated
-from layerlab.measures.score import objective
-from layerlab.measures.subject import Subject
-from layerlab.measures.trace import observing
-from layerlab.measures.visit import hidden
+from layerlab.loading.model import Subject
+from layerlab.measures.support.saliency_prompt import Prompt
+from layerlab.measures.support.saliency_score import objective
+from layerlab.observe.architecture.structure import anatomy, first_tensor
+from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.gradients import differentiated
+from layerlab.observe.tracing.trace import observing
 
 TOKENS = torch.tensor([5, 9, 2, 9, 7, 3])
 

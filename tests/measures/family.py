@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab.measures.anatomy import anatomy, text_config
-from layerlab.measures.attended import Attended
-from layerlab.measures.projection import LayerWeights, project
-from layerlab.measures.trace import trace
+from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.structure import anatomy, text_config
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.trace import trace
 
 LLAMA = {
     "hidden_size": 32,

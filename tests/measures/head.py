@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab.measures.anatomy import anatomy, text_config
-from layerlab.measures.projection import LayerWeights, project
+from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.structure import anatomy, text_config
 
 YARN = {
     "rope_type": "yarn",

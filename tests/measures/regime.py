@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from layerlab.measures.attended import Attended
-from layerlab.measures.lanczos import Perron, Ritz, dense, profile, settle
+from layerlab.measures.support.lanczos import Perron, Ritz, dense, profile, settle
+from layerlab.observe.tracing.attention_record import Attended
 
 KINDS = ("init", "peaky", "sink", "local")
 

@@ -1,6 +1,6 @@
 """Laws that a variant cannot keep by construction: the one place where that is said, with why."""
 
-from layerlab.variants.inventory import variants
+from layerlab.variants.registry import variants
 
 EXEMPT: dict[str, dict[str, str]] = {
     "memory": {

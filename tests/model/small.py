@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from layerlab.model.build import build
-from layerlab.model.law import SIZES, TIGHT
+from layerlab.model.laws import SIZES, TIGHT
 from layerlab.model.modeling import LabForCausalLM
 
 __all__ = ["SIZES", "TIGHT", "kept", "shaken", "small", "tokens"]

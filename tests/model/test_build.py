@@ -11,7 +11,7 @@ from layerlab.model.build import build
 from layerlab.model.design import design
 from layerlab.model.option import parsed, with_options
 from layerlab.model.preset import presets
-from layerlab.variants.inventory import variant
+from layerlab.variants.registry import variant
 from tests.model.small import SIZES, small, tokens
 
 

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 import pytest
 
 from layerlab.blocks.spec import NONE, Spec
-from layerlab.variants.inventory import variant, variants
+from layerlab.variants.registry import variant, variants
 from tests.forked import python
 from tests.model.exempt import bound
 
@@ -29,7 +29,7 @@ FRAME = {"order", "placement", "residual", "shortcut"}
 PROGRAM = """
 import json, sys
 import torch
-from layerlab.blocks import piece
+from layerlab.blocks.operations import chunking as piece
 from layerlab.blocks.spec import Spec
 from layerlab.model.build import assemble
 from layerlab.model.design import design
@@ -163,12 +163,14 @@ def test_every_part_in_every_form_is_one_graph() -> None:
     check(eager=chosen)
 
 
+@pytest.mark.full
 def test_some_learn_compiled_as_they_do_plainly() -> None:
     specs = named(*LEARNING)
     balanced = specs["mhc"].block.residual.with_options(iterations=3)  # not 20 times the same
     check(aot_eager={**specs, "mhc": specs["mhc"].with_block(residual=balanced)})
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 def test_some_run_as_machine_code() -> None:
     check(inductor=named(*INDUCTOR), flex=named(*FLEX))

@@ -108,6 +108,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHARDED)
 def test_two_processes_step_like_one(name: str, sharded: Path) -> None:
     model = made(name)

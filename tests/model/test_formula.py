@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerlab.model.account import account
 from layerlab.model.build import build
+from layerlab.model.cost.cost import account
 from tests.model.exempt import bound
 from tests.model.small import tokens
 

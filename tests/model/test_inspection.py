@@ -3,10 +3,10 @@
 import pytest
 
 import layerlab
-from layerlab.measures.anatomy import anatomy
-from layerlab.measures.projection import project
-from layerlab.measures.subject import label
-from layerlab.variants.inventory import variants
+from layerlab.loading.model import label
+from layerlab.observe.architecture.head_weights import project
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.variants.registry import variants
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.model.law import LAWS, STARTS, check
-from layerlab.registry import load
-from layerlab.variants import inventory
+from layerlab.model.laws import LAWS, STARTS, check
+from layerlab.plugins import load
+from layerlab.variants import registry
 from layerlab.variants.template import write_template
 
 BREAKS = {
@@ -24,7 +24,7 @@ BREAKS = {
 def forgotten() -> Iterator[None]:
     """What a test loads from outside is gone after it."""
     yield
-    inventory._ADDED.clear()
+    registry._ADDED.clear()
 
 
 def test_the_template_keeps_every_law(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants.inventory import variants
+from layerlab.variants.registry import variants
 from tests.model.exempt import EXEMPT, bound
 from tests.model.small import SIZES, TIGHT, kept, shaken, small, tokens
 

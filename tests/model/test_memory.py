@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from layerlab.model.account import account
+from layerlab.model.cost.cost import account
 from tests.model.exempt import bound
 from tests.model.small import small, tokens
 

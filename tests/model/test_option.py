@@ -9,7 +9,7 @@ from layerlab.blocks.spec import Spec
 from layerlab.model.build import build
 from layerlab.model.design import design, seed_of
 from layerlab.model.option import parsed, with_options
-from layerlab.variants.inventory import variant, variants
+from layerlab.variants.registry import variant, variants
 from tests.model.small import SIZES
 
 DIGITS = 10**400

@@ -18,8 +18,8 @@ import layerlab
 from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.registry import load
-from layerlab.variants import inventory
+from layerlab.plugins import load
+from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.forked import python
 from tests.model.absent import fresh
@@ -48,8 +48,8 @@ VARIANTS = (
 def forgotten() -> Iterator[None]:
     """What a test loads from outside is gone after it."""
     yield
-    inventory._ADDED.clear()
-    inventory._plugged.cache_clear()
+    registry._ADDED.clear()
+    registry._plugged.cache_clear()
 
 
 def written(path: Path, name: str = "mine") -> Path:
@@ -71,15 +71,15 @@ def saved(folder: Path) -> Path:
     model = outside(write_template(folder / "my_idea.py"), "my-idea")
     torch.nn.init.normal_(model.model.layers[0].ffn.gain)
     model.save_pretrained(folder / "saved")
-    inventory._ADDED.clear()
+    registry._ADDED.clear()
     return folder / "saved"
 
 
 def test_a_file_brings_parts_and_variants_and_its_model_knows_it(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py")
-    assert "mine" not in inventory.variants()
+    assert "mine" not in registry.variants()
     assert load(path) == ()
-    assert inventory.home("mine") == str(path)
+    assert registry.home("mine") == str(path)
     model = build("mine", **SIZES)
     assert model.config.files == {"mine.py": digest(path)}
     assert build("llama", **SIZES).config.files == {}
@@ -90,7 +90,7 @@ def test_one_file_may_bring_measures_and_variants(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("MEASURES = ()\n")
     assert load(path) == ()
-    assert "mine" in inventory.variants()
+    assert "mine" in registry.variants()
 
 
 def test_a_checkpoint_carries_the_file_as_it_was(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
         AutoModelForCausalLM.from_pretrained(folder)
     path = repr(str(folder / "my_idea.py"))
     assert f"type --load {path}, or in Python layerlab.load({path})" in str(caught.value)
-    assert "\n" not in str(caught.value) and "my-idea" not in inventory.variants()
+    assert "\n" not in str(caught.value) and "my-idea" not in registry.variants()
     layerlab.load(folder / "my_idea.py")
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
@@ -119,7 +119,7 @@ def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     load(tmp_path / "my_idea.py")
     load(folder / "my_idea.py")
-    assert len(inventory.origins()) == 1
+    assert len(registry.origins()) == 1
     assert AutoModelForCausalLM.from_pretrained(folder).config.variant == "my-idea"
 
 
@@ -144,6 +144,7 @@ def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Pa
     assert (tmp_path / "saved" / "my_idea.py").read_bytes() == before
 
 
+@pytest.mark.full
 def test_where_layerlab_is_not_the_carried_file_runs_and_is_carried_on(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     load(tmp_path / "my_idea.py")
@@ -178,7 +179,7 @@ def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
         load(other)
     with pytest.raises(UserError, match=r"two files claim the variant 'llama': layerlab\.variants"):
         load(written(tmp_path / "llama.py", "llama"))
-    assert len(inventory.origins()) == 1
+    assert len(registry.origins()) == 1
 
 
 def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Pa
             load(written(tmp_path / "min_e.py", "third"))
         with pytest.raises(UserError, match=said.replace("mine", other.stem.replace("-", "_"))):
             load(written(other, "another"))
-    assert "another" not in inventory.variants()
+    assert "another" not in registry.variants()
     assert sys.modules["layerlab_loaded_mine"] is before
 
 
@@ -224,7 +225,7 @@ def test_what_python_reads_can_be_loaded_and_carried(tmp_path: Path, head: str) 
 def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
     load(written(tmp_path / "mine.py"))
     load(written(tmp_path / "mine.py", "another"))
-    assert "another" in inventory.variants() and "mine" not in inventory.variants()
+    assert "another" in registry.variants() and "mine" not in registry.variants()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
         ("PARTS = (1,)", "is not a tuple of parts; type PARTS = (MyPart,)"),
         ("PARTS = (int,)", "is not a tuple of parts; type PARTS = (MyPart,)"),
         ("VARIANTS = Spec()", "is not a tuple of variants; type VARIANTS = (Variant(name="),
-        ("import layerlab.api", "a checkpoint cannot carry line"),
+        ("import layerlab.api.inspect", "a checkpoint cannot carry line"),
     ],
 )
 def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(
@@ -244,7 +245,7 @@ def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(
     path.write_text(f"{path.read_text('utf-8')}\n{foot}\n", "utf-8")
     with pytest.raises(UserError, match=re.escape(said)):
         load(path)
-    assert "mine" not in inventory.variants()
+    assert "mine" not in registry.variants()
 
 
 def plugin(site: Path) -> None:
@@ -298,12 +299,12 @@ def test_a_plugin_that_claims_a_name_is_left_out(
 ) -> None:
     written(tmp_path / "greedy_plugin.py", "llama")
     monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("greedy", "greedy_plugin", inventory.PLUGINS)
-    monkeypatch.setattr(inventory, "entry_points", lambda group: [entry])
-    inventory._plugged.cache_clear()
+    entry = EntryPoint("greedy", "greedy_plugin", registry.PLUGINS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    registry._plugged.cache_clear()
     with caplog.at_level(logging.WARNING, logger="layerlab"):
-        assert inventory.home("llama") == "layerlab.variants.reference"
-        inventory.variants()
+        assert registry.home("llama") == "layerlab.variants.models.reference"
+        registry.variants()
     (record,) = caplog.records
     said = "the plug-in 'greedy' is left out: UserError: two files claim the variant 'llama'"
     assert record.getMessage().startswith(said)

@@ -4,11 +4,11 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from layerlab import UserError
-from layerlab.model.account import account
 from layerlab.model.build import build
+from layerlab.model.cost.cost import account
 from layerlab.model.design import design
 from layerlab.model.preset import presets
-from layerlab.variants.inventory import variants
+from layerlab.variants.registry import variants
 
 
 def total(name, **given):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import layerlab.model.enrolment  # noqa: F401  AutoModel learns of our models by it
+import layerlab.model.ecosystem.auto_classes  # noqa: F401  AutoModel learns of our models by it
 from layerlab.model.build import build
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens

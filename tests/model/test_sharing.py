@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from layerlab import UserError
-from layerlab.blocks.flow import Flow
+from layerlab.blocks.context import Flow
 from layerlab.blocks.layer import Layer
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import BlockSpec
-from layerlab.model.account import account
+from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants.inventory import part
+from layerlab.variants.registry import part
 from tests.model.small import SIZES, shaken, small, tokens
 
 

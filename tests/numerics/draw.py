@@ -4,7 +4,7 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from layerlab.numerics.sublayer import Attention, Block, FeedForward, Norm
+from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
 
 DOUBLE = torch.float64
 INPUTS = ("gaussian", "zeros", "huge", "tiny", "nearly equal", "offset", "outlier", "scales")

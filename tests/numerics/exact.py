@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 from functools import cache
 
-from layerlab.numerics.format import Format
+from layerlab.numerics.formats.formats import Format
 
 # Exponent of the smallest positive number, and largest exponent, of what holds the numbers.
 CARRIERS = {"float32": (-149, 127), "float64": (-1074, 1023)}

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from layerlab.numerics.arithmetic import Arithmetic
+from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 DOUBLE = torch.float64
 

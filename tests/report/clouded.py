@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from layerlab.measures.feature import MEASURES
+from layerlab.measures.quantities.features import MEASURES
 from tests.report.sample import HOSTILE, entry, sample
 
 WORDS = [" the", HOSTILE, "\u202eabc", "\n", ",", "<b>x</b>", " of", " a"]

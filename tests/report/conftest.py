@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from layerlab.report.page import render
+from layerlab.report.pages.inspection import render
 from tests.report.window import Open, pages, tabs
 
 browser = pytest.fixture(scope="package")(tabs)

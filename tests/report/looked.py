@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from layerlab.measures.saliency import MEASURES
+from layerlab.measures.quantities.saliency import MEASURES
 from tests.report.sample import HOSTILE, WORDS, entry, sample
 
 BINS, WIDTH = 4, 16

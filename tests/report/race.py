@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from layerlab.report.dossier import COLUMNS
+from layerlab.records.run_files import COLUMNS
 
 ARMS = ("llama", *(f"history-{n}" for n in range(1, 8)))
 GAINS = (0.0, -0.032, -0.009, 0.004, 0.028, -0.017, 0.041, -0.004)

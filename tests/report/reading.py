@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report.findings import find
-from layerlab.report.notes import notes
-from layerlab.report.report import Report
+from layerlab.report.findings.find import find
+from layerlab.report.results.report import Report
+from layerlab.report.results.source_notes import notes
 
 LAYERS, HEADS, SEQUENCES, TOKENS, WIDTH = 6, 4, 2, 256, 64
 Frames = dict[str, pd.DataFrame]

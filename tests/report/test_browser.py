@@ -196,6 +196,7 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
     assert shown == "rgb({}, {}, {})".format(*bytes.fromhex(ink.strip()[1:]))
 
 
+@pytest.mark.full
 def test_a_phone_never_scrolls_sideways(opened: Open):
     names = ["a-model-with-quite-a-long-name-" * 3, "b", "c"]
     report = sample(names, layers=24, heads=12, sequences=1)
@@ -223,6 +224,7 @@ def empty_columns() -> dict[str, Any]:
     return report
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "report",
     [

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from layerlab import UserError, examination, experiment
-from layerlab.report import comparison, curriculum, proof, score
-from layerlab.report.language import label, language
-from layerlab.training.divergence import explained
-from layerlab.training.section import TrainSection
+from layerlab import UserError
+from layerlab.api import evaluate, train
+from layerlab.recipes.training_sections import TrainSection
+from layerlab.report.i18n.language import label, language
+from layerlab.report.pages import adaptation, comparison, evaluation, vocabulary
+from layerlab.training.step.nonfinite import explained
 from tests.cli.several import several
+from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
 from tests.report.race import race, single, write_runs
-from tests.report.test_score import scored
 from tests.report.window import DESKTOP, PHONE, Open
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -111,9 +112,9 @@ def proved() -> dict[str, Any]:
 PAGES: dict[str, tuple[Callable[..., str], Callable[[], dict[str, Any]]]] = {
     "compare": (comparison.render, raced),
     "train": (comparison.render_run, lambda: single(updates=100)),
-    "evaluate": (score.render, scored),
-    "adapt": (curriculum.render, passed),
-    "vocabulary": (proof.render, proved),
+    "evaluate": (evaluation.render, scored),
+    "adapt": (adaptation.render, passed),
+    "vocabulary": (vocabulary.render, proved),
 }
 
 
@@ -189,7 +190,7 @@ def test_what_is_beside_the_page_stays_english(tmp_path: Path) -> None:
     content = race(("llama", "history-1"), seeds=(1, 2), updates=40)
     (run, *_) = write_runs(content, tmp_path)
     pages = [comparison.save_comparison(content, tmp_path, "zh"), comparison.save_run(run, "zh")]
-    pages.append(curriculum.save_curriculum(passed(), tmp_path / "adapted", "zh"))
+    pages.append(adaptation.save_curriculum(passed(), tmp_path / "adapted", "zh"))
     assert all('<html lang="zh">' in page.read_text("utf-8") for page in pages)
     others = [file for file in tmp_path.rglob("*.*") if file.suffix in {".json", ".csv", ".svg"}]
     assert len(others) > 20
@@ -208,7 +209,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path) 
     for said in several([(*one, "--lang", "fr") for one in asked], tmp_path):
         assert (said.code, said.error, said.out) == (2, f"layerlab: {REFUSED}\n", "")
     assert list(tmp_path.iterdir()) == []
-    for work in (experiment.train, experiment.compare, examination.evaluate):
+    for work in (train.train, train.compare, evaluate.evaluate):
         with pytest.raises(UserError, match="there is no page in 'fr'"):
             work({}, lang="fr")
 

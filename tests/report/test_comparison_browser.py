@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from layerlab.report.comparison import render, render_run
+from layerlab.report.pages.comparison import render, render_run
 from tests.report.race import race, single
 from tests.report.sample import HOSTILE
 from tests.report.window import PHONE, Open

@@ -37,6 +37,7 @@ def long_report() -> dict[str, Any]:
     return sample(["a", "b", "c"], layers=8, heads=12)
 
 
+@pytest.mark.full
 @SIZES
 def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict[str, int]):
     page = opened(long_report(), viewport=size)
@@ -52,6 +53,7 @@ def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict
         assert page.evaluate("location.hash") == f"#{target}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("target", "size"),
     [("gain", PHONE), ("docs-gain", DESKTOP), ("docs-gain", PHONE), ("repeat", DESKTOP)],
@@ -62,6 +64,7 @@ def test_a_deep_link_ends_at_its_heading(opened: Open, target: str, size: dict[s
     assert NEAR[0] <= settled(page, target) <= NEAR[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("link", "size"),
     [(".glance a[href='#gain']", PHONE), (".finding a[href='#gain']", DESKTOP)],
@@ -86,6 +89,7 @@ def test_whoever_scrolls_on_after_a_jump_is_not_pulled_back(opened: Open):
     assert page.locator("#attention h2").evaluate("it => it.getBoundingClientRect().top") < -500
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", ["click", "keyboard", "address"])
 def test_the_definition_opens_from_its_link(opened: Open, by: str):
     page = opened(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.report.report import load_report
+from layerlab.report.results.report import load_report
 
 
 def write(path: Path, text: str) -> Path:

@@ -1,6 +1,6 @@
-from layerlab.report.findings import find
+from layerlab.report.findings.find import find
+from tests.report.findings.test_find import SPOT, change
 from tests.report.reading import card, content, frames
-from tests.report.test_findings import SPOT, change
 
 
 def test_a_healthy_model_is_told_what_came_nearest():

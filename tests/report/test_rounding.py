@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from tests.report.findings.test_find import change, find, sick
 from tests.report.reading import content, frames
-from tests.report.test_findings import change, find, sick
 
 
 def test_of_a_format_of_few_digits_the_finding_is_no_verdict_on_its_inference():

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.registry import studies
-from layerlab.report import holds
-from layerlab.report.language import FOLDER, language
-from layerlab.report.study import render, spoken_by, told
-from layerlab.report.template import PLACEHOLDER, filled, own
-from layerlab.studies.record import Record
-from layerlab.studies.runner import study
-from layerlab.studies.suite import every
+from layerlab.report.i18n.language import FOLDER, language
+from layerlab.report.i18n.template import PLACEHOLDER, filled, own
+from layerlab.report.pages import claims
+from layerlab.report.pages.study import render, spoken_by, told
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.record import Record
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.suite import every
 from tests.cli.several import several
 from tests.report.window import PHONE, Open
 
@@ -94,7 +94,7 @@ def test_the_page_of_all_claims_is_chinese(record: Record):
     declared = studies()["rounding-input"]
     part = {"study": declared.name, "title": declared.title, "source": declared.source}
     content = [{**part, "verdicts": record.verdicts, "error": ""}]
-    english, chinese = holds.render(content), holds.render(content, "zh")
+    english, chinese = claims.render(content), claims.render(content, "zh")
     assert [text for text in texts(chinese) if PROSE.search(text)] == []
     assert numbers(chinese) == numbers(english)
     assert "哪些成立" in chinese and declared.claim not in chinese

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.registry import studies
-from layerlab.studies.record import load_record
-from layerlab.studies.runner import study
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.record import load_record
+from layerlab.studies.engine.runner import study
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 

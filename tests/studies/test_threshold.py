@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from layerlab.studies import (
+from layerlab.studies.budzinskiy25 import (
     condition_alone,
+    figure1_depth,
+    figure2_spectral_norm,
+    figure3_input_norm,
+    figure4_norm_placement,
     layernorm_rmsnorm,
-    rounding_depth,
-    rounding_input,
-    rounding_norm,
-    rounding_placement,
-    scaled_identity,
 )
-from layerlab.studies.runner import study
-from layerlab.studies.statistic import LOOKED, Interval, mean, median
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.statistics import LOOKED, Interval, mean, median
+from layerlab.studies.pangu23.theory import scaled_identity
 
 
 def noise(*shape):
@@ -42,22 +42,22 @@ def test_which_norm_is_the_less_stable_is_one_sentence_and_by_how_much_another(r
     ],
 )
 def test_about_quadratic_is_nearer_to_2_than_to_another_whole_power(value, low, high, word):
-    assert rounding_input.quadratic(Interval(value, low, high)) == word
+    assert figure3_input_norm.quadratic(Interval(value, low, high)) == word
 
 
 def test_sharp_is_a_digit_more():
     pre = noise(8, 3)
     for factor, word in ((20, "holds"), (5, "smaller than asked"), (0.5, "fails")):
-        found = rounding_placement.judged("x.", "post", {"pre": pre, "post": factor * pre}, 0)
+        found = figure4_norm_placement.judged("x.", "post", {"pre": pre, "post": factor * pre}, 0)
         assert found.word == word and "above 10 was asked for" in found.said
 
 
 def test_the_median_is_far_below_the_mean_by_one_threshold():
     draws = noise(50, 2)
-    assert "above 3 was asked for" in rounding_depth.spread({"normwise": draws}, 0).said
+    assert "above 3 was asked for" in figure1_depth.spread({"normwise": draws}, 0).said
     # Twice: once this was not decided, by a second threshold that nobody was told of.
     draws[:5] *= 11
-    found = rounding_depth.spread({"normwise": draws}, 0)
+    found = figure1_depth.spread({"normwise": draws}, 0)
     assert 1.5 < found.number < 3 and found.word == "smaller than asked"
 
 
@@ -72,26 +72,26 @@ def test_a_word_on_depth_is_said_where_both_errors_say_it():
     alike, heavy = planted(noise(400)), planted(np.where(many, 1e6, noise(400)))
     for other, words in ((heavy, ("holds", "holds")), (alike, ("not decided", "not decided"))):
         errors = {"normwise": heavy, "rho_c": other}
-        found = (rounding_depth.spread(errors, 0).word, rounding_depth.rare(errors, 0).word)
+        found = (figure1_depth.spread(errors, 0).word, figure1_depth.rare(errors, 0).word)
         assert found == words
     # One draw in place of forty: the mean is that of this draw, and tells nothing of the next.
     single = {name: np.where(many[:, None], alike, one) for name, one in errors.items()}
     single["normwise"] = planted(np.where(np.arange(400) < 1, 1e6, noise(400)))
-    found = rounding_depth.rare(single, 0)
+    found = figure1_depth.rare(single, 0)
     assert found.word == "not decided" and "The mean rests on 1 draws (normwise)" in found.said
     # An exponential by construction, whatever the draw; a power of the depth is none.
-    grown = rounding_depth.growth({"normwise": alike, "rho_c": heavy}, mean, "x.", 0)
+    grown = figure1_depth.growth({"normwise": alike, "rho_c": heavy}, mean, "x.", 0)
     assert grown.word == "holds" and grown.number == pytest.approx(1.1)
     power = noise(400)[:, None] * np.arange(1, 9) ** 2.0
     both = {"normwise": power, "rho_c": power}
-    assert rounding_depth.growth(both, median, "x.", 0).word == "fails"
-    assert rounding_depth.growth({**both, "rho_c": alike}, mean, "x.", 0).word == "not decided"
+    assert figure1_depth.growth(both, median, "x.", 0).word == "fails"
+    assert figure1_depth.growth({**both, "rho_c": alike}, mean, "x.", 0).word == "not decided"
 
 
 def test_how_much_of_a_mean_is_saturated_is_told():
     errors = np.full((10, 1, 4, 3), 1e-3)
     errors[:1, :, 2] = 0.9
-    (said,) = rounding_depth.saturation(errors)
+    (said,) = figure1_depth.saturation(errors)
     assert "With 24 digits 10.0% of the draws are above 0.1" in said and "make 99%" in said
 
 
@@ -104,8 +104,8 @@ def test_one_layer_is_no_layers():
 @pytest.mark.parametrize(
     ("module", "thresholds"),
     [
-        (rounding_input, ["within 0.5 of 2", "within 0.5 of 2"]),
-        (rounding_norm, ["above 0", "within 0.5 of 1 and of 2"]),
+        (figure3_input_norm, ["within 0.5 of 2", "within 0.5 of 2"]),
+        (figure2_spectral_norm, ["above 0", "within 0.5 of 1 and of 2"]),
     ],
     ids=["rounding-input", "rounding-norm"],
 )

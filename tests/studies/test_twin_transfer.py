@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from layerlab.studies import twin_transfer
-from layerlab.studies.runner import study
-from layerlab.studies.statistic import Interval
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.twin_transfer import LONG, METHODS, PAIRS, PLAIN, SHORT, SOURCE, Size
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

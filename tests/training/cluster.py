@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from layerlab.training.runner import wait
+from layerlab.experiments.executors.local import wait
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 # No cgroups, no accounting, no plugin that a container forbids.

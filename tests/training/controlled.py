@@ -5,9 +5,9 @@ from torch import Tensor
 
 from layerlab import build
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.training.control import Control
-from layerlab.training.head import heads_of
-from layerlab.training.section import ControlSection
+from layerlab.recipes.training_sections import ControlSection
+from layerlab.training.qk_control.heads import heads_of
+from layerlab.training.qk_control.penalties import Control
 
 SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab.training.plan import Extent, Run, plan
-from layerlab.training.recipe import Recipe, recipe_of
-from layerlab.training.record import Record
+from layerlab.corpus.extent import Extent
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.records.run import Record
+from layerlab.training.run_spec import Run
 
 EXTENT = Extent(vocab=300, tokens=4096, digest="d1")
 MODEL = {"width": 16, "layers": 2, "heads": 2, "kv_heads": 2, "inner": 32, "context": 16}
@@ -79,14 +81,21 @@ def record(run: Run, nats: float | None, **result: Any) -> Record:
     ended["diverged"] = result.setdefault("diverged", lost)
     if ended["diverged"]:
         ended |= dict.fromkeys(("nats", "bits_per_byte", "accuracy"))
-    return Record(manifest=manifest(run), events=tuple(events(nats)), result={**ended, **result})
+    told = [{"kind": "note", "update": 30, "text": ended["diverged"]}] if ended["diverged"] else []
+    journal = (*events(nats), *told)
+    return Record(manifest=manifest(run), events=journal, result={**ended, **result})
 
 
 def events(nats: float) -> list[dict[str, Any]]:
     """Three evaluations that come down to the last loss, and a line of training before each."""
     found: list[dict[str, Any]] = []
     for step in (1, 2, 3):
-        axes = {"update": 10 * step, "tokens": 640 * step, "flops": 1e5 * step, "seconds": step}
+        axes = {
+            "update": 10 * step,
+            "tokens": 640 * step,
+            "flops": 2.5e5 * 2 ** (step - 1),
+            "seconds": step,
+        }
         loss = nats + (3 - step)
         found.append({"kind": "train", **axes, "loss": loss, "rate": 0.001, "norm": 1.0})
         losses = {"nats": loss, "bits_per_byte": loss / 2, "accuracy": 0.5}

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from layerlab.training import loop
-from layerlab.training.corpus import extent, prepare
-from layerlab.training.plan import Run, plan
-from layerlab.training.recipe import Recipe, recipe_of
-from layerlab.training.result import read_result
+from layerlab.corpus.corpus import extent, prepare
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.records.result import read_result
+from layerlab.training import trainer
+from layerlab.training.run_spec import Run
 from tests.forked import PROCESSES, READY
 
 UPDATES = 14
@@ -48,7 +49,7 @@ def run_of(recipe: Recipe) -> Run:
     return plan(recipe, extent(corpus, recipe.model.context or 0))[0]
 
 
-class Seen(loop.Training):
+class Seen(trainer.Training):
     """Leaves what the result does not hold, for the test to compare."""
 
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
@@ -63,10 +64,10 @@ def go(
     """Carry out a run in this process, which is a child that a test has started."""
     os.environ.update(settings)
     torch.set_num_threads(1)
-    loop.Training = Seen  # type: ignore[misc]
+    trainer.Training = Seen  # type: ignore[misc]
     if prepared is not None:
         prepared()
-    loop.carry_out(run, folder)
+    trainer.carry_out(run, folder)
 
 
 class Fatal:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from layerlab.training import cost
-from layerlab.training.plan import Extent, Run, plan
-from layerlab.training.recipe import Recipe, recipe_of
+from layerlab.corpus.extent import Extent
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.training import flops
+from layerlab.training.run_spec import Run
 
 EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
 SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
@@ -27,4 +29,4 @@ def runs(**sections: Any) -> list[Run]:
 def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No peak of an earlier test, and none that is measured where it does not matter."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
+    monkeypatch.setattr(flops, "matmul_peak", lambda *_: 1e11)

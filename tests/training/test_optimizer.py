@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from layerlab import build, list_variants
+from layerlab.recipes.training_sections import TrainSection
 from layerlab.training.optimizer import allocate, optimizer_of
-from layerlab.training.section import TrainSection
 
 TRAIN = TrainSection(updates=1, decay=0.25)
 

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from layerlab import UserError
-from layerlab.training import loop
-from layerlab.training.checkpoint import load
-from layerlab.training.halt import Halted
-from layerlab.training.plan import Run
-from layerlab.training.result import read_result
+from layerlab.records.result import read_result
+from layerlab.system.graceful_stop import Halted
+from layerlab.training import trainer
+from layerlab.training.checkpoints.checkpoint import load
+from layerlab.training.run_spec import Run
 from tests.training import killed
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
     assert same(killed.seen(tmp_path), killed.seen(whole))
 
 
-class Asking(loop.Training):
+class Asking(trainer.Training):
     """A run that receives SIGTERM during an update."""
 
     moment = 0
@@ -166,8 +166,8 @@ class Asking(loop.Training):
 def stopped_after(run: Run, folder: Path, update: int) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
         patch.setattr(Asking, "moment", update)
-        patch.setattr(loop, "Training", Asking)
-        loop.carry_out(run, folder)
+        patch.setattr(trainer, "Training", Asking)
+        trainer.carry_out(run, folder)
     assert ended.value.code == 143
 
 
@@ -189,7 +189,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
     """Nothing is broken by hand: the rate alone drives the weights out of float32."""
     run = killed.run_of(killed.recipe(place, **{"train.rate": 1e30, "train.clip": 0.0}))
     with pytest.raises(UserError, match=r"at update \d+; the .* is not finite|was not finite") as e:
-        loop.carry_out(run, tmp_path)
+        trainer.carry_out(run, tmp_path)
     text = str(e.value)
     assert text.endswith("lower train.rate (now 1e+30)") and "\n" not in text
     assert "model." in text or "lm_head" in text
@@ -220,11 +220,11 @@ def on_a_small_device(run: Run, folder: Path, rows: int) -> tuple[dict[str, Any]
         return model
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "built", built)
-        return loop.carry_out(run, folder), made[0]
+        patch.setattr(trainer, "built", built)
+        return trainer.carry_out(run, folder), made[0]
 
 
-BUILT = loop.built
+BUILT = trainer.built
 
 
 def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(

@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.lock import locked
-from layerlab.model.match import matched
-from layerlab.training import runner
-from layerlab.training.corpus import extent, prepare
-from layerlab.training.plan import Run, plan
-from layerlab.training.recipe import recipe_of
-from layerlab.training.result import read_result
-from layerlab.training.runner import alone, carry_out, wait
-from layerlab.training.section import RunSection
-from layerlab.training.worker import main, read_run, write_run
+from layerlab.corpus.corpus import extent, prepare
+from layerlab.experiments.executors import local
+from layerlab.experiments.executors.local import alone, carry_out, wait
+from layerlab.experiments.plan.plan import plan
+from layerlab.model.cost.match import matched
+from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.result import read_result
+from layerlab.system.locks import locked
+from layerlab.training.run_spec import Run, read_run, write_run
+from layerlab.training.worker import main
+from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
+from tests.experiments.executors.test_local import command as standin
 from tests.forked import Forked
-from tests.training.test_runner import POSIX, Heard, gone, runs
-from tests.training.test_runner import command as standin
 
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof\n"
 SMALL = {
@@ -113,7 +114,7 @@ def test_a_run_that_fails_alone_says_why(
 ) -> None:
     """Over two processes, which are not this one; who says it stands in for a worker."""
     both = Run(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
-    monkeypatch.setattr(runner, "carry_out", partial(carry_out, command=standin("wrong")))
+    monkeypatch.setattr(local, "carry_out", partial(carry_out, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
         alone(both, tmp_path / "runs" / both.name)
     assert "failed: the text is gone; put it back" in str(error.value)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import build
-from layerlab.measures.reading import readings
-from layerlab.measures.subject import Subject
-from layerlab.registry import resolve
+from layerlab.loading.model import Subject
+from layerlab.measures.runner import readings
+from layerlab.plugins import resolve
 
 VOCAB, BLOCK = 64, 16
 COLUMNS = {

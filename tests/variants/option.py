@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from layerlab.model.build import build
-from layerlab.model.law import LAWS, SIZES, TIGHT
+from layerlab.model.laws import LAWS, SIZES, TIGHT
 from layerlab.model.modeling import LabForCausalLM
 from tests.model.small import shaken, small, tokens
 

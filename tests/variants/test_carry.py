@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
-from layerlab.model.account import account
+from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from tests.model.small import SIZES, TIGHT, shaken, small, tokens
 

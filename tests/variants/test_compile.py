@@ -1,5 +1,7 @@
 """Options that the laws of all variants do not reach: each compiles as one graph."""
 
+import pytest
+
 from tests.forked import python
 
 COMPILED = """
@@ -31,6 +33,7 @@ for name, options in [
 """
 
 
+@pytest.mark.full
 def test_options_compile_as_one_graph() -> None:
     done = python("-c", COMPILED)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerlab.domain import shown
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmark import LAWBENCH
-from layerlab.evaluation.lawbench.gold import Unreadable
-from layerlab.evaluation.lawbench.task import TASKS, Task
-from layerlab.evaluation.reader import Row, rows
+from layerlab.evaluation.benchmarks.catalog import LAWBENCH
+from layerlab.evaluation.benchmarks.readers import Row, rows
+from layerlab.evaluation.lawbench.references import Unreadable
+from layerlab.evaluation.lawbench.tasks import TASKS, Task
+from layerlab.validation import shown
 
 # The files with one example differ in their instruction, which holds it.
 SPLITS = {0: "zero_shot", 1: "one_shot"}

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
-from layerlab.evaluation.metrics.words import JIEBA, Words
+from layerlab.evaluation.metrics.segmentation import JIEBA, Words
 
 Kind = Literal["1", "2", "L"]
 Counted = Literal["distinct", "every"]
@@ -34,7 +34,7 @@ def rouge(
         words: cuts the texts; its name belongs beside the score.
 
     Example:
-        >>> from layerlab.evaluation.metrics.words import SPACED
+        >>> from layerlab.evaluation.metrics.segmentation import SPACED
         >>> rouge("the cat sat", "the cat slept", kind="1", words=SPACED)
         0.6666666666666666
     """

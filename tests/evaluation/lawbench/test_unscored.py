@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.evaluation.benchmark import LAWBENCH
-from layerlab.evaluation.oddity import remarks
+from layerlab.evaluation.benchmarks.catalog import LAWBENCH
+from layerlab.evaluation.results.data_issues import remarks
 
 
 def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
@@ -18,11 +18,11 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
 
 def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
-    from layerlab.evaluation.harness import Answer
-    from layerlab.evaluation.lawbench.corpus import corpus_mean
-    from layerlab.evaluation.score import mean
-    from layerlab.evaluation.shots import Shots
-    from layerlab.evaluation.sitting import together
+    from layerlab.evaluation.harness.fewshot import Shots
+    from layerlab.evaluation.harness.lm import Answer
+    from layerlab.evaluation.harness.run import together
+    from layerlab.evaluation.lawbench.aggregate import corpus_mean
+    from layerlab.evaluation.metrics.estimates import mean
 
     def answer(**counts: object) -> Answer:
         return Answer(

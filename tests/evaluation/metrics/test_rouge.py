@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
-from layerlab.evaluation.metrics import words
+from layerlab.evaluation.metrics import segmentation as words
 from layerlab.evaluation.metrics.rouge import Kind, common_subsequence, rouge
-from layerlab.evaluation.metrics.words import CHARACTERS, JIEBA, JIEBA_LINES, LATIN, SPACED
+from layerlab.evaluation.metrics.segmentation import CHARACTERS, JIEBA, JIEBA_LINES, LATIN, SPACED
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its patterns hold escapes that Python warns of

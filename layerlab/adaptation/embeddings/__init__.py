@@ -1,0 +1,1 @@
+"""Embedding rows for new tokens."""

@@ -1,0 +1,138 @@
+"""What each way to begin new rows costs before any training: bits per byte, before and after."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.embeddings.init import STARTS, Beginning
+from layerlab.adaptation.embeddings.resize import Resized, Resizing, kept_of
+from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
+from layerlab.data.documents import spooled
+from layerlab.data.sources import Text
+
+# Bytes of each text that are read, once for every way.
+LIMIT = 200_000
+Texts = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to begin, and what texts cost with it.
+
+    Attributes:
+        input: the start of the embedding's new rows.
+        head: that of the head's.
+        bits: by the name of the text.
+    """
+
+    input: str
+    head: str
+    bits: Mapping[str, Bits]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, numbers and texts."""
+        bits = {name: one.to_json() for name, one in self.bits.items()}
+        return {"input": self.input, "head": self.head, "bits": bits}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """A model with another tokenizer.
+
+    Attributes:
+        resized: what was done to it.
+        before: what texts cost with the base tokenizer.
+        ways: what they cost after each way to begin; the last is the one that stayed.
+    """
+
+    resized: Resized
+    before: Mapping[str, Bits]
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and texts."""
+        return {
+            "resized": self.resized.to_json(),
+            "before": {name: one.to_json() for name, one in self.before.items()},
+            "ways": [way.to_json() for way in self.ways],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Beginning):
+    """What a user may choose: the beginning that stays, and how texts are read.
+
+    Attributes:
+        context: of the windows in which texts are read; None for what the model can.
+    """
+
+    context: int | None = None
+
+
+def embed(
+    model: Any,
+    base: PreTrainedTokenizerFast,
+    new: PreTrainedTokenizerFast,
+    texts: Texts,
+    choice: Choice | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Embedded:
+    """Give a model another tokenizer, and say what each way to begin costs before any training.
+
+    Each start of the embedding is tried beside the chosen one of the head, and the other way round.
+    A tokenizer that holds only some of the base's tokens is taken as pruned.
+
+    Args:
+        texts: what is read, by name.
+        note: is told of each way.
+
+    Raises:
+        UserError: what `resize` and `bits_per_byte` raise.
+    """
+    chosen = choice or Choice()
+    resizing = Resizing(model, base, new, kept_of(base, new))
+
+    def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:
+        return {
+            name: bits_per_byte(model, words, each, context=chosen.context)
+            for name, each in texts.items()
+        }
+
+    note("the base tokenizer")
+    before = read(base)
+    ways = []
+    # A tokenizer that only loses tokens has one way.
+    for input, head in _ways(chosen, resizing.tied) if resizing.fresh else [_stays(chosen)]:
+        note(f"input {input}, head {head}")
+        resized = resizing.carry_out(Beginning(input=input, head=head, seed=chosen.seed))
+        ways.append(Way(input=resized.input, head=resized.head, bits=read(new)))
+    return Embedded(resized=resized, before=before, ways=tuple(ways))
+
+
+def sampled(text: Text, limit: int = LIMIT) -> list[str]:
+    """The documents at the beginning of a text, up to so many bytes; the last may be cut.
+
+    Raises:
+        UserError: there is no text, or it is none that can be written as UTF-8.
+    """
+    with TemporaryDirectory() as folder:
+        with spooled(text.pieces(), Path(folder) / "text", text.name, limit) as spool:
+            return ["".join(document) for document in spool.documents()]
+
+
+def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:
+    """All pairs that are tried; the one that stays is the last."""
+    if tied:
+        every = [(one, one) for one in STARTS]
+    else:
+        every = [(one, chosen.head) for one in STARTS] + [(chosen.input, one) for one in STARTS]
+    stays = (chosen.input, chosen.input) if tied else _stays(chosen)
+    return [*dict.fromkeys(one for one in every if one != stays), stays]
+
+
+def _stays(chosen: Choice) -> tuple[str, str]:
+    return chosen.input, chosen.head

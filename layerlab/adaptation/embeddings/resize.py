@@ -1,0 +1,320 @@
+"""A model's embedding and head for another tokenizer: extended by rows, or cut down to some.
+
+Tokens that both tokenizers have keep their rows to the bit, and with them their logits, as far as a
+product with more columns or fewer rounds alike. Rows that a model holds beyond its tokenizer are
+padding: a model that had some has some again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.embeddings.init import Beginning, Rows, Start, seeded
+from layerlab.adaptation.embeddings.special_tokens import renumbered
+from layerlab.errors import UserError
+from layerlab.tokenization.load import entries
+from layerlab.tokenization.token_mapping import named, spelled
+from layerlab.validation import shown
+
+# Vocabularies are padded to a multiple of a power of two, of no more than this.
+PADDING = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resized:
+    """What was done to a model's embedding and head.
+
+    Attributes:
+        rows_before: of the embedding.
+        rows: it has now.
+        tokens_before: entries of the base tokenizer.
+        tokens: entries of the new one.
+        added: tokens whose rows are new.
+        dropped: tokens that lost their rows.
+        orphans: new tokens that the base tokenizer cannot write.
+        padded_before: rows beyond the base tokenizer's tokens.
+        padded: rows beyond the new one's.
+        tied: whether the head is the embedding.
+        input: how the new rows of the embedding began.
+        head: how those of the head did; as `input` where it is tied.
+        moved: special ids of the settings that changed.
+    """
+
+    rows_before: int
+    rows: int
+    tokens_before: int
+    tokens: int
+    added: int
+    dropped: int
+    orphans: int
+    padded_before: int
+    padded: int
+    tied: bool
+    input: str
+    head: str
+    moved: tuple[str, ...] = ()
+
+    def told(self) -> str:
+        """It in words."""
+        lines = [f"{self.rows_before:,} rows are now {self.rows:,}: {self.tokens:,} tokens"]
+        if self.padded or self.padded_before:
+            lines[0] += f" and {self.padded:,} rows of padding (before: {self.padded_before:,})"
+        if self.added:
+            begun = f"{self.added:,} new tokens began as {self.input}"
+            lines.append(
+                f"{begun}; the head is tied and follows"
+                if self.tied
+                else f"{begun} in the embedding and as {self.head} in the head"
+            )
+        if self.orphans:
+            lines.append(
+                f"{self.orphans:,} of them cannot be written in older tokens: where a start asks "
+                "for those they began as the mean of all rows"
+            )
+        if self.dropped:
+            lines.append(f"{self.dropped:,} tokens lost their rows")
+        return "\n".join([*lines, *self.moved])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return {**asdict(self), "moved": list(self.moved)}
+
+
+def resize(
+    model: Any,
+    base: PreTrainedTokenizerFast,
+    new: PreTrainedTokenizerFast,
+    beginning: Beginning | None = None,
+    *,
+    kept: Sequence[int] | None = None,
+) -> Resized:
+    """Give a model the rows of a new tokenizer, in place.
+
+    Args:
+        base: the tokenizer that the model has now.
+        new: the one that it gets: the base's tokens, and more behind them; or with `kept` some.
+        beginning: of new rows.
+        kept: ids of the base in the order in which the new tokenizer begins with them.
+
+    Raises:
+        UserError: the tokenizers do not belong together or to the model, or its embedding is of a
+            kind that cannot be resized.
+    """
+    return Resizing(model, base, new, kept).carry_out(beginning or Beginning())
+
+
+class Resizing:
+    """A model between two tokenizers, whose new rows can begin in one way after another."""
+
+    def __init__(
+        self,
+        model: Any,
+        base: PreTrainedTokenizerFast,
+        new: PreTrainedTokenizerFast,
+        kept: Sequence[int] | None = None,
+    ) -> None:
+        """Check that all belongs together, and remember the model's own rows.
+
+        Raises:
+            UserError: it does not.
+        """
+        self.model = model
+        self.embedding, self.head = _matrices(model)
+        self.tied = self.head.weight is self.embedding.weight
+        self.before = {"input": _rows(self.embedding), "head": _rows(self.head)}
+        self.tokens_before, self.tokens = entries(base), entries(new)
+        self.rows_before = len(self.before["input"].weight)
+        if min(len(one.weight) for one in self.before.values()) < self.tokens_before:
+            raise UserError(
+                f"the base tokenizer has {self.tokens_before} entries and the model "
+                f"{self.rows_before} rows; expected the tokenizer that the model was trained with"
+            )
+        self.kept = _checked(base, new, kept)
+        self._padding = self.embedding.padding_idx
+        self._moved: tuple[str, ...] | None = None
+        self._base, self._new = base, new
+
+    @cached_property
+    def origin(self) -> Tensor:
+        """The old row of every new one; -1 where it has none."""
+        first = range(self.tokens_before) if self.kept is None else self.kept
+        found = torch.full((self._size(),), -1, dtype=torch.long)
+        found[: len(first)] = torch.tensor(list(first), dtype=torch.long)
+        # Padding keeps its place; behind it, and where tokens were dropped, its last row goes on.
+        padding = torch.arange(self.tokens, len(found))
+        found[self.tokens :] = padding if self.kept is None else self.rows_before - 1
+        return found.clamp(max=self.rows_before - 1)
+
+    @cached_property
+    def fresh(self) -> list[int]:
+        """Ids of the new tokens."""
+        return torch.nonzero(self.origin < 0).flatten().tolist()
+
+    @cached_property
+    def parts(self) -> list[list[int]]:
+        """The old rows of the tokens that write each new one."""
+        known = named(self._new)
+        real = [number for number in self.fresh if number in known]
+        found = dict(zip(real, spelled(self._base, self._new, real), strict=True))
+        return [found.get(number, []) for number in self.fresh]
+
+    @torch.no_grad()
+    def carry_out(self, beginning: Beginning) -> Resized:
+        """Put the new rows into the model; also after it was done in another way."""
+        input = beginning.input
+        head = input if self.tied else beginning.head
+        device = self.before["input"].weight.device
+        with seeded(beginning.seed, device):
+            found = {"input": self._made("input", input, self.embedding)}
+            found["head"] = self._made("head", head, self.head)
+        self._install(found)
+        return self._result(input, head, self._settled())
+
+    def _made(self, place: str, kind: str, module: Any) -> Rows:
+        """All rows of a matrix; only the bias where its weight is the embedding's."""
+        old = self.before[place]
+        if place == "head" and self.tied and old.bias is None:
+            return old
+        origin = self.origin.to(old.weight.device)
+        found = old[origin.clamp(min=0, max=len(old.weight) - 1)]
+        if self.fresh:
+            places = torch.tensor(self.fresh, device=old.weight.device)
+            start = Start(self.model, module, self.parts, places, len(origin))
+            values = start.values(kind, old[: self.tokens_before])
+            found.weight[places] = values.weight
+            if found.bias is not None and values.bias is not None:
+                found.bias[places] = values.bias
+        return found
+
+    def _install(self, found: Mapping[str, Rows]) -> None:
+        for place, module in (("input", self.embedding), ("head", self.head)):
+            if place == "head" and self.tied:
+                module.weight = self.embedding.weight
+            else:
+                module.weight = _parameter(found[place].weight, module.weight)
+            bias = found[place].bias
+            if bias is not None:
+                module.bias = _parameter(bias, module.bias)
+        rows = len(self.origin)
+        self.embedding.num_embeddings = self.head.out_features = rows
+        if self._padding is not None:
+            self.embedding.padding_idx = self._numbers().get(self._padding)
+        self.model.config.get_text_config().vocab_size = rows
+        for one in (self.model, self.model.base_model):
+            if hasattr(one, "vocab_size"):
+                one.vocab_size = rows
+        self.model.tie_weights()
+
+    def _settled(self) -> tuple[str, ...]:
+        """Special ids follow their tokens, once."""
+        if self._moved is None:
+            self._moved = () if self.kept is None else renumbered(self.model, self._numbers())
+        return self._moved
+
+    def _numbers(self) -> dict[int, int]:
+        """The new id of every old token that is left."""
+        if self.kept is None:
+            return {number: number for number in range(self.rows_before)}
+        return {old: number for number, old in enumerate(self.kept)}
+
+    def _size(self) -> int:
+        """Rows: a model with padding gets a multiple of what its rows were a multiple of."""
+        if self.rows_before == self.tokens_before:
+            return self.tokens
+        unit = min(PADDING, self.rows_before & -self.rows_before)
+        rounded = -(-self.tokens // unit) * unit
+        return max(rounded, self.rows_before) if self.kept is None else rounded
+
+    def _result(self, input: str, head: str, moved: tuple[str, ...]) -> Resized:
+        kept = self.tokens_before if self.kept is None else len(self.kept)
+        return Resized(
+            rows_before=self.rows_before,
+            rows=len(self.origin),
+            tokens_before=self.tokens_before,
+            tokens=self.tokens,
+            added=len(self.fresh),
+            dropped=self.tokens_before - kept,
+            orphans=sum(not part for part in self.parts),
+            padded_before=self.rows_before - self.tokens_before,
+            padded=len(self.origin) - self.tokens,
+            tied=self.tied,
+            input=input,
+            head=head,
+            moved=moved,
+        )
+
+
+def kept_of(base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast) -> tuple[int, ...] | None:
+    """What `resize` has to be told of two tokenizers; None where the new one only adds.
+
+    The old ids of the new tokenizer's first tokens, as far as the base has them.
+    """
+    old, now = base.get_vocab(), named(new)
+    if all(now.get(number) == token for token, number in old.items()):
+        return None
+    found = []
+    for number in range(entries(new)):
+        if now.get(number) not in old:
+            break
+        found.append(old[now[number]])
+    return tuple(found)
+
+
+def _matrices(model: Any) -> tuple[nn.Embedding, nn.Linear]:
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
+        raise UserError(
+            f"{type(model).__name__} has a {type(embedding).__name__} and a {type(head).__name__} "
+            "in place of an embedding and a linear head; expected a causal language model"
+        )
+    for weight in (embedding.weight, head.weight):
+        if weight.is_meta or not weight.is_floating_point():
+            what = "not in memory" if weight.is_meta else f"stored as {weight.dtype}"
+            raise UserError(
+                f"the embedding or the head is {what}; expected floating-point weights in memory: "
+                "load the model without quantisation, on one device"
+            )
+    return embedding, head
+
+
+def _rows(module: Any) -> Rows:
+    bias = getattr(module, "bias", None)
+    return Rows(module.weight.data, None if bias is None else bias.data)
+
+
+def _parameter(values: Tensor, like: Any) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=like.requires_grad)
+
+
+def _checked(
+    base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, kept: Sequence[int] | None
+) -> tuple[int, ...] | None:
+    old, now = base.get_vocab(), named(new)
+    if kept is None:
+        moved = [token for token, number in old.items() if now.get(number) != token]
+        if moved:
+            first = min(moved, key=lambda token: old[token])
+            raise UserError(
+                f"the new tokenizer does not extend the base: {len(moved)} of its tokens have "
+                f"another id there or none (first: {shown(first)}, {old[first]}); expected the "
+                "base's ids, or give kept, the old ids in their new order"
+            )
+        return None
+    strings = named(base)
+    for place, number in enumerate(kept):
+        if number not in strings or now.get(place) != strings[number]:
+            raise UserError(
+                f"kept[{place}] is {shown(number)}, which the base calls "
+                f"{shown(strings.get(number))} and the new tokenizer {shown(now.get(place))}; "
+                "expected the old ids in the order of the new tokenizer"
+            )
+    if not kept:
+        raise UserError(
+            "kept is empty: no token of the base is left; expected at least one of its ids"
+        )
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""The stages of a recipe, one after the other."""

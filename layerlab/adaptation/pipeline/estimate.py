@@ -1,0 +1,181 @@
+"""What an adaptation will take: tokens, FLOPs and time of each stage, and what is done already."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerlab.adaptation.pipeline.plan import located
+from layerlab.adaptation.pipeline.stage import Shelf, Stage
+from layerlab.adaptation.pipeline.texts import rows_of
+from layerlab.builtin import NAMES, path
+from layerlab.console.units import amount, duration
+from layerlab.experiments.estimate.step_time import ASSUMED
+from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation_sections import RowsSection
+from layerlab.system.hardware import matmul_peak
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.trust import build_configured, load_pretrained
+from layerlab.training.run_spec import account_of, designed
+
+# Bytes of text that a token is assumed to stand for, where nothing has been encoded.
+PER_TOKEN = 3
+# Forward and backward, of each parameter and token.
+FLOPS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One stage.
+
+    Attributes:
+        tokens: that it trains on; None where it trains nothing.
+        flops: 6 of each parameter and token; None where it trains nothing, or no size is known.
+        seconds: that it took, or else will take at 0.4 of the fastest matrix product here.
+        finished: whether it is done.
+    """
+
+    key: str
+    title: str
+    tokens: int | None
+    flops: int | None
+    seconds: float | None
+    finished: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """All stages.
+
+    Attributes:
+        parameters: of the base; None where they cannot be told.
+    """
+
+    rows: tuple[Row, ...]
+    parameters: int | None
+
+    @property
+    def left(self) -> float:
+        """Seconds of the stages that train and are not finished."""
+        return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        stages = [asdict(one) for one in self.rows]
+        return {"parameters": self.parameters, "seconds_left": self.left, "stages": stages}
+
+    def table(self) -> Any:
+        """For a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        size = "?" if self.parameters is None else f"{self.parameters:,}"
+        table = Table(
+            box=None,
+            pad_edge=False,
+            header_style="dim",
+            title_justify="left",
+            caption_justify="left",
+            caption=Text(
+                f"A base of {size} parameters; {duration(self.left)} of training left, by formula: "
+                f"6 FLOPs of each parameter and token at {ASSUMED:g} of the fastest matrix "
+                "product here. What is read and asked comes on top."
+            ),
+        )
+        for heading in ("stage", "tokens", "FLOPs", "time", "", "folder"):
+            table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+        for one in self.rows:
+            table.add_row(
+                Text(one.title),
+                "" if one.tokens is None else f"{one.tokens:,}",
+                "" if one.flops is None else amount(one.flops),
+                "" if one.seconds is None else duration(one.seconds),
+                "finished" if one.finished else "",
+                Text(one.key, style="dim"),
+            )
+        return table
+
+
+_NUMBERS = ("tokens", "FLOPs", "time")
+
+
+def forecast(recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> Forecast:
+    """What the stages of a recipe take.
+
+    Raises:
+        UserError: the base's recipe, or the rows of tuning, cannot be read.
+    """
+    arms = recipe.arms()
+    size = _parameters(recipe, stages, shelf)
+    peak = None
+    rows = []
+    for stage in stages:
+        tokens = _tokens(arms[stage.arms[0]], stage)
+        flops = FLOPS * size * tokens if tokens is not None and size is not None else None
+        kept = shelf.read(stage.key)
+        seconds = kept["seconds"] if kept else None
+        if kept is None and flops is not None:
+            peak = peak or matmul_peak(recipe.run.device, "fp32", recipe.run.threads)
+            seconds = flops / (ASSUMED * peak)
+        rows.append(
+            Row(
+                key=stage.key,
+                title=stage.title(len(arms)),
+                tokens=tokens,
+                flops=flops,
+                seconds=seconds,
+                finished=kept is not None,
+            )
+        )
+    return Forecast(rows=tuple(rows), parameters=size)
+
+
+def _tokens(recipe: Recipe, stage: Stage) -> int | None:
+    if stage.kind == "base" and (training := recipe.training()) is not None:
+        if training.train.tokens is not None:
+            return training.train.tokens
+        block = training.data.block or designed(training).shape.context
+        updates = training.train.updates
+        return updates * training.train.batch * block if updates is not None else None
+    if stage.kind == "pretrain" and recipe.pretrain is not None:
+        return round(recipe.pretrain.tokens * (recipe.pretrain.resample or 1))
+    if stage.kind == "tune" and recipe.tune is not None:
+        if recipe.tune.tokens is not None:
+            return recipe.tune.tokens
+        sizes = map(_bytes, recipe.tune.sources)
+        return round(recipe.tune.epochs * sum(sizes) / PER_TOKEN)
+    return None
+
+
+def _bytes(section: RowsSection) -> int:
+    if section.limit is not None:
+        turns = (turn for row in rows_of(section) for turn in row.turns)
+        return sum(len(turn.text.encode()) for turn in turns)
+    place = located(section.rows)
+    inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+    return sum(one.stat().st_size for one in inside)
+
+
+def _parameters(recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> int | None:
+    """Of the base, as it was found or as it is designed."""
+    base = next(one for one in stages if one.kind == "base")
+    if kept := shelf.read(base.key):
+        return int(kept["result"]["parameters"])
+    training = recipe.training()
+    if training is not None:
+        sized = training.changed({"model.vocab": training.model.vocab or training.data.vocab})
+        return account_of(sized).parameters
+    return _configured(str(recipe.base.model))
+
+
+def _configured(name: str) -> int | None:
+    """What a configuration comes to, without its weights; None where there is none at hand."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    place = str(path(name)) if name in NAMES else name
+    try:
+        with quiet_libraries(), torch.device("meta"):
+            model = build_configured(AutoModelForCausalLM, load_pretrained(AutoConfig, place))
+    except Exception:  # of many kinds: no such name, no network, a strange configuration
+        return None
+    return sum(one.numel() for one in model.parameters())

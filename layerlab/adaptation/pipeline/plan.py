@@ -1,0 +1,217 @@
+"""The stages of a recipe, each once, however many arms have it in common."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from layerlab.adaptation.pipeline.stage import KINDS, Stage
+from layerlab.data.cleaning.deduplication import check_near
+from layerlab.data.sources import data_folder, fingerprint, opened
+from layerlab.errors import UserError
+from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
+from layerlab.recipes.training_sections import Source
+from layerlab.validation import shown
+
+ENGINES = {"lm_eval": "eval", "jieba": "eval"}
+WEIGHTS = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer.model")
+
+
+@dataclass
+class Planned:
+    """The stages of one arm.
+
+    Attributes:
+        stages: in their order.
+        last: the stage that gives the model so far.
+    """
+
+    name: str
+    recipe: Recipe
+    stages: list[Stage] = field(default_factory=list)
+    given: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self,
+        kind: str,
+        settings: Mapping[str, Any],
+        *needs: str,
+        gives: tuple[str, ...] = (),
+        **own: Any,
+    ) -> Stage:
+        """A stage behind those that it needs; what it gives is its own from then on."""
+        stage = Stage(
+            kind=kind,
+            settings=settings,
+            needs={name: self.given[name] for name in needs if name in self.given},
+            arms=(self.name,),
+            **own,
+        )
+        self.stages.append(stage)
+        self.given |= dict.fromkeys(gives, stage.key)
+        return stage
+
+
+def planned(recipe: Recipe) -> tuple[Stage, ...]:
+    """All stages of all arms, those in common once, in an order in which they can be carried out.
+
+    Raises:
+        UserError: a text, a model or rows are not there, or a package is missing.
+    """
+    found: dict[str, Stage] = {}
+    for name, varied in recipe.arms().items():
+        for stage in _stages(name, varied):
+            known = found.get(stage.key)
+            arms = (*known.arms, name) if known else (name,)
+            found[stage.key] = replace(stage, arms=tuple(dict.fromkeys(arms)))
+    return tuple(sorted(found.values(), key=lambda stage: KINDS.index(stage.kind)))
+
+
+def located(name: str) -> Path:
+    """A file or folder as it is given, or by its place in the data folder.
+
+    Raises:
+        UserError: it is in neither.
+    """
+    for place in (Path(name).expanduser(), data_folder() / name):
+        if place.exists():
+            return place
+    raise UserError(
+        f"there is no file or folder {shown(name)}, nor is it in the data folder "
+        f"{str(data_folder())!r}; name one, or set LAYERLAB_DATA"
+    )
+
+
+def sources(recipe: Recipe) -> Iterator[tuple[str, int, Source]]:
+    """Each text with its kind and its number within it."""
+    for kind in ("domain", "general"):
+        for number, source in enumerate(getattr(recipe.data, kind)):
+            yield kind, number, source
+
+
+def _stages(name: str, recipe: Recipe) -> list[Stage]:
+    arm = Planned(name, recipe)
+    arm.add("base", _base(recipe), gives=("model", "words"))
+    if recipe.data.domain or recipe.data.general:
+        arm.add("clean", _text(recipe), gives=("text",))
+    if recipe.clean is not None and recipe.clean.benchmarks:
+        arm.add("contamination", _searched(recipe), "text")
+    _asked(arm, "base")
+    if recipe.vocabulary is not None:
+        _vocabulary(arm)
+        _asked(arm, "vocabulary")
+    if recipe.pretrain is not None:
+        _pretraining(arm, recipe.pretrain)
+        _asked(arm, "pretrain")
+    if recipe.tune is not None:
+        settings = {**_plain(recipe.tune), "rows": _rows(recipe.tune.sources)}
+        arm.add("tune", settings, "model", gives=("model",))
+        _asked(arm, "tune")
+    return arm.stages
+
+
+def _vocabulary(arm: Planned) -> None:
+    recipe = arm.recipe
+    if recipe.vocabulary is not None and recipe.vocabulary.jec_qa:
+        from layerlab.tokenization.published_rates import questions
+
+        questions()  # which says at once that they are not here
+    arm.add("vocabulary", _plain(recipe.vocabulary), "text", "words", gives=("words",))
+    starts = _plain(recipe.embedding) if recipe.embedding else {}
+    arm.add("embedding", starts, "text", "model", "words", gives=("model",))
+
+
+def _pretraining(arm: Planned, section: PretrainSection) -> None:
+    settings = _plain(section, without="seeds") | _weights(arm.recipe)
+    before, first = arm.given["model"], ""
+    for seed in section.seeds:
+        arm.given["model"] = before
+        own = {**settings, "seed": seed}
+        added = arm.add("pretrain", own, "text", "model", gives=("model",), seed=seed)
+        first = first or added.key
+    arm.given["model"] = first  # what follows goes on from it
+
+
+def _weights(recipe: Recipe) -> dict[str, Any]:
+    """How the sources of a kind share their part, where not all alike."""
+    found = [source.weight for _, _, source in sources(recipe)]
+    return {"weights": found} if set(found) - {1.0} else {}
+
+
+def _asked(arm: Planned, after: str) -> None:
+    section = arm.recipe.evaluate
+    if section is None or after not in section.after:
+        return
+    _check_engine(section)
+    arm.add("evaluate", _plain(section, without="after"), "text", "model", after=after)
+
+
+def _check_engine(section: EvaluateSection) -> None:
+    """Not after hours of training."""
+    missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
+    if missing:
+        raise UserError(
+            f"evaluate.suite needs {' and '.join(missing)}, which cannot be imported; type "
+            f"pip install 'layerlab[{ENGINES[missing[0]]}]', or write suite = \"\""
+        )
+
+
+def _base(recipe: Recipe) -> dict[str, Any]:
+    training = recipe.training()
+    if training is None:
+        return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
+    texts = [opened(source).identity for source in training.data.sources]
+    return {"recipe": training.hash(), "texts": texts}
+
+
+def _files(model: str) -> list[str]:
+    """What is in a local model's files; nothing of a name, which names what does not change."""
+    folder = Path(model).expanduser()
+    inside = [path for ending in WEIGHTS for path in sorted(folder.glob(ending))]
+    return [f"{path.name}:{fingerprint(path)}" for path in inside]
+
+
+def _text(recipe: Recipe) -> dict[str, Any]:
+    if recipe.clean is not None and recipe.clean.near:
+        check_near()
+    rules = _plain(recipe.clean, without="benchmarks") if recipe.clean else None
+    texts = [[kind, source.limit, opened(source).identity] for kind, _, source in sources(recipe)]
+    return {"rules": rules, "texts": texts, "validation": recipe.data.validation}
+
+
+def _searched(recipe: Recipe) -> dict[str, Any]:
+    assert recipe.clean is not None
+    rows = _rows(recipe.tune.sources) if recipe.tune else []
+    return {
+        "benchmarks": [[name, _there(name)] for name in recipe.clean.benchmarks],
+        "rows": rows,
+        "base": _base(recipe),
+    }
+
+
+def _there(name: str) -> list[str]:
+    """What is in a file or folder; nothing where there is none, which the stage tells."""
+    try:
+        return _content(located(name))
+    except UserError:
+        return []
+
+
+def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
+    """What is in the files of rows."""
+    return [[one.name, one.limit, _content(located(one.rows))] for one in given]
+
+
+def _content(place: Path) -> list[str]:
+    inside = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else []
+    return [fingerprint(path) for path in inside or [place]]
+
+
+def _plain(section: Any, without: str = "") -> dict[str, Any]:
+    """A section as JSON has it; defaults are left out, so that a new setting changes no key."""
+    content: dict[str, Any] = section.model_dump(
+        mode="json", exclude={without} if without else None, exclude_defaults=True
+    )
+    return content

@@ -1,0 +1,140 @@
+"""An adaptation that is finished: its tables, its model, and what a terminal shows of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from layerlab.console.tables import grids, printable
+from layerlab.errors import UserError
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.trust import load_pretrained
+from layerlab.validation import shown
+
+KINDS = ("scores", "changes", "stages", "texts", "samples", "differences", "left_out")
+# Rows of scores, and other lines, that a terminal shows.
+ROWS, LINES = 12, 3
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What came of a recipe.
+
+    Attributes:
+        content: all of it, as result.json has it.
+        page: of the report.
+        models: the last model of each arm, as a folder or a name.
+    """
+
+    content: Mapping[str, Any] = field(repr=False)
+    page: Path
+    models: Mapping[str, str]
+
+    def model(self, arm: str | None = None) -> Any:
+        """The last model of an arm, as transformers loads it.
+
+        Args:
+            arm: which; the first if left out.
+
+        Raises:
+            UserError: there is no such arm.
+        """
+        from transformers import AutoModelForCausalLM
+
+        name = next(iter(self.models)) if arm is None else arm
+        if name not in self.models:
+            raise UserError(f"there is no arm {shown(name)}; expected {', '.join(self.models)}")
+        with quiet_libraries():
+            return load_pretrained(AutoModelForCausalLM, self.models[name])
+
+    def frame(self, kind: str = "scores") -> pd.DataFrame:
+        """One table of it.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        if kind not in KINDS:
+            raise UserError(f"there is no table {shown(kind)}; expected one of {', '.join(KINDS)}")
+        return pd.DataFrame(self.content.get(kind) or [])
+
+    def table(self, width: int = 100) -> RenderableType:
+        """What a terminal shows: the vocabulary, scores before and after, what was forgotten.
+
+        Args:
+            width: of the terminal in characters.
+        """
+        parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
+        parts += map(Text, [*self._alone(), *self._changes()])
+        left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
+        parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
+        if len(left) > LINES:
+            parts.append(Text(f"... and {len(left) - LINES} more, on the page"))
+        return Group(*parts)
+
+    def told(self, width: int = 100) -> str:
+        """The same as plain text, and where the page is."""
+        console = Console(width=width, markup=False, highlight=False, color_system=None)
+        with console.capture() as caught:
+            console.print(self.table(width))
+        return f"{caught.get()}The page: {self.page}"
+
+    def __str__(self) -> str:
+        return self.told()
+
+    def _vocabulary(self) -> list[str]:
+        found = []
+        for one in self.content["vocabulary"]:
+            held = [text for text in one["texts"] if "held out" in text["name"]]
+            ratios = ", ".join(f"{printable(text['name'])} {text['ratio']:.3f}" for text in held)
+            verdict = "proved" if one["holds"] else "NOT proved"
+            size = f"{one['entries_base']:,} entries are now {one['entries']:,}"
+            found.append(f"Vocabulary: {size}; tokens against the base: {ratios}; {verdict}")
+        return found
+
+    def _scores(self, width: int) -> RenderableType:
+        content = self.content["table"]
+        rows = [
+            [row["title"], "%" if row["unit"] == "score" else "bits/byte", *_cells(row)]
+            for row in content["rows"][:ROWS]
+        ]
+        return grids(["", " ", *content["columns"]], rows, ["", " "], width)
+
+    def _alone(self) -> list[str]:
+        """Which texts have no standard error, and why."""
+        found = [
+            printable(row["title"])
+            for row in self.content["table"]["rows"]
+            if row["unit"] != "score"
+            and any(one and one["error"] is None and one["n"] == 1 for one in row["cells"])
+        ]
+        said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
+        return [said] if found else []
+
+    def _changes(self) -> list[str]:
+        found = []
+        for one in self.content["changes"]:
+            word = "forgetting" if one["kind"] == "general" else f"{one['kind']} text"
+            said = f"{printable(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
+            if one["against"] != "before":
+                said += f" against {printable(one['against'])}"
+            if one["low"] is not None:
+                said += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
+            found.append(said)
+        return found
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Scores with their standard errors."""
+    scale, digits = (100, 1) if row["unit"] == "score" else (1, 3)
+    found = []
+    for cell in row["cells"]:
+        if cell is None or cell["score"] is None:
+            found.append("-")
+            continue
+        error = "" if cell["error"] is None else f" ± {scale * cell['error']:.{digits}f}"
+        found.append(f"{scale * cell['score']:.{digits}f}{error}")
+    return found

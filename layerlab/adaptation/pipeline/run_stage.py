@@ -1,0 +1,237 @@
+"""What each stage does, from the folders of the stages before it to its own."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerlab.adaptation.embeddings.compare_inits import Choice, embed
+from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.pipeline.texts import (
+    clean_texts,
+    contamination_of,
+    halves,
+    held_texts,
+    materials,
+    rows_of,
+    texts_of,
+)
+from layerlab.adaptation.pretraining.replay import Reading
+from layerlab.adaptation.pretraining.result import Course
+from layerlab.adaptation.pretraining.train import pretrain
+from layerlab.adaptation.sft.dataset import Lesson
+from layerlab.adaptation.sft.lora import Lora
+from layerlab.adaptation.sft.train import tune
+from layerlab.corpus.corpus import Progress
+from layerlab.loading.model import Subject, subject
+from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
+from layerlab.records.events import read
+from layerlab.system.files import write_folder
+from layerlab.system.logs import quiet_libraries
+from layerlab.tokenization.change import PROOF, Texts, remade
+from layerlab.tokenization.convert import load_tokenizer
+
+# Of held-out text that each way to begin new rows is tried on, in bytes.
+TRIED = 50_000
+# From 1 on transformers takes a share of the updates for their number.
+BELOW_ONE = 1 - 2**-53
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage works.
+
+    Attributes:
+        tell: is told what is done, and the share of it.
+    """
+
+    recipe: Recipe
+    stage: Stage
+    shelf: Shelf
+    tell: Progress
+
+    @property
+    def folder(self) -> Path:
+        """Its own."""
+        return self.shelf.of(self.stage.key)
+
+    @property
+    def text(self) -> Path:
+        """That of the cleaned texts."""
+        return self.shelf.of(self.stage.needs["text"])
+
+    def model(self, dtype: str | None = "float32") -> Subject:
+        """The model so far."""
+        name = self.shelf.model(self.stage.needs["model"])
+        return subject(name, device=self.recipe.run.device, dtype=dtype)
+
+    def words(self, need: str = "model") -> Any:
+        """The tokenizer of a stage before."""
+        return load_tokenizer(self.shelf.words(self.stage.needs[need]))
+
+
+def clean(place: Place) -> Json:
+    """Read and clean all texts."""
+    return {"result": clean_texts(place.recipe, place.folder, place.tell)}
+
+
+def contamination(place: Place) -> Json:
+    """Look for the questions of benchmarks in them."""
+    return {"result": contamination_of(place.recipe, place.text)}
+
+
+def vocabulary(place: Place) -> Json:
+    """Extend or prune the tokenizer on what is learned of the domain, and prove it on all."""
+    section = place.recipe.vocabulary
+    assert section is not None
+    with halves(place.recipe, place.text) as parts:
+        learned = (
+            text
+            for (kind, _), (spool, _) in parts.items()
+            if kind == "domain"
+            for text in texts_of(spool)
+        )
+        proved: dict[str, Any] = {}
+        for (kind, name), (spool, held) in parts.items():
+            proved[f"{name} ({kind})"] = texts_of(spool)
+            proved[f"{name} ({kind}, held out)"] = texts_of(held)
+        texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
+        made = remade(place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5))
+    told = made.proof.to_json()
+
+    def fill(empty: Path) -> None:
+        made.words.save_pretrained(empty)
+        text = json.dumps({**told, "kept": made.kept}, ensure_ascii=False, indent=1)
+        (empty / PROOF).write_text(text + "\n", encoding="utf-8")
+
+    write_folder(place.folder / WORDS, fill, "tokenizer", like=lambda one: (one / PROOF).is_file())
+    return {"words": WORDS, "result": told}
+
+
+def embedding(place: Place) -> Json:
+    """Give the model the new tokenizer."""
+    recipe, found = place.recipe, place.model()
+    section = recipe.embedding or EmbeddingSection()
+    texts = {kind: held_texts(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
+    done = embed(
+        found.model,
+        place.words(),
+        new := place.words("words"),
+        {kind: each for kind, each in texts.items() if each},
+        Choice(input=section.input, head=section.head, seed=section.seed),
+        lambda said: place.tell(said, 0.5),
+    )
+    _saved(place, found.model, new)
+    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+
+
+def pretraining(place: Place) -> Json:
+    """Train on, with replay; what an earlier sitting left is gone on with."""
+    recipe, section = place.recipe, place.recipe.pretrain
+    assert section is not None and place.stage.seed is not None
+    done = pretrain(
+        place.model().model,
+        place.words(),
+        Reading(
+            domain=materials(recipe, place.text, "domain"),
+            general=materials(recipe, place.text, "general") or None,
+            ratio=section.ratio,
+            block=section.block,
+            validation=recipe.data.validation,
+        ),
+        course=Course(
+            tokens=section.tokens,
+            batch=section.batch,
+            seed=place.stage.seed,
+            every=section.every,
+            held=section.held or None,
+            resample=section.resample,
+        ),
+        out=place.folder,
+        progress=place.tell,
+        **_arguments(section, recipe),
+    )
+    result = done.to_json()
+    for one in result["sources"]:
+        one["source"] = _source(place, one["source"])
+    events = [one for one in read(place.folder) if one["kind"] in ("train", "evaluate")]
+    return {"model": MODEL, "words": MODEL, "result": result, "events": events}
+
+
+def tuning(place: Place) -> Json:
+    """Tune on conversations; what an earlier sitting left is gone on with."""
+    section = place.recipe.tune
+    assert section is not None
+    weights = {one.name: one.weight for one in section.sources if one.weight is not None}
+    lora = Lora(**section.lora.model_dump(), merged=True) if section.lora else None
+    done = tune(
+        place.model().model,
+        place.words(),
+        {one.name: rows_of(one) for one in section.sources},
+        out=place.folder,
+        lesson=Lesson(
+            block=section.block,
+            batch=section.batch,
+            epochs=section.epochs,
+            tokens=section.tokens,
+            weights=weights or None,
+            held=section.held,
+            every=section.every,
+            pack=section.pack,
+            seed=section.seed,
+            lora=lora,
+        ),
+        progress=place.tell,
+        **_arguments(section, place.recipe),
+    )
+    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+
+
+STEPS: dict[str, Callable[[Place], Json]] = {
+    "clean": clean,
+    "contamination": contamination,
+    "vocabulary": vocabulary,
+    "embedding": embedding,
+    "pretrain": pretraining,
+    "tune": tuning,
+}
+
+
+def _saved(place: Place, model: Any, words: Any) -> None:
+    def fill(empty: Path) -> None:
+        model.save_pretrained(empty)
+        words.save_pretrained(empty)
+
+    with quiet_libraries():
+        write_folder(place.folder / MODEL, fill, "model", like=lambda _: True)
+
+
+def _arguments(section: StepSection, recipe: Recipe) -> Json:
+    """In the words of transformers.TrainingArguments."""
+    given: Json = {
+        "learning_rate": section.rate,
+        "warmup_steps": min(section.warmup, BELOW_ONE),
+        "lr_scheduler_type": section.schedule,
+        "weight_decay": section.decay,
+        "adam_beta2": section.beta2,
+        "per_device_train_batch_size": section.micro_batch or section.batch,
+        "use_cpu": recipe.run.device == "cpu",
+    }
+    if section.precision == "bf16":
+        given["bf16"] = True
+    if section.recompute:
+        given["activation_checkpointing"] = True
+    if section.checkpoint is not None:
+        given["save_steps"] = section.checkpoint
+    return given
+
+
+def _source(place: Place, file: str) -> str:
+    """What a cleaned text was made of."""
+    kept = place.shelf.read(place.stage.needs["text"])
+    names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
+    return str(names.get(Path(file).parent.name, file))

@@ -1,0 +1,122 @@
+"""One stage of an adaptation: what decides it, the folder that it has, and whether it is done."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import read_json, seal, unseal
+from layerlab.system.files import write_file
+from layerlab.version import VERSION
+
+FILE, MODEL, WORDS = "stage.json", "model", "words"
+SCHEMA = 1
+# In the order in which they are carried out; contamination belongs to clean.
+KINDS = (
+    *("base", "clean", "contamination", "vocabulary", "embedding"),
+    *("pretrain", "tune", "evaluate"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage, before it is carried out.
+
+    Attributes:
+        kind: one of `KINDS`.
+        settings: all that decides what comes out, beside the stages before it.
+        needs: keys of stages before it, by what they give: text, model, words.
+        arms: that have it in common.
+        after: of an evaluation, the stage whose model is asked.
+        seed: of a stage that is carried out with several.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    needs: Mapping[str, str] = field(default_factory=dict)
+    arms: tuple[str, ...] = ()
+    after: str = ""
+    seed: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of its folder: another where anything is that decides it."""
+        content = json.dumps(
+            [SCHEMA, self.kind, self.settings, self.needs], sort_keys=True, default=str
+        )
+        return f"{self.kind}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
+
+    def title(self, every: int) -> str:
+        """In words; the arms are told where not all of them have it.
+
+        Args:
+            every: arms that there are.
+        """
+        said = f"{self.kind} after {self.after}" if self.after else self.kind
+        said += "" if self.seed is None else f", seed {self.seed}"
+        return said if len(self.arms) == every else f"{said} ({', '.join(self.arms)})"
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The folders of all stages of a recipe."""
+
+    folder: Path
+
+    def of(self, key: str) -> Path:
+        """The folder of a stage."""
+        return self.folder / key
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """What a finished stage left; None where it has not been carried out to its end.
+
+        Raises:
+            UserError: it is there, and is not what was written.
+        """
+        file = self.of(key) / FILE
+        try:
+            found = unseal(read_json(file))
+            if found.get("schema") != SCHEMA:
+                raise ValueError("it is of an earlier version")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot read {file}: {error}; delete it and type it again, which carries out this "
+                "stage anew"
+            ) from None
+        return found
+
+    def finish(self, stage: Stage, left: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Write what a stage left: from then on it counts as finished."""
+        content = seal(
+            {
+                "schema": SCHEMA,
+                "layerlab": VERSION,
+                "kind": stage.kind,
+                "settings": dict(stage.settings),
+                "needs": dict(stage.needs),
+                "seconds": seconds,
+                **left,
+            }
+        )
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        write_file(self.of(stage.key) / FILE, text + "\n")
+        return content
+
+    def model(self, key: str) -> str:
+        """The model of a finished stage: a folder of its own, or the name that was given."""
+        return self._place(key, MODEL)
+
+    def words(self, key: str) -> str:
+        """The tokenizer of a finished stage, as a folder."""
+        return self._place(key, WORDS)
+
+    def _place(self, key: str, what: str) -> str:
+        kept = self.read(key)
+        assert kept is not None, key
+        name = str(kept[what])
+        return str(self.of(key) / name) if (self.of(key) / name).is_dir() else name

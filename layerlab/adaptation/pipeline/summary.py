@@ -1,0 +1,229 @@
+"""What an adaptation came to, gathered from what its stages left: plain values for a report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from layerlab.adaptation.pipeline.stage import Shelf, Stage
+from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
+from layerlab.data.sources import data_folder
+from layerlab.experiments.statistics.differences import Level, against
+from layerlab.recipes.adaptation import Recipe
+from layerlab.version import VERSION
+
+SCHEMA = 1
+AFTER = ("base", "vocabulary", "pretrain", "tune")
+LEVEL = Level()
+SCORED = ("score", "error", "low", "high", "n")
+
+Json = dict[str, Any]
+
+
+class Tally:
+    """The finished stages of a recipe, as tables."""
+
+    def __init__(self, recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> None:
+        """Read what the stages left; those that are not finished are not there."""
+        self.recipe, self.stages = recipe, stages
+        found = {stage.key: shelf.read(stage.key) for stage in stages}
+        self.left = {key: one for key, one in found.items() if one is not None}
+        self.arms = list(recipe.arms())
+
+    def content(self) -> Json:
+        """All of it, without where this machine keeps its data."""
+        content: Json = _placeless(self._content())
+        return content
+
+    def _content(self) -> Json:
+        return {
+            "schema": SCHEMA,
+            "layerlab": VERSION,
+            "name": self.recipe.name,
+            "about": self.recipe.about,
+            "inferred": self.recipe.inferred,
+            "recipe": self.recipe.model_dump(mode="json", exclude_none=True),
+            "arms": self.arms,
+            "stages": [self._stage(stage) for stage in self.stages],
+            "base": self._results("base"),
+            "texts": self._each("clean", "sources"),
+            "contamination": [
+                {name: value for name, value in one.items() if name != "matches"}
+                for one in self._results("contamination")
+            ],
+            "vocabulary": self._results("vocabulary"),
+            "embedding": self._results("embedding"),
+            "pretrain": list(self._pretrained()),
+            "changes": list(self._changes()),
+            "tune": self._results("tune"),
+            "scores": (scores := list(self._scores())),
+            "table": _table(scores, len(self.arms)),
+            "samples": list(self._samples()),
+            "left_out": list(self._left_out()),
+            "remarks": list(dict.fromkeys(self._remarks())),
+        }
+
+    def _of(self, *kinds: str) -> Iterator[tuple[Stage, Json]]:
+        """Finished stages of these kinds with what they left."""
+        for stage in self.stages:
+            if stage.kind in kinds and stage.key in self.left:
+                yield stage, self.left[stage.key]
+
+    def _stage(self, stage: Stage) -> Json:
+        kept = self.left.get(stage.key)
+        return {
+            "stage": stage.title(len(self.arms)),
+            "kind": stage.kind,
+            "key": stage.key,
+            "arms": list(stage.arms),
+            "seed": stage.seed,
+            "finished": kept is not None,
+            "seconds": kept["seconds"] if kept else None,
+        }
+
+    def _results(self, kind: str) -> list[Json]:
+        return [{"arms": list(stage.arms), **left["result"]} for stage, left in self._of(kind)]
+
+    def _each(self, kind: str, name: str) -> list[Json]:
+        return [
+            {"arms": list(stage.arms), **one}
+            for stage, left in self._of(kind)
+            for one in left["result"][name]
+        ]
+
+    def _pretrained(self) -> Iterator[Json]:
+        """Every run of continued pretraining with its curves."""
+        for stage, left in self._of("pretrain"):
+            events = [one for one in left["events"] if one["kind"] == "evaluate"]
+            curves: Json = {"update": [one["update"] for one in events]}
+            curves["tokens"] = [one["tokens"] for one in events]
+            for kind in (DOMAIN, GENERAL):
+                if events and kind in events[0]["bits_per_byte"]:
+                    curves[kind] = [one["bits_per_byte"][kind] for one in events]
+            for arm in stage.arms:
+                yield {"arm": arm, "seed": stage.seed, "curves": curves, **left["result"]}
+
+    def _changes(self) -> Iterator[Json]:
+        """What was learned and forgotten by each arm, over its seeds; then arms against the first.
+
+        change = bits per byte after - before, the mean over seeds with Student's interval
+        """
+        runs: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+        single: dict[tuple[str, str], Json] = {}
+        for run in self._pretrained():
+            for kind in run["after"]:
+                pair = (run["before"][kind], run["after"][kind])
+                runs.setdefault((run["arm"], kind), {})[run["seed"]] = pair
+                single.setdefault((run["arm"], kind), run["change"][kind])
+        for (arm, kind), ends in runs.items():
+            before = {seed: first for seed, (first, _) in ends.items()}
+            after = {seed: last for seed, (_, last) in ends.items()}
+            means = {"before": _mean(before.values()), "after": _mean(after.values())}
+            found = _interval(against(after, before, LEVEL))
+            if len(after) == 1:  # then it is over held-out text
+                one = single[arm, kind]
+                found |= {"low": one["low"], "high": one["high"], "p": None}
+                found |= {"n": one["units"], "over": f"{one['per']}s"}
+            yield {"arm": arm, "kind": kind, "against": "before", **means, **found}
+            other = runs.get((self.arms[0], kind))
+            if arm != self.arms[0] and other is not None:
+                gap = against(after, {seed: last for seed, (_, last) in other.items()}, LEVEL)
+                yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
+
+    def _scores(self) -> Iterator[Json]:
+        """Every score of every model: held-out text, held-out answers, benchmarks."""
+        for stage, left in self._of("evaluate"):
+            place = {"after": stage.after, "arms": list(stage.arms)}
+            for kind, bits in left["result"]["bits"].items():
+                yield {
+                    **place,
+                    "title": f"{kind} text",
+                    "kind": kind,
+                    "unit": "bits per byte",
+                    "score": bits["bits_per_byte"],
+                    "error": bits["error"],
+                    "n": bits["documents"],
+                    "chance": None,
+                }
+            for row in left["result"]["benchmarks"]:
+                known = self._domain(stage)
+                yield {
+                    **place,
+                    "title": row["title"],
+                    "kind": DOMAIN if row["benchmark"] in known else GENERAL,
+                    "unit": "score",
+                    **{name: row.get(name) for name in (*SCORED, "chance")},
+                    "abstained": row.get("abstained"),
+                    "too_long": (row.get("shots") or {}).get("unfit"),
+                }
+
+    def _domain(self, stage: Stage) -> tuple[str, ...]:
+        section = self.recipe.arms()[stage.arms[0]].evaluate
+        return section.domain if section else ()
+
+    def _samples(self) -> Iterator[Json]:
+        for stage, left in self._of("evaluate"):
+            for one in left["result"]["answers"]:
+                yield {"after": stage.after, "arms": list(stage.arms), **one}
+
+    def _left_out(self) -> Iterator[Json]:
+        seen = set()
+        for _, left in self._of("evaluate", "contamination"):
+            for one in left["result"]["left_out"]:
+                if (told := (one["what"], one["why"])) not in seen:
+                    seen.add(told)
+                    yield {"what": told[0], "why": told[1]}
+        for stage, left in self._of("tune"):
+            for name, source in left["result"]["sources"].items():
+                for why, count in source["dropped"].items():
+                    yield {
+                        "what": f"{count} rows of {name} ({', '.join(stage.arms)})",
+                        "why": why.removeprefix("left out: "),
+                    }
+
+    def _remarks(self) -> Iterator[str]:
+        for one in self._each("clean", "sources"):
+            yield from one["notes"]
+        for found in self._results("contamination"):
+            yield from found.get("notes", ())
+        for stage, left in self._of("pretrain", "tune"):
+            yield from (f"{stage.title(len(self.arms))}: {one}" for one in left["result"]["notes"])
+        if self.recipe.pretrain is not None and len(self.recipe.pretrain.seeds) > 1:
+            yield (
+                "continued pretraining ran with every seed; tuning and questions go on from the "
+                f"first of them, {self.recipe.pretrain.seeds[0]}"
+            )
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace(str(data_folder()), "LAYERLAB_DATA")
+    if isinstance(value, Mapping):
+        return {name: _placeless(one) for name, one in value.items()}
+    return [_placeless(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _table(scores: Sequence[Json], arms: int) -> Json:
+    """A row for each score, a column for each model."""
+    columns = list(dict.fromkeys(_column(one, arms) for one in scores))
+    rows: dict[str, Json] = {}
+    for one in scores:
+        about = {name: one[name] for name in ("title", "kind", "unit", "chance")}
+        row = rows.setdefault(one["title"], {**about, "cells": [None] * len(columns)})
+        kept = {name: one[name] for name in (*SCORED, "too_long") if one.get(name) is not None}
+        kept = {**dict.fromkeys(("score", "error", "n")), **kept}
+        row["cells"][columns.index(_column(one, arms))] = kept
+    return {"columns": columns, "rows": list(rows.values())}
+
+
+def _column(score: Json, arms: int) -> str:
+    own = "" if len(score["arms"]) == arms else f" ({', '.join(score['arms'])})"
+    return f"{score['after']}{own}"
+
+
+def _interval(found: Any) -> Json:
+    kept = {name: getattr(found, name) for name in ("n", "low", "high", "p")}
+    return {"value": found.mean, **kept, "over": "seeds"}
+
+
+def _mean(values: Any) -> float:
+    every = list(values)
+    return sum(every) / len(every)

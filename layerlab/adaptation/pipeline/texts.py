@@ -1,0 +1,168 @@
+"""The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
+
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from itertools import chain, count, islice
+from pathlib import Path
+from sys import maxsize
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from layerlab.adaptation.pipeline.plan import located, sources
+from layerlab.adaptation.sft.conversations import Conversation, conversations
+from layerlab.corpus.corpus import Progress
+from layerlab.data.cleaning.benchmark_questions import questions
+from layerlab.data.cleaning.clean import TEXT, Rules, clean
+from layerlab.data.cleaning.contamination import contamination
+from layerlab.data.cleaning.quality_filters import Quality
+from layerlab.data.cleaning.repetition_filters import Limits
+from layerlab.data.documents import Spool, spooled
+from layerlab.data.sources import opened
+from layerlab.errors import UserError
+from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation_sections import CleanSection, RowsSection
+from layerlab.recipes.training_sections import Source
+
+# What keeps every document as it is.
+NONE = Rules(
+    form="none", shortest=0, longest=maxsize, quality=None, repetition=None, exact=False, near=0
+)
+# Questions of a benchmark that a report lists.
+LISTED = 50
+
+Json = dict[str, Any]
+
+
+def clean_texts(recipe: Recipe, folder: Path, tell: Progress) -> Json:
+    """Every text as one file of documents, in a folder of its own, by its kind and number.
+
+    Args:
+        tell: is told what is read, and the share of the texts that is done.
+
+    Raises:
+        UserError: a text cannot be read, or nothing is left of it.
+    """
+    told: list[Json] = []
+    every = list(sources(recipe))
+    for kind, number, source in every:
+        tell(f"reading {source.text}", len(told) / len(every))
+        section = recipe.clean if kind == "domain" or _general(recipe.clean) else None
+        place = folder / f"{kind}-{number}"
+        found = clean(source, place, _rules(section)).to_json()
+        told.append({"kind": kind, "place": place.name, "text": source.text, **found})
+    return {"sources": told}
+
+
+def _general(section: CleanSection | None) -> bool:
+    return section is not None and section.general
+
+
+def _rules(section: CleanSection | None) -> Rules:
+    if section is None:
+        return NONE
+    plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
+    quality = Quality(**{one.name: plain.pop(one.name) for one in fields(Quality)})
+    return Rules(**plain, quality=quality, repetition=Limits() if section.repetition else None)
+
+
+def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:
+    """The cleaned texts of a kind, as sources of training."""
+    return [
+        Source(text=str(folder / f"{kind}-{number}" / TEXT), weight=source.weight)
+        for one, number, source in sources(recipe)
+        if one == kind
+    ]
+
+
+@contextmanager
+def halves(recipe: Recipe, folder: Path) -> Iterator[dict[tuple[str, str], tuple[Spool, Spool]]]:
+    """What is learned and what is held out of each text, by its kind and name.
+
+    It is cut where continued pretraining cuts it.
+    """
+    found: dict[tuple[str, str], tuple[Spool, Spool]] = {}
+    with TemporaryDirectory() as scratch, ExitStack() as stack:
+        for kind, number, source in sources(recipe):
+            file = folder / f"{kind}-{number}" / TEXT
+            pieces = opened(Source(text=str(file))).pieces()
+            spool = spooled(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
+            cut = stack.enter_context(spool).split(recipe.data.validation, source.text)
+            found[kind, _free(_named(source.text), kind, found)] = cut
+        yield found
+
+
+def texts_of(spool: Spool) -> Iterator[str]:
+    """The pieces of a text."""
+    return (piece.text for piece in spool.pieces())
+
+
+def held_texts(recipe: Recipe, folder: Path, kind: str, limit: int) -> list[str]:
+    """Held-out documents of a kind, up to so many bytes from each text; at least a part of one."""
+    found: list[str] = []
+    with halves(recipe, folder) as parts:
+        for (own, _), (_, held) in parts.items():
+            if own == kind:
+                found += _limited(held, limit)
+    return found
+
+
+def rows_of(section: RowsSection) -> list[Conversation]:
+    """The conversations of a source.
+
+    Raises:
+        UserError: there are none, or one is bad.
+    """
+    given = conversations(str(located(section.rows)), ignore=section.ignore)
+    return list(islice(given, section.limit))
+
+
+def contamination_of(recipe: Recipe, folder: Path) -> Json:
+    """Questions of benchmarks in all that is learned from: texts, the base's too, and rows."""
+    assert recipe.clean is not None
+    there, left_out = [], []
+    for name in recipe.clean.benchmarks:
+        try:
+            there.append(located(name))
+        except UserError as error:
+            left_out.append({"what": f"the search for {name}", "why": str(error)})
+    if not there:
+        return {"benchmarks": {}, "matches": [], "left_out": left_out}
+    with halves(recipe, folder) as parts:
+        before = recipe.training()
+        given = (opened(one).pieces() for one in before.data.sources) if before else ()
+        learned = chain(
+            chain.from_iterable(given),
+            chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
+        )
+        said = chain.from_iterable(map(_spoken, recipe.tune.sources)) if recipe.tune else ()
+        asked = (one for place in there for one in questions(place))
+        found = contamination(chain(learned, said), asked).to_json()
+    matches = list(found["matches"])
+    return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
+
+
+def _spoken(section: RowsSection) -> Iterable[str]:
+    return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
+
+
+def _limited(held: Spool, limit: int) -> Iterator[str]:
+    done = 0
+    for document in held.documents():
+        text = "".join(document)
+        rest = limit - done
+        if rest <= 0:
+            return
+        yield text.encode()[:rest].decode(errors="ignore")
+        done += len(text.encode())
+
+
+def _named(text: str) -> str:
+    """A source as tables call it."""
+    return Path(text).stem if Path(text).suffix else text
+
+
+def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:
+    """The name, with a number behind it where another text of its kind is called so."""
+    names = chain([name], (f"{name} {number}" for number in count(2)))
+    return next(one for one in names if (kind, one) not in taken)

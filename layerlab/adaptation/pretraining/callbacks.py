@@ -1,0 +1,208 @@
+"""Both curves while a model is trained on: domain and general text in bits per byte."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from layerlab.adaptation.pretraining.forgetting import Change, Cost, Gauge, change
+from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, Blocks
+from layerlab.corpus.corpus import Progress
+from layerlab.records.events import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which process this is, and how the processes of a run add up.
+
+    Attributes:
+        part: its number, and how many there are.
+        reduce: adds up what the processes found.
+        precision: of a forward pass.
+    """
+
+    part: tuple[int, int] = (0, 1)
+    reduce: Callable[[Tensor], Tensor] = lambda sums: sums
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.part[0] == 0
+
+    def cost(self, gauge: Gauge, model: Any, batch: int) -> Cost:
+        """What held-out text costs a model, read by all processes."""
+        return gauge.read(
+            model, batch=batch, part=self.part, reduce=self.reduce, precision=self.precision
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """How much of one source has been read.
+
+    Attributes:
+        source: the text that was really read.
+        kind: domain or general.
+        blocks: that were predicted.
+        tokens: the same in tokens.
+        passes: over its training text; above 1 the model has seen text twice.
+    """
+
+    source: str
+    kind: str
+    blocks: int
+    tokens: int
+    passes: float
+
+
+def shares(blocks: Blocks, kinds: tuple[str, ...], rows: int) -> list[Share]:
+    """What has been read of each source after so many rows."""
+    order = blocks.order
+    return [
+        Share(
+            source=stream.name,
+            kind=kind,
+            blocks=read,
+            tokens=read * order.block,
+            passes=read / whole,
+        )
+        for stream, kind, read, whole in zip(
+            order.corpus.train, kinds, blocks.read(rows), order.blocks, strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What the curves are drawn of.
+
+    Attributes:
+        gauges: held-out text by kind.
+        blocks: what is trained on.
+        kinds: of its sources.
+        batch: blocks of an update.
+        every: updates between two readings.
+        micro: blocks of a forward pass when held-out text is read.
+    """
+
+    gauges: dict[str, Gauge]
+    blocks: Blocks
+    kinds: tuple[str, ...]
+    batch: int
+    every: int
+    micro: int
+
+
+class Curves(TrainerCallback, ExportableState):
+    """Writes events.jsonl and a live line: losses, bits per byte, forgetting, tokens by source.
+
+    A checkpoint remembers how many events there were and what held-out text cost at the start, so
+    that a resumed run writes the file that an uninterrupted one would have written.
+
+    Attributes:
+        start: what held-out text cost before the first update, by kind.
+        now: the same at the last reading.
+    """
+
+    def __init__(
+        self, watched: Watched, folder: Path, place: Place, progress: Progress | None = None
+    ) -> None:
+        self.watched, self.folder, self.place = watched, folder, place
+        self.progress = progress if place.first else None
+        self.start: dict[str, Cost] = {}
+        self.now: dict[str, Cost] = {}
+        self._journal: Journal | None = None
+        self._loss: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        if self._journal is not None:
+            self._journal.settle()
+        kept = {kind: cost.nats.tolist() for kind, cost in self.start.items()}
+        return {
+            "args": {},
+            "attributes": {"events": self._journal.count if self._journal else 0, "start": kept},
+        }
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Begin the file, or go on with it; read the held-out text before the first update."""
+        kept = state.stateful_callbacks[type(self).__name__]["attributes"]
+        self._journal = Journal(self.folder, kept["events"], silent=not self.place.first)
+        if not kept["start"]:
+            self._measure(model, state)
+            return
+        for kind, gauge in self.watched.gauges.items():
+            self.start[kind] = gauge.cost(np.array(kept["start"][kind]))
+        if state.global_step >= state.max_steps:  # nothing is left but to say how it ended
+            self.now = self._costs(model)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Read the held-out text where it is due, and after the last update."""
+        if state.global_step % self.watched.every == 0 or state.global_step == state.max_steps:
+            self._measure(model, state)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        """The training loss."""
+        if self._journal is None or not logs or "loss" not in logs:
+            return
+        self._loss = float(logs["loss"])
+        self._journal.write(
+            "train",
+            state.global_step,
+            loss=self._loss,
+            rate=logs.get("learning_rate"),
+            norm=logs.get("grad_norm"),
+            tokens=state.global_step * self.watched.batch * self.watched.blocks.order.block,
+        )
+        self._tell(state)
+
+    def changes(self) -> dict[str, Change]:
+        """Bits per byte now minus at the start, by kind; of general text, what is forgotten."""
+        return {kind: change(self.start[kind], cost) for kind, cost in self.now.items()}
+
+    def _measure(self, model: Any, state: Any) -> None:
+        assert self._journal is not None
+        self.now = self._costs(model)
+        self.start = self.start or self.now
+        read = shares(
+            self.watched.blocks, self.watched.kinds, state.global_step * self.watched.batch
+        )
+        self._journal.write(
+            "evaluate",
+            state.global_step,
+            tokens=sum(one.tokens for one in read),
+            bits_per_byte={kind: cost.bits_per_byte for kind, cost in self.now.items()},
+            change={kind: asdict(found) for kind, found in self.changes().items()},
+            forgetting=asdict(self.changes()[GENERAL]) if GENERAL in self.now else None,
+            sources=[asdict(one) for one in read],
+        )
+        self._tell(state)
+
+    def _costs(self, model: Any) -> dict[str, Cost]:
+        return {
+            kind: self.place.cost(gauge, model, self.watched.micro)
+            for kind, gauge in self.watched.gauges.items()
+        }
+
+    def _tell(self, state: Any) -> None:
+        if self.progress is None:
+            return
+        said = [f"update {state.global_step:,} of {state.max_steps:,}"]
+        said += [f"loss {self._loss:.4g}"] if self._loss is not None else []
+        for kind, found in self.changes().items():
+            word = {DOMAIN: "", GENERAL: " forgotten"}[kind] if found.value > 0 else ""
+            said.append(f"{kind} {self.now[kind].bits_per_byte:.4f} ({found.value:+.4f}{word})")
+        self.progress(", ".join(said), state.global_step / max(1, state.max_steps))

@@ -1,0 +1,227 @@
+"""Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from layerlab.adaptation.pretraining.callbacks import Curves, Place, Watched, shares
+from layerlab.adaptation.pretraining.forgetting import Gauge
+from layerlab.adaptation.pretraining.loss_resampling import batch_losses, drawn
+from layerlab.adaptation.pretraining.replay import Blocks, Mixed, Reading, mixed, stacked
+from layerlab.adaptation.pretraining.result import Course, Pretrained
+from layerlab.adaptation.trainer.arguments import (
+    block_of,
+    check_entries,
+    share_out,
+    trainer_arguments,
+)
+from layerlab.adaptation.trainer.resume import MODEL, agree, keep, resume, trainer_of
+from layerlab.corpus.batches import Held, Order
+from layerlab.corpus.corpus import Progress
+from layerlab.system.files import write_file
+from layerlab.system.locks import locked
+from layerlab.system.logs import quiet_libraries
+
+
+def pretrain(
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    reading: Reading,
+    *,
+    course: Course,
+    out: Path,
+    progress: Progress | None = None,
+    **arguments: Any,
+) -> Pretrained:
+    """Train a causal language model on, in place, on blocks of domain and general text by turns.
+
+    No prefix of the blocks strays from the ratio by more than one block, whatever the lengths of
+    the documents. The same call goes on from the newest whole checkpoint in `out`, with the blocks
+    and the weights of a run that was never stopped. The loss is the mean over the tokens of an
+    update, however it is split over passes and processes.
+
+    Several processes: start the program with `accelerate launch --num_processes N`; each reads its
+    rows of an update. FSDP2 on GPUs: `accelerate launch --use_fsdp --fsdp_version 2
+    --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_state_dict_type SHARDED_STATE_DICT
+    --num_processes N`, or the same in a file for `--config_file`; checkpoints are then sharded, and
+    the model at the end is whole. It has been tested with two processes that copy the model (DDP,
+    gloo, CPU), not with FSDP2.
+
+    LoRA: hand in a model wrapped by PEFT, with the embeddings among `modules_to_save` where the
+    vocabulary is new; what is saved is the adapter. Gradient checkpointing, bf16, the optimizer and
+    its schedule are arguments of transformers.TrainingArguments.
+
+    Source: pangu23, section on YunShan (domain and replayed general text 1:1).
+
+    Args:
+        model: of transformers or layerlab.
+        words: its tokenizer.
+        reading: the text, and how it becomes blocks.
+        out: a folder of its own.
+        progress: is told what is done, and the share of it.
+        arguments: of TrainingArguments; `per_device_train_batch_size` splits an update further.
+
+    Returns:
+        What was read, both curves' ends, and what was forgotten.
+
+    Raises:
+        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run,
+            or a gradient is not finite: no update is made by it, and the checkpoints stay.
+    """
+    check_entries(model, words)
+    block = reading.block or block_of(model)
+    with ExitStack() as stack:
+        stack.enter_context(quiet_libraries())
+        settings = trainer_arguments(out, course.arguments(block), arguments, seed=course.seed)
+        share_out(settings, course.batch, "blocks")
+        first = settings.process_index == 0
+        if first:
+            stack.enter_context(locked(out))
+        text = mixed(words, reading, progress if first else None)
+        if first:
+            agree(out, _plan(text, course, reading, block), arguments)
+        return _trained(Run(model, words, text, course, block, settings), out, progress)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a run is made of."""
+
+    model: Any
+    words: PreTrainedTokenizerFast
+    text: Mixed
+    course: Course
+    block: int
+    settings: TrainingArguments
+
+    def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
+        """The part of an update's mean that some of its rows have.
+
+        Every block is full: an update has batch * block tokens, whoever reads them. A router's own
+        loss is added as its model would.
+        """
+        size = self.course.batch * self.block
+        nats = cross_entropy(
+            outputs.logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
+        )
+        loss = nats / size
+        if getattr(outputs, "aux_loss", None) is not None:
+            weight = getattr(self.model.config, "router_aux_loss_coef", 0.0)
+            loss = loss + weight * outputs.aux_loss * (labels.numel() / size)
+        return loss
+
+
+def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
+    order = Order(run.text.corpus, run.block, run.course.seed)
+    updates = run.course.updates(run.block)
+    blocks = Blocks(order, updates * run.course.batch)
+    trainer = trainer_of(run.model, run.settings, rows=blocks, collator=stacked, loss=run.loss)
+    place = _place(trainer)
+    if run.course.resample is not None:
+        chosen = _chosen(run, order, updates, out, place)
+        trainer.train_dataset = blocks = Blocks(order, run.course.batch, chosen)
+        run.settings.max_steps = updates = len(chosen)
+    watched = Watched(
+        gauges={
+            kind: Gauge(Held(held, run.block, run.course.held))
+            for kind, held in run.text.held.items()
+        },
+        blocks=blocks,
+        kinds=run.text.kinds,
+        batch=run.course.batch,
+        every=run.course.every or max(1, updates // 10),
+        micro=run.settings.per_device_train_batch_size,
+    )
+    curves = Curves(watched, out, place, progress)
+    trainer.add_callback(curves)
+    resume(trainer, out, "continued pretraining")
+    found = _found(run, curves, watched, updates, out)
+    _saved(run, trainer, found, out, place)
+    return found
+
+
+def _place(trainer: Trainer) -> Place:
+    accelerator = trainer.accelerator
+    return Place(
+        part=(accelerator.process_index, accelerator.num_processes),
+        reduce=lambda sums: (
+            accelerator.reduce(sums.to(accelerator.device), reduction="sum")
+            if accelerator.num_processes > 1
+            else sums
+        ),
+        precision=accelerator.autocast,
+    )
+
+
+def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
+    read = shares(watched.blocks, watched.kinds, updates * run.course.batch)
+    notes = list(run.text.corpus.notes)
+    notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
+    return Pretrained(
+        updates=updates,
+        tokens=sum(one.tokens for one in read),
+        sources=tuple(read),
+        before={kind: cost.bits_per_byte for kind, cost in curves.start.items()},
+        after={kind: cost.bits_per_byte for kind, cost in curves.now.items()},
+        change=curves.changes(),
+        folder=out,
+        notes=tuple(notes),
+    )
+
+
+def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Place) -> None:
+    """The model under its name once it is whole; all processes take part where it is sharded."""
+    partial = out / f".{MODEL}.partial"
+    trainer.save_model(str(partial))
+    if place.first:
+
+        def fill(folder: Path) -> None:
+            for one in partial.iterdir():
+                if one.suffix != ".bin":  # the arguments, pickled
+                    one.rename(folder / one.name)
+            run.words.save_pretrained(folder)
+
+        keep(out, fill, found.to_json())
+        for left in partial.iterdir():
+            left.unlink()
+        partial.rmdir()
+    trainer.accelerator.wait_for_everyone()
+
+
+def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> Any:
+    """The batches that are trained on; once drawn, they stay."""
+    kept = out / "batches.json"
+    if kept.is_file():
+        return json.loads(kept.read_text(encoding="utf-8"))["batches"]
+    losses = batch_losses(
+        run.model,
+        order,
+        updates,
+        run.course.batch,
+        micro=run.settings.per_device_train_batch_size,
+        place=place,
+    )
+    count = max(1, round((run.course.resample or 1.0) * updates))
+    chosen = drawn(losses, count, run.course.seed).tolist()
+    if place.first:
+        content = {"batches": chosen, "losses": losses.tolist()}
+        write_file(kept, json.dumps(content) + "\n")
+    return chosen
+
+
+def _plan(text: Mixed, course: Course, reading: Reading, block: int) -> dict[str, Any]:
+    """What may not change between two sittings of a run."""
+    return {
+        "text": text.corpus.digest,
+        "ratio": list(reading.ratio),
+        **asdict(course),
+        "block": block,
+        "validation": reading.validation,
+        "documents": reading.documents,
+    }

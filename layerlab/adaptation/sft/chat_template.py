@@ -1,0 +1,174 @@
+"""A tokenizer's chat template: what a conversation looks like, and which of it the assistant says.
+
+Templates mark the assistant's part by `{% generation %}`. Where one does not, the part is what a
+turn adds to the rendering of the turns before it, which holds only if each rendering begins with
+the one before; otherwise the template is refused.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from layerlab.adaptation.sft.conversations import ASSISTANT, Turn
+from layerlab.errors import UserError
+from layerlab.system.limits import check_work
+
+# Characters that no standard gives a meaning to.
+PRIVATE = range(0xF0000, 0xFFFFE)
+MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+# For tokenizers that have none: plain words, so that no new token is needed.
+PLAIN = (
+    "{{ bos_token or eos_token }}{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ message.content + '\\n\\n' }}"
+    "{% elif message.role == 'user' %}{{ '### User:\\n' + message.content + '\\n\\n' }}"
+    "{% else %}{{ '### Assistant:\\n' }}"
+    "{% generation %}{{ message.content + eos_token }}{% endgeneration %}{{ '\\n\\n' }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation as one text.
+
+    Attributes:
+        spans: from where to where the assistant speaks, in characters, ends of turns included.
+    """
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def templated(words: PreTrainedTokenizerFast) -> str | None:
+    """Give a tokenizer without a chat template the plain one, which is saved with it.
+
+    Returns:
+        A note where that was done.
+
+    Raises:
+        UserError: it marks no end of a text, so that no turn could end.
+    """
+    if words.chat_template:
+        return None
+    if words.eos_token is None:
+        raise UserError(
+            "the tokenizer has neither a chat template nor a token for the end of a text; "
+            "set its chat_template, or its eos_token"
+        )
+    words.chat_template = PLAIN
+    return "the tokenizer had no chat template: it was given the plain one of layerlab"
+
+
+class Template:
+    """The chat template of a tokenizer.
+
+    Attributes:
+        marked: whether it says itself what the assistant's part is.
+    """
+
+    def __init__(self, words: PreTrainedTokenizerFast) -> None:
+        """Find the template.
+
+        Raises:
+            UserError: there is none, several of which none is the default, or it takes too much.
+        """
+        try:
+            self.text: str = words.get_chat_template()
+        except ValueError as error:
+            said = next(iter(str(error).splitlines()))
+            raise UserError(f"the tokenizer has no chat template to use: {said}") from None
+        self.marked = bool(MARKED.search(self.text))
+        self._special = dict(words.special_tokens_map)
+        tried = [Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?")]
+        check_work(lambda: self._render(tried, ""), "the chat template", "two turns")
+
+    def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
+        """A whole conversation.
+
+        Raises:
+            UserError: the template refuses it, or what the assistant says cannot be told.
+        """
+        if not self.marked:
+            return self._derived(turns, place)
+        text, spans = self._render(turns, place, tracked=True)
+        found = tuple((start, end) for start, end in spans if end > start)
+        return Rendered(text, found)
+
+    def prompt(self, turns: Sequence[Turn], place: str = "a prompt") -> Rendered:
+        """A conversation up to where the assistant begins to speak.
+
+        Raises:
+            UserError: the template refuses it.
+        """
+        text, spans = self._render(turns, place, prompt=True, tracked=self.marked)
+        if not self.marked and any(turn.role == ASSISTANT for turn in turns):
+            spans = list(self._derived(turns, place).spans)
+        return Rendered(text, tuple(spans))
+
+    def _derived(self, turns: Sequence[Turn], place: str) -> Rendered:
+        whole = self._render(turns, place)[0]
+        spans = []
+        for number, turn in enumerate(turns):
+            if turn.role != ASSISTANT:
+                continue
+            bare = self._render(turns[:number], place)[0] if number else ""
+            before = self._render(turns[:number], place, prompt=True)[0] if number else ""
+            after = self._render(turns[: number + 1], place)[0]
+            head, foot = self._around(turns, number, place)
+            start = len(before) if before != bare else len(head)
+            if not (
+                after.startswith(before)
+                and after.startswith(head[:start])
+                and after[start:].endswith(foot)
+                and whole.startswith(after)
+            ):
+                raise UserError(
+                    "the chat template has no {% generation %} marks, and what the assistant says "
+                    f"cannot be told without them: it writes turn {number + 1} of {place} "
+                    "differently in its place; put the marks around it in chat_template"
+                )
+            # The blanks after the mark of its end belong to nobody.
+            blanks = len(foot) - len(foot.rstrip()) if foot.strip() else 0
+            spans.append((start, len(after) - blanks))
+        return Rendered(whole, tuple(spans))
+
+    def _around(self, turns: Sequence[Turn], number: int, place: str) -> tuple[str, str]:
+        """What is written before and after what is said in a turn."""
+        said = "".join(turn.text for turn in turns)
+        sign = next(chr(code) for code in PRIVATE if chr(code) not in said)
+        text = self._render([*turns[:number], Turn(ASSISTANT, sign)], place)[0]
+        head, found, foot = text.partition(sign)
+        return (head, foot) if found else (text, "")
+
+    def _render(
+        self,
+        turns: Sequence[Turn],
+        place: str,
+        *,
+        prompt: bool = False,
+        tracked: bool = False,
+    ) -> tuple[str, list[tuple[int, int]]]:
+        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        settings: dict[str, Any] = {
+            "chat_template": self.text,
+            "return_assistant_tokens_mask": tracked,
+            "add_generation_prompt": prompt,
+            **self._special,
+        }
+        found: Any = None
+        try:
+            found = render_jinja_template([messages], **settings)
+            found[0][0].encode()  # half of a character would stop the tokenizer without a word
+        except Exception as error:  # whatever a template's own code raises
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"{place}: the chat template refuses it: {said}; leave that row out, or use "
+                "another chat_template"
+            ) from None
+        texts, spans = found
+        return texts[0], spans[0] if spans else []

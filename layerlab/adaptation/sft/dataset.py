@@ -1,0 +1,182 @@
+"""What a model is tuned on: sources in tokens, shared out over the blocks of its updates."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.sft.conversations import Conversation
+from layerlab.adaptation.sft.encode import Encoder, Example
+from layerlab.adaptation.sft.lora import Lora
+from layerlab.adaptation.sft.mixing import Source, blocks, source
+from layerlab.adaptation.sft.packing import Collator
+from layerlab.errors import UserError
+from layerlab.system.logs import quiet_libraries
+from layerlab.training.validation import resting
+from layerlab.validation import shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """How much is learned, in what steps, and how closely it is watched.
+
+    Attributes:
+        block: tokens of a row; None takes the model's context, at most 1024.
+        batch: rows of an update, over all processes.
+        epochs: times that all tokens of all sources are read; a row may be the last.
+        tokens: to read instead.
+        weights: share of the tokens by source; None reads every row once in an epoch.
+        held: share of the rows of each source that is only measured.
+        every: updates between two readings of held-out rows; a tenth of the run where left out.
+        pack: put several conversations into a row, where none sees another.
+        seed: decides the order, what is held out, and dropout.
+        lora: adapters that learn in place of the weights.
+    """
+
+    block: int | None = None
+    batch: int = 16
+    epochs: int | float = 1.0
+    tokens: int | None = None
+    weights: Mapping[str, int | float] | None = None
+    held: int | float = 0.05
+    every: int | None = None
+    pack: bool = True
+    seed: int = 0
+    lora: Lora | None = None
+
+    def __post_init__(self) -> None:
+        least = {"block": 2, "batch": 1, "tokens": 1, "every": 1}
+        for name, low in least.items():
+            if (value := getattr(self, name)) is not None and value < low:
+                raise UserError(f"{name} is {shown(value)}; expected at least {low}")
+        if not (math.isfinite(self.epochs) and self.epochs > 0):
+            raise UserError(f"epochs are {shown(self.epochs)}; expected a number above 0")
+        if not 0 <= self.held < 1:
+            raise UserError(f"held is {shown(self.held)}; expected a share from 0 up to below 1")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A lesson in tokens.
+
+    Attributes:
+        rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
+    """
+
+    lesson: Lesson
+    sources: Sequence[Source]
+    rows: Sequence[Sequence[tuple[int, int]]]
+    collator: Collator = field(repr=False)
+
+    @property
+    def updates(self) -> int:
+        """Of the weights."""
+        return len(self.rows) // self.lesson.batch
+
+    @property
+    def digest(self) -> str:
+        """Differs where a token, the order or a label does."""
+        content = blake2b(digest_size=16)
+        for one in self.sources:
+            for example in (*one.examples, *one.held):
+                content.update(example.ids.tobytes() + example.answer.tobytes())
+        content.update(repr(self.rows).encode())
+        return content.hexdigest()
+
+    def loss(self, model: Any, precision: Callable[[], Any], batch: int) -> dict[str, float]:
+        """Mean negative log-likelihood of held-out answers, in nats per token, by source."""
+        return {
+            one.name: answer_loss(model, one.held, self.collator, precision=precision, batch=batch)
+            for one in self.sources
+            if one.held
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """What became of the rows, by source."""
+        return {one.name: asdict(one.tally) for one in self.sources}
+
+
+class Rows(Dataset[list[Example]]):
+    """All rows, in their order."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+
+    def __len__(self) -> int:
+        return len(self.prepared.rows)
+
+    def __getitem__(self, number: int) -> list[Example]:
+        sources = self.prepared.sources
+        return [sources[place].examples[one] for place, one in self.prepared.rows[number]]
+
+
+def prepared(
+    words: PreTrainedTokenizerFast,
+    given: Mapping[str, Sequence[Conversation]],
+    lesson: Lesson,
+    block: int,
+) -> Prepared:
+    """Encode all rows, and decide when each is read.
+
+    Raises:
+        UserError: a source is empty or its rows cannot be used, or the weights name others.
+    """
+    if not given:
+        raise UserError("there is no source to learn from; give rows by the name of their source")
+    with quiet_libraries():
+        encoder = Encoder(words)
+        options: dict[str, Any] = {"block": block, "held": lesson.held, "seed": lesson.seed}
+        sources = [source(name, rows, encoder, **options) for name, rows in given.items()]
+    whole = sum(sum(one.lengths) for one in sources)
+    rows = list(
+        blocks(
+            sources,
+            lesson.weights,
+            lesson.tokens or lesson.epochs * whole,
+            block=block,
+            pack=lesson.pack,
+            seed=lesson.seed,
+        )
+    )
+    # Rows without a conversation fill the last update: processes must have as many each.
+    rows += [[] for _ in range(-len(rows) % lesson.batch)]
+    ends = (words.pad_token_id, words.eos_token_id, 0)
+    filler = next(one for one in ends if one is not None)
+    return Prepared(lesson, sources, rows, Collator(filler, lesson.pack))
+
+
+@torch.no_grad()
+def answer_loss(
+    model: Any,
+    examples: Sequence[Example],
+    collator: Collator,
+    *,
+    precision: Callable[[], Any],
+    batch: int = 8,
+) -> float:
+    """Mean negative log-likelihood of the assistant's tokens, each conversation alone in a row.
+
+    Unit: nats per token.
+
+    Args:
+        precision: of the forward pass.
+    """
+    device = model.get_input_embeddings().weight.device
+    nats, count = torch.zeros((), dtype=torch.float64), 0
+    order = sorted(examples, key=lambda one: len(one.ids))
+    with resting(model):
+        for start in range(0, len(order), batch):
+            rows = collator([[one] for one in order[start : start + batch]])
+            labels = rows.pop("labels")[:, 1:].to(device)
+            with precision():
+                logits = model(**{name: one.to(device) for name, one in rows.items()}).logits
+            flat = logits[:, :-1].flatten(0, 1).float()
+            nats += cross_entropy(flat, labels.flatten(), reduction="sum").double().cpu()
+            count += int((labels >= 0).sum())
+    return float(nats / count)

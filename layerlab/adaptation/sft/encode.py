@@ -1,0 +1,175 @@
+"""A conversation in tokens, and which of them are the assistant's: exactly those of its spans."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Int32
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.sft.chat_template import PRIVATE, Rendered, Template
+from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
+from layerlab.errors import UserError
+from layerlab.tokenization.load import engine
+
+
+@dataclass(frozen=True)
+class Example:
+    """One conversation.
+
+    Attributes:
+        ids: tokens.
+        answer: which of them the assistant says, the end of its turn included.
+        ends: the place after the last token of each of its turns.
+    """
+
+    ids: Int32[np.ndarray, " token"]
+    answer: Bool[np.ndarray, " token"]
+    ends: tuple[int, ...]
+
+    def cut(self, most: int) -> "Example":
+        """At most so many tokens: what does not fit whole, from a turn on, is left out.
+
+        Nothing is left where not even the first turn of the assistant fits.
+        """
+        if len(self.ids) <= most:
+            return self
+        ends = tuple(end for end in self.ends if end <= most)
+        last = ends[-1] if ends else 0
+        return Example(self.ids[:last], self.answer[:last], ends)
+
+
+class Encoder:
+    """Turns conversations into tokens by a tokenizer's chat template.
+
+    What the assistant says is encoded apart from what stands before it, as it is where a model
+    writes it after a prompt: no token belongs to both. A text that holds the template's own marks
+    is read as text, so nobody's words begin or end a turn.
+    """
+
+    def __init__(self, words: PreTrainedTokenizerFast) -> None:
+        """Find the template.
+
+        Raises:
+            UserError: there is none.
+        """
+        self.template = Template(words)
+        self._engine = engine(words)
+        self._bare = _bare(self._engine)
+        self._control = {
+            token.content: number
+            for number, token in self._engine.get_added_tokens_decoder().items()
+            if token.special or (token.content.strip() and token.content in self.template.text)
+        }
+
+    def example(self, given: Conversation) -> Example:
+        """A conversation in tokens.
+
+        Raises:
+            UserError: the template refuses it, or cannot tell what the assistant says.
+        """
+        turns, marks = self._hidden(given.turns)
+        ids, sides = self._encoded(self.template.written(turns, given.place), marks)
+        last = np.flatnonzero(np.diff(sides, append=-1)) + 1
+        ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
+        return Example(np.array(ids, np.int32), sides >= 0, ends)
+
+    def prompt(self, given: str | Sequence[Turn]) -> list[int]:
+        """What a model reads before it answers."""
+        turns = (Turn(USER, given),) if isinstance(given, str) else tuple(given)
+        hidden, marks = self._hidden(turns)
+        return self._encoded(self.template.prompt(hidden), marks)[0]
+
+    def closing(self) -> int | None:
+        """The token that ends the assistant's turn; None where its last one is a word."""
+        found = self.example(Conversation((Turn(USER, "a"), Turn("assistant", "b"))))
+        last = int(found.ids[found.ends[-1] - 1])
+        special = self._engine.get_added_tokens_decoder()
+        return last if last in special and special[last].content in self._control else None
+
+    def _hidden(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
+        """The turns with every mark that stands in a text put between two unused characters."""
+        said = "".join(turn.text for turn in turns)
+        if not any(mark in said for mark in self._control):
+            return tuple(turns), ""
+        unused = (chr(code) for code in PRIVATE if chr(code) not in said)
+        left, right = next(unused), next(unused)
+        hidden = []
+        for turn in turns:
+            text = turn.text
+            for place in _places(text, sorted(self._control, key=len, reverse=True)):
+                text = f"{text[: place.start]}{left}{text[place]}{right}{text[place.stop :]}"
+            hidden.append(replace(turn, text=text))
+        return tuple(hidden), left + right
+
+    def _encoded(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
+        """Tokens, and the number of the span that each is in, or -1."""
+        whole, plain = _shown(rendered, marks)
+        cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}
+        ids, sides = list[int](), list[int]()
+        for start, end in pairwise(sorted(cuts)):
+            literal = _number(start, plain) >= 0
+            found = _tokens(self._bare if literal else self._engine, whole.text, start, end)
+            if literal and (made := {*found} & {*self._control.values()}):
+                raise UserError(
+                    f"the tokenizer makes the token {made.pop()} of plain text, so that a text "
+                    "could end a turn; use another tokenizer"
+                )
+            ids += found
+            sides += [_number(start, whole.spans)] * len(found)
+        if ids:
+            sides[0] = -1  # nothing stands before it that could predict it
+        return ids, np.array(sides, np.int64)
+
+
+def _places(text: str, marks: Sequence[str]) -> list[slice]:
+    """Where marks stand, the longest first at each place; from the last to the first."""
+    found, at = [], 0
+    while at < len(text):
+        mark = next((one for one in marks if text.startswith(one, at)), "")
+        if mark:
+            found.append(slice(at, at + len(mark)))
+        at += len(mark) or 1
+    return found[::-1]
+
+
+def _shown(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int]]]:
+    """Take the unused characters out again: the text, and what stood between them."""
+    if not marks:
+        return rendered, []
+    kept, moved, plain, opened = list[str](), [0], list[tuple[int, int]](), 0
+    for sign in rendered.text:
+        if sign == marks[0]:
+            opened = len(kept)
+        elif sign == marks[1]:
+            plain.append((opened, len(kept)))
+        else:
+            kept.append(sign)
+        moved.append(len(kept))
+    spans = tuple((moved[start], moved[end]) for start, end in rendered.spans)
+    return Rendered("".join(kept), spans), plain
+
+
+def _tokens(machine: Tokenizer, text: str, start: int, end: int) -> list[int]:
+    """Tokens of a part of a text, without the blank that some tokenizers put before a text."""
+    if start:
+        found = machine.encode("\n" + text[start:end], add_special_tokens=False)
+        if not any(first < 1 < last for first, last in found.offsets):
+            firsts = (first for first, _ in found.offsets)
+            return [number for number, first in zip(found.ids, firsts, strict=True) if first]
+    ids: list[int] = machine.encode(text[start:end], add_special_tokens=False).ids
+    return ids
+
+
+def _number(place: int, spans: Sequence[tuple[int, int]]) -> int:
+    return next((one for one, (start, end) in enumerate(spans) if start <= place < end), -1)
+
+
+def _bare(machine: Tokenizer) -> Tokenizer:
+    """The same tokenizer without its added tokens: what they are called is text like any other."""
+    told = json.loads(machine.to_str())
+    told["added_tokens"], told["post_processor"] = [], None
+    return Tokenizer.from_str(json.dumps(told))

@@ -1,0 +1,112 @@
+"""What a model answers: for a look at it before and after."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from layerlab.adaptation.sft.conversations import Turn
+from layerlab.adaptation.sft.encode import Encoder
+from layerlab.adaptation.trainer.arguments import context_of
+from layerlab.errors import UserError
+from layerlab.system.logs import quiet_libraries
+from layerlab.training.validation import resting
+from layerlab.validation import shown
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt in tokens, and which of the prompts it is."""
+
+    number: int
+    ids: list[int]
+
+
+@torch.no_grad()
+def answers(
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    prompts: Sequence[str | Sequence[Turn]],
+    *,
+    new: int = 128,
+    batch: int = 8,
+) -> list[str]:
+    """The likeliest answer, token by token, to each prompt, through the chat template.
+
+    Prompts are read together: filled up on the left where the tokenizer has a token for that and
+    the context has room for a whole answer, else only with those of the same length.
+
+    Args:
+        prompts: what a user says, or the turns so far.
+        new: tokens of an answer at most; fewer where the context ends before.
+
+    Raises:
+        UserError: a prompt does not fit into the model's context, or there is no chat template.
+    """
+    encoder = Encoder(words)
+    asked = [Asked(number, encoder.prompt(prompt)) for number, prompt in enumerate(prompts)]
+    context = context_of(model)
+    for prompt, one in zip(prompts, asked, strict=True):
+        if context and len(one.ids) >= context:
+            said = prompt if isinstance(prompt, str) else prompt[-1].text
+            raise UserError(
+                f"the prompt {shown(said)} has {len(one.ids)} tokens, and the model reads "
+                f"{context} with its answer; shorten it"
+            )
+    ends = {encoder.closing(), words.eos_token_id} - {None}
+    whole = 0 if words.pad_token_id is None else (context - new if context else math.inf)
+    found = [""] * len(asked)
+    cached = model.config.use_cache
+    model.config.use_cache = True
+    try:
+        with quiet_libraries(), resting(model):
+            for rows in _together(asked, batch, whole):
+                longest = len(rows[-1].ids)
+                most = min(new, context - longest) if context else new
+                for one, ids in zip(rows, _written(model, words, rows, ends, most), strict=True):
+                    found[one.number] = str(words.decode(ids, skip_special_tokens=True)).strip()
+    finally:
+        model.config.use_cache = cached
+    return found
+
+
+def _together(asked: Sequence[Asked], batch: int, whole: float) -> Iterator[list[Asked]]:
+    """Prompts by length, the shorter first; those above `whole` tokens only with their like.
+
+    The longest of them leaves the same room for the answers of all.
+    """
+    rows = list[Asked]()
+    for one in sorted(asked, key=lambda one: len(one.ids)):
+        size = len(one.ids)
+        if len(rows) == batch or (rows and size > whole and len(rows[0].ids) != size):
+            yield rows
+            rows = []
+        rows.append(one)
+    if rows:
+        yield rows
+
+
+def _written(
+    model: Any, words: PreTrainedTokenizerFast, rows: Sequence[Asked], ends: set[Any], new: int
+) -> Iterator[list[int]]:
+    longest = len(rows[-1].ids)
+    filler = words.pad_token_id if words.pad_token_id is not None else 0
+    ids = [[filler] * (longest - len(one.ids)) + one.ids for one in rows]
+    mask = [[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in rows]
+    device = model.get_input_embeddings().weight.device
+    written = model.generate(
+        input_ids=torch.tensor(ids, device=device),
+        attention_mask=torch.tensor(mask, device=device),
+        generation_config=GenerationConfig(
+            do_sample=False,
+            max_new_tokens=new,
+            eos_token_id=sorted(ends) or None,
+            pad_token_id=filler,
+        ),
+    )
+    for row in written[:, longest:].tolist():
+        last = next((place for place, token in enumerate(row) if token in ends), len(row))
+        yield row[:last]

@@ -1,0 +1,173 @@
+"""Which rows a stage of tuning reads, in which order, and what share each source has of it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from layerlab.adaptation.sft.conversations import Conversation
+from layerlab.adaptation.sft.encode import Encoder, Example
+from layerlab.adaptation.sft.packing import best_fit
+from layerlab.corpus.mixture import parts_of
+from layerlab.errors import UserError
+
+LONG = "left out: longer than a block before the assistant's first turn ends"
+NONE = "left out: no token of the assistant"
+
+
+@dataclass
+class Usage:
+    """What became of the rows of one source.
+
+    Attributes:
+        rows: that are learned from; held-out ones and dropped ones are not among them.
+        cut: rows of which turns at the end were left out.
+        answers: tokens that the assistant says.
+        dropped: how many rows were left out, by reason.
+        passes: over the rows, in the whole stage.
+    """
+
+    rows: int = 0
+    held: int = 0
+    turns: int = 0
+    tokens: int = 0
+    answers: int = 0
+    cut: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    passes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source in tokens.
+
+    Attributes:
+        held: examples that are never learned from.
+    """
+
+    name: str
+    examples: Sequence[Example]
+    held: Sequence[Example]
+    tally: Usage
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each example that is learned from."""
+        return [len(one.ids) for one in self.examples]
+
+
+def source(
+    name: str,
+    rows: Sequence[Conversation],
+    encoder: Encoder,
+    *,
+    block: int,
+    held: int | float,
+    seed: int,
+) -> Source:
+    """Encode the rows of a source and set some apart.
+
+    Args:
+        block: tokens at most; turns that do not fit are left out from the end.
+        held: share that is not learned from.
+
+    Raises:
+        UserError: nothing is left to learn from.
+    """
+    tally, kept = Usage(), list[Example]()
+    for row in rows:
+        whole = encoder.example(row)
+        found = whole.cut(block)
+        if not found.answer.any():
+            why = LONG if len(whole.ids) > block else NONE
+            tally.dropped[why] = tally.dropped.get(why, 0) + 1
+            continue
+        tally.cut += len(found.ends) < len(whole.ends) or len(found.ids) < len(whole.ids)
+        kept.append(found)
+    if not kept:
+        why = "; ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
+        raise UserError(
+            f"no row of {name} can be learned from ({why or 'it is empty'}); give other rows, or "
+            "a larger block"
+        )
+    apart = min(round(held * len(kept)), len(kept) - 1)
+    order = _generator(seed, name, "held").permutation(len(kept))
+    tested, learned = sorted(order[:apart]), sorted(order[apart:])
+    for number in learned:
+        tally.turns += len(kept[number].ends)
+        tally.tokens += len(kept[number].ids)
+        tally.answers += int(kept[number].answer.sum())
+    tally.rows, tally.held = len(learned), apart
+    return Source(name, [kept[one] for one in learned], [kept[one] for one in tested], tally)
+
+
+def blocks(
+    sources: Sequence[Source],
+    weights: Mapping[str, int | float] | None,
+    amount: int | float,
+    *,
+    block: int,
+    pack: bool,
+    seed: int,
+) -> Iterator[list[tuple[int, int]]]:
+    """Blocks of the whole stage, as pairs of a source and one of its examples.
+
+    A round is as many tokens as all sources have together. Without weights it is every row once;
+    with weights each source has its share of these tokens, within one row, and takes up the next
+    round where it stopped. Rows of a round are shuffled among each other, and so are its blocks.
+
+    Args:
+        weights: share of the tokens by source.
+        amount: tokens of the stage; the row that reaches it is the last.
+    """
+    totals = [sum(one.lengths) for one in sources]
+    whole = sum(totals)
+    streams = [_endless(one, seed) for one in sources]
+    had, due = [0] * len(sources), [0.0] * len(sources)
+    for number in range(math.ceil(amount / whole)):
+        part = min(whole, amount - number * whole)
+        for place, share in enumerate(_shares(sources, weights, totals)):
+            due[place] += part * share
+        rows = list[tuple[int, int]]()
+        for place, stream in enumerate(streams):
+            while had[place] < due[place] - 0.5:
+                example = next(stream)
+                had[place] += sources[place].lengths[example]
+                rows.append((place, example))
+        for place, one in enumerate(sources):
+            one.tally.passes = had[place] / totals[place]
+        rows = [rows[one] for one in _generator(seed, number).permutation(len(rows))]
+        lengths = [len(sources[place].examples[example].ids) for place, example in rows]
+        found = best_fit(lengths, block) if pack else [[one] for one in range(len(rows))]
+        for one in _generator(seed, number, "blocks").permutation(len(found)):
+            yield [rows[row] for row in found[one]]
+
+
+def _shares(
+    sources: Sequence[Source], weights: Mapping[str, int | float] | None, totals: Sequence[int]
+) -> list[float]:
+    if weights is None:
+        return [one / sum(totals) for one in totals]
+    names = [one.name for one in sources]
+    if set(weights) != set(names) or not all(weights[name] > 0 for name in names):
+        raise UserError(
+            f"weights are {dict(weights)}; expected a number above 0 for each of {', '.join(names)}"
+        )
+    parts = parts_of([float(weights[name]) for name in names])
+    return [part / sum(parts) for part in parts]
+
+
+def _endless(given: Source, seed: int) -> Iterator[int]:
+    """Its examples, pass after pass, each in an order of its own."""
+    number = 0
+    while True:
+        order = _generator(seed, given.name, number).permutation(len(given.examples))
+        yield from (int(one) for one in order)
+        number += 1
+
+
+def _generator(seed: int, *what: object) -> np.random.Generator:
+    name = repr((seed, *what)).encode()
+    return np.random.default_rng(int.from_bytes(blake2b(name, digest_size=8).digest()))

@@ -1,0 +1,75 @@
+"""Whether conversations that share a row stay apart in a model: tried out, not believed.
+
+Models of transformers make their mask from positions that start again. One that does not would
+let each conversation see those before it, and nothing would say so.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.shapes import Features
+from layerlab.training.validation import resting
+
+# Of three conversations; the first is as long as the second, so that they can change places.
+LENGTHS = (5, 5, 7)
+
+
+@torch.no_grad()
+def check_separation(model: Any) -> None:
+    """Compare packed with separate once, on a few tokens.
+
+    The first of three conversations is exchanged for another one: of the features of the rest no
+    bit may change, in any precision. Against each of the rest alone, only rounding may differ,
+    which is told from seeing by what a row without restarts gives.
+
+    Raises:
+        UserError: they see each other, the model does not depend on what stands before, or what it
+            gives is not finite.
+    """
+    tokens = _tokens(model)
+    row = torch.cat(tokens)
+    starts = torch.tensor([0, LENGTHS[0], sum(LENGTHS[:2])])
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])
+    with resting(model):
+        packed = _logits(model, row, positions)
+        other = _logits(model, torch.cat([tokens[1], *tokens[1:]]), positions)
+        alone = torch.cat([_logits(model, one, torch.arange(len(one))) for one in tokens])
+        joined = _logits(model, row, torch.arange(len(row)))
+    if not bool(alone.isfinite().all()):
+        raise UserError(
+            f"{type(model).__name__} gives logits that are not finite, whatever it is to learn; "
+            "give another model, or load it in float32"
+        )
+    rest = slice(int(starts[1]), None)
+    seen = float((joined - alone)[rest].abs().max())
+    off = float((packed - alone)[rest].abs().max())
+    if torch.equal(packed[rest], other[rest]) and off <= min(seen / 2, _rounding(alone, seen)):
+        return
+    raise UserError(
+        f"{type(model).__name__} does not keep packed conversations apart: logits differ by "
+        f"{off:.1e} from those of each alone, and by {seen:.1e} where all is seen; write "
+        "pack=False, or use attention that makes its mask from position_ids"
+    )
+
+
+def _rounding(logits: Features, seen: float) -> float:
+    """What rounding may change: units of the largest logit, or half of the digits of an effect."""
+    unit = torch.finfo(logits.dtype).eps
+    return max(32 * unit * float(logits.abs().max()), seen * unit**0.5)
+
+
+def _tokens(model: Any) -> list[Tensor]:
+    vocab = int(model.get_input_embeddings().weight.shape[0])
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, vocab, (length,), generator=generator) for length in LENGTHS]
+
+
+def _logits(model: Any, tokens: Tensor, positions: Tensor) -> Features:
+    device = model.get_input_embeddings().weight.device
+    found: Tensor = model(
+        input_ids=tokens[None].to(device), position_ids=positions[None].to(device), use_cache=False
+    ).logits[0]
+    return found.cpu()

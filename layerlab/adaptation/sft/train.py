@@ -1,0 +1,234 @@
+"""Instruction tuning by transformers' Trainer: domain and general rows shuffled in one stage."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+
+from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.sft.conversations import Conversation
+from layerlab.adaptation.sft.dataset import Lesson, Prepared, Rows, prepared
+from layerlab.adaptation.sft.lora import adapted, merged
+from layerlab.adaptation.sft.mixing import Usage
+from layerlab.adaptation.sft.packing_check import check_separation
+from layerlab.adaptation.trainer.arguments import (
+    block_of,
+    check_entries,
+    pace,
+    share_out,
+    trainer_arguments,
+)
+from layerlab.adaptation.trainer.resume import agree, keep, resume, trainer_of
+from layerlab.corpus.corpus import Progress
+from layerlab.model.loss import causal_loss
+from layerlab.system.locks import locked
+from layerlab.system.logs import quiet_libraries
+
+HELD = "held"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What came of it.
+
+    Attributes:
+        model: in which adapters are still apart, unless they were to be merged.
+        updates: of the weights.
+        sources: what became of the rows, by source.
+        curve: update, and nats per token of held-out answers by source: the first before any
+            update.
+        folder: with the result and the model.
+        notes: what the reader of a result has to know.
+    """
+
+    model: Any
+    updates: int
+    sources: Mapping[str, Usage]
+    curve: Sequence[tuple[int, Mapping[str, float]]]
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> Mapping[str, float]:
+        """Held-out answers before any update, in nats per token, by source."""
+        return self.curve[0][1] if self.curve else {}
+
+    @property
+    def after(self) -> Mapping[str, float]:
+        """The same at the end."""
+        return self.curve[-1][1] if self.curve else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the model and where it lies."""
+        return {
+            "updates": self.updates,
+            "sources": {name: asdict(one) for name, one in self.sources.items()},
+            "before": dict(self.before),
+            "after": dict(self.after),
+            "curve": [[update, dict(found)] for update, found in self.curve],
+            "notes": list(self.notes),
+        }
+
+    def told(self) -> str:
+        """Lines for a terminal."""
+        lines = [f"{self.updates:,} updates"]
+        for name, one in self.sources.items():
+            lines.append(
+                f"{name}: {one.rows:,} rows, {one.turns:,} turns, {one.tokens:,} tokens, of them "
+                f"{one.answers:,} the assistant's; {one.passes:.2f} passes; {one.held:,} held out"
+            )
+            if one.cut:
+                lines.append(f"{name}: {one.cut:,} rows lost turns at their end")
+            lines += [f"{name}: {count:,} rows {why}" for why, count in one.dropped.items()]
+        lines += [
+            f"{name}: {self.before[name]:.4f} -> {self.after[name]:.4f} nats per held-out token"
+            for name in self.after
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def tune(
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    rows: Mapping[str, Sequence[Conversation]],
+    *,
+    out: Path,
+    lesson: Lesson | None = None,
+    progress: Progress | None = None,
+    **arguments: Any,
+) -> Tuned:
+    """Train a causal language model, in place, on what the assistant says and on nothing else.
+
+    The loss of an update is the mean over all tokens of the assistant in it, however they are
+    split over rows, passes and processes. Conversations that share a row have positions of their
+    own, and that they do not see each other is tried out at the start. The same call goes on from
+    the newest whole checkpoint in `out`, with the weights of a run that was never stopped.
+
+    Several processes: start the program with `accelerate launch --num_processes N`.
+
+    Source: pangu23, section on YunShan (domain and general instructions shuffled in one stage).
+
+    Args:
+        model: of transformers or layerlab.
+        words: its tokenizer; it is given a plain chat template where it has none.
+        rows: conversations by the name of their source.
+        out: a folder of its own, which at the end holds the model too.
+        progress: is told what is done, and the share of it.
+        arguments: of transformers.TrainingArguments.
+
+    Raises:
+        UserError: rows, tokenizer, model or an argument cannot be used, `out` holds another run, or
+            a gradient is not finite: no update is made by it, and the checkpoints stay.
+    """
+    lesson = lesson or Lesson()
+    check_entries(model, words)
+    note = templated(words)
+    notes = (note,) if note else ()
+    block = lesson.block or block_of(model)
+    if lesson.pack:
+        check_separation(model)
+    with ExitStack() as stack:
+        stack.enter_context(quiet_libraries())
+        settings = _arguments(lesson, out, arguments)
+        found = prepared(words, rows, lesson, block)
+        for name, value in pace(found.updates).items():
+            setattr(settings, name, arguments.get(name, value))
+        if settings.process_index == 0:
+            stack.enter_context(locked(out))
+            agree(out, _plan(found, block), arguments)
+        lora = lesson.lora
+        learner = adapted(model, lora) if lora else model
+        curve, trainer = _trained(learner, found, settings, out, progress)
+        learner.eval()
+        done = Tuned(
+            model=merged(learner) if lora and lora.merged else learner,
+            updates=found.updates,
+            sources={one.name: one.tally for one in found.sources},
+            curve=curve,
+            folder=out,
+            notes=notes,
+        )
+        if settings.process_index == 0:
+            _saved(done, words)
+        trainer.accelerator.wait_for_everyone()
+        return done
+
+
+class Watch(TrainerCallback):
+    """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
+
+    def __init__(self, found: Prepared, trainer: Trainer, progress: Progress | None) -> None:
+        self.prepared, self.trainer = found, trainer
+        self.progress = progress if trainer.is_world_process_zero() else None
+        self.every = found.lesson.every or max(1, found.updates // 10)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Measure before any update."""
+        if state.global_step == 0:
+            self._measure(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Measure where it is due, and after the last update."""
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            self._measure(state)
+        if self.progress:
+            held = [one[HELD] for one in state.log_history if HELD in one][-1:]
+            said = [f"{name} {value:.4f}" for one in held for name, value in one.items()]
+            said.insert(0, f"update {state.global_step:,} of {state.max_steps:,}")
+            self.progress(", ".join(said), state.global_step / state.max_steps)
+
+    def _measure(self, state: Any) -> None:
+        precision = self.trainer.accelerator.autocast
+        size = self.trainer.args.per_device_train_batch_size
+        found = self.prepared.loss(self.trainer.model, precision, size)
+        if found:
+            state.log_history.append({"step": state.global_step, HELD: found})
+
+
+def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
+    """The part of an update's mean over the assistant's tokens that some of its rows have."""
+    return causal_loss(
+        outputs.logits, labels, outputs.logits.shape[-1], num_items_in_batch=num_items_in_batch
+    )
+
+
+def _trained(
+    model: Any, found: Prepared, settings: TrainingArguments, out: Path, progress: Progress | None
+) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
+    trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
+    trainer.add_callback(Watch(found, trainer, progress))
+    resume(trainer, out, "instruction tuning")
+    history: list[Any] = trainer.state.log_history
+    return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
+
+
+def _saved(done: Tuned, words: PreTrainedTokenizerFast) -> None:
+    def fill(folder: Path) -> None:
+        done.model.save_pretrained(folder)
+        words.save_pretrained(folder)
+
+    keep(done.folder, fill, done.to_json())
+
+
+def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingArguments:
+    own = {
+        "learning_rate": 2e-4 if lesson.lora else 2e-5,
+        "lr_scheduler_type": "cosine",
+        "per_device_train_batch_size": 4,
+    }
+    found = trainer_arguments(out, own, given, seed=lesson.seed)
+    share_out(found, lesson.batch, "rows")
+    return found
+
+
+def _plan(found: Prepared, block: int) -> dict[str, Any]:
+    """What may not change between two sittings of a run."""
+    return {
+        "block": block,
+        **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
+        "order of rows": found.digest,
+    }

@@ -1,0 +1,1 @@
+"""What both kinds of training share of transformers' Trainer."""

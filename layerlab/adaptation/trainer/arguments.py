@@ -1,0 +1,129 @@
+"""What transformers' Trainer is told: the caller's arguments, beside those that a stage decides."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast, TrainingArguments
+
+from layerlab.errors import UserError
+from layerlab.loading.model import Subject
+from layerlab.tokenization.load import entries
+
+# What a stage decides; the rest of TrainingArguments is the caller's.
+OWN = (
+    "output_dir",
+    "max_steps",
+    "num_train_epochs",
+    "seed",
+    "data_seed",
+    "train_sampling_strategy",
+    "remove_unused_columns",
+    "gradient_accumulation_steps",
+    "average_tokens_across_devices",
+    "auto_find_batch_size",
+    "ignore_data_skip",
+    "label_smoothing_factor",
+    "dataloader_drop_last",
+    "save_only_model",
+    "eval_strategy",
+    "disable_tqdm",
+)
+
+
+def trainer_arguments(
+    out: Path, own: Mapping[str, Any], given: Mapping[str, Any], *, seed: int
+) -> TrainingArguments:
+    """Arguments of Trainer for rows that have an order of their own.
+
+    Args:
+        own: what the stage asks for, where the caller asks for nothing else.
+        given: what the caller asks for.
+
+    Raises:
+        UserError: one of them is the stage's or is none, or one process sees several GPUs.
+    """
+    if reserved := sorted(set(given) & set(OWN)):
+        raise UserError(
+            f"{reserved[0]} is no argument of yours here: the stage decides it by its tokens, "
+            "batch and seed; leave it out"
+        )
+    usual = {
+        "report_to": "none",
+        "save_total_limit": 2,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
+    try:
+        found = TrainingArguments(
+            output_dir=str(out),
+            seed=seed,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            **{**usual, **own, **given},
+        )
+    except TypeError as error:
+        raise UserError(
+            f"{str(error).partition(') ')[2] or error}; expected arguments of "
+            "transformers.TrainingArguments"
+        ) from None
+    if found.n_gpu > 1:
+        raise UserError(
+            f"this one process sees {found.n_gpu} GPUs; type: accelerate launch --num_processes "
+            f"{found.n_gpu} ..., or set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    return found
+
+
+def share_out(settings: TrainingArguments, batch: int, what: str) -> None:
+    """Split an update over processes and passes, as evenly as the batch of a device allows.
+
+    Args:
+        batch: rows of an update.
+        what: they are, in words.
+
+    Raises:
+        UserError: the processes cannot have equal parts.
+    """
+    own, rest = divmod(batch, settings.world_size)
+    if rest:
+        raise UserError(
+            f"a batch of {batch} {what} cannot be shared by {settings.world_size} processes; "
+            "choose a multiple of that"
+        )
+    most = min(settings.per_device_train_batch_size, own)
+    micro = next(size for size in range(most, 0, -1) if own % size == 0)
+    settings.per_device_train_batch_size = micro
+    settings.gradient_accumulation_steps = own // micro
+
+
+def pace(updates: int) -> dict[str, int]:
+    """How long Trainer runs, and how often it writes, where the caller says nothing else."""
+    line = max(1, updates // 100)
+    return {"max_steps": updates, "logging_steps": line, "save_steps": 10 * line}
+
+
+def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
+    """Stop before a token comes that the model has no row for.
+
+    Raises:
+        UserError: the tokenizer has more entries than the model embeds.
+    """
+    known = model.get_input_embeddings().weight.shape[0]
+    if entries(words) > known:
+        raise UserError(
+            f"the tokenizer has {entries(words)} entries and the model embeds {known} tokens; "
+            "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
+        )
+
+
+def context_of(model: Any) -> int | None:
+    """The longest input in tokens, of a model that PEFT may have wrapped."""
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return Subject(name="", source="memory", model=whole, tokenizer=None).context
+
+
+def block_of(model: Any) -> int:
+    """Tokens of a row where nothing else is asked: the model's context, at most 1024."""
+    return min(1024, context_of(model) or 1024)

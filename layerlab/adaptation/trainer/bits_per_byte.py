@@ -1,0 +1,279 @@
+"""Bits per byte of documents: the only loss that models with different tokenizers share."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from tokenizers import Encoding
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.corpus.batches import IGNORED
+from layerlab.corpus.tokenize import byte_ends
+from layerlab.errors import UserError
+from layerlab.tokenization.load import engine, entries
+from layerlab.training.validation import resting
+from layerlab.validation import shown
+
+CONTEXT = 1024
+# What the logits of one pass may take, and how many windows are sorted by length at once.
+LOGITS = 1 << 28
+POOL = 16
+
+
+@dataclass(frozen=True)
+class Document:
+    """What one text costs.
+
+    Attributes:
+        nats: of all its predicted tokens.
+        tokens: that are predicted.
+        bytes: that they stand for.
+    """
+
+    nats: float
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bits:
+    """What texts cost.
+
+    Attributes:
+        documents: one for each text, in order.
+        start: what stands before a text: the name of a token, or "" for nothing.
+        context: tokens of the longest window.
+        unseen: bytes of first characters that nothing predicts, where nothing stands before a
+            text; they count nowhere.
+    """
+
+    documents: tuple[Document, ...]
+    start: str
+    context: int
+    unseen: int
+
+    @property
+    def nats(self) -> float:
+        """Of all predicted tokens."""
+        return math.fsum(one.nats for one in self.documents)
+
+    @property
+    def tokens(self) -> int:
+        """That are predicted."""
+        return sum(one.tokens for one in self.documents)
+
+    @property
+    def bytes(self) -> int:
+        """That they stand for."""
+        return sum(one.bytes for one in self.documents)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """All nats / (ln 2 * all bytes)."""
+        return self.nats / (math.log(2) * self.bytes)
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of bits per byte over documents; None for fewer than two.
+
+        sqrt(n/(n-1) * sum_i (bits_i - r * bytes_i)^2) / sum of bytes,   r bits per byte
+        """
+        count = len(self.documents)
+        if count < 2:
+            return None
+        rate = self.bits_per_byte
+        squares = ((one.nats / math.log(2) - rate * one.bytes) ** 2 for one in self.documents)
+        return math.sqrt(count / (count - 1) * math.fsum(squares)) / self.bytes
+
+    def told(self) -> str:
+        """How it was found, in words."""
+        before = (
+            f"each text after {self.start}"
+            if self.start
+            else "the tokenizer has no token to stand before a text: the first character of each "
+            f"({self.unseen:,} bytes in all) is not predicted and not counted"
+        )
+        return (
+            f"{len(self.documents):,} texts, {self.tokens:,} tokens, {self.bytes:,} bytes, windows "
+            f"of {self.context:,} tokens; {before}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return {
+            "bits_per_byte": self.bits_per_byte,
+            "error": self.error,
+            "nats": self.nats,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "documents": len(self.documents),
+            "start": self.start,
+            "context": self.context,
+            "unseen_bytes": self.unseen,
+        }
+
+
+def bits_per_byte(
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    texts: Iterable[str],
+    *,
+    context: int | None = None,
+    batch: int = 8,
+) -> Bits:
+    """What a causal language model pays for texts, each byte once.
+
+    bits per byte = sum over tokens of -log2 p(token | those before it in its window) / bytes
+
+    A text is cut into windows of `context` tokens beside each other; a window begins with the last
+    token of the one before, a text with the tokenizer's own start, else its end, else its begin
+    token. 8 is what a model pays that takes every byte for equally likely.
+
+    Args:
+        texts: read once, a few at a time.
+        context: tokens of a window; all the model can, up to 1024, if left out.
+        batch: windows in a pass at most; fewer where a vocabulary is large.
+
+    Raises:
+        UserError: a context or a batch that cannot be, no text, or a tokenizer with more entries
+            than the model.
+    """
+    length = _context(model, context)
+    if batch < 1:
+        raise UserError(f"batch is {shown(batch)}; expected at least one window: type batch=8")
+    rows = len(model.get_input_embeddings().weight)
+    if entries(words) > rows:
+        raise UserError(
+            f"the tokenizer has {entries(words)} entries and the model {rows} rows; "
+            "expected the model's own tokenizer, or resize the model to this one"
+        )
+    reading = _Reading(words, length)
+    size = max(1, min(batch, LOGITS // (length * rows)))
+    with resting(model):
+        for pool in _pools(reading.windows(texts), size * POOL):
+            pool.sort(key=lambda window: len(window.tokens))
+            for first in range(0, len(pool), size):
+                reading.add(pool[first : first + size], model)
+    return reading.result()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Tokens of which all but the first few are predicted, and whose text they are."""
+
+    document: int
+    tokens: list[int]
+    first: int = 1
+
+
+@dataclass
+class _Reading:
+    """Texts as windows, and what they were found to cost."""
+
+    words: PreTrainedTokenizerFast
+    context: int
+    nats: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    unseen: int = 0
+
+    def __post_init__(self) -> None:
+        self.start = _start(self.words)
+        self.engine = engine(self.words)
+
+    def windows(self, texts: Iterable[str]) -> Iterator[_Window]:
+        for document, text in enumerate(texts):
+            found = self.engine.encode(text, add_special_tokens=False)
+            ids = found.ids if self.start is None else [self.start, *found.ids]
+            given, skipped = (1, 0) if self.start is not None else _first(text, found)
+            self.unseen += skipped
+            self.bytes.append(len(text.encode()) - skipped)
+            self.tokens.append(max(0, len(ids) - given))
+            self.nats.append(0.0)
+            for place in range(0, len(ids) - 1, self.context):
+                tokens = ids[place : place + self.context + 1]
+                if place + len(tokens) > given:
+                    yield _Window(document, tokens, max(1, given - place))
+
+    def add(self, windows: list[_Window], model: Any) -> None:
+        for window, nats in zip(windows, _nats(model, windows), strict=True):
+            self.nats[window.document] += nats
+
+    def result(self) -> Bits:
+        documents = tuple(map(Document, self.nats, self.tokens, self.bytes))
+        if not any(one.tokens for one in documents):
+            raise UserError(
+                f"the {len(documents)} texts hold no token to predict; expected texts of some words"
+            )
+        name = "" if self.start is None else str(self.words.convert_ids_to_tokens(self.start))
+        return Bits(documents=documents, start=name, context=self.context, unseen=self.unseen)
+
+
+@torch.no_grad()
+def _nats(model: Any, windows: list[_Window]) -> list[float]:
+    """What each window costs; shorter ones are filled up behind, where no token looks."""
+    longest = max(len(window.tokens) for window in windows)
+    rows = torch.zeros(len(windows), longest, dtype=torch.long)
+    wanted = torch.full((len(windows), longest - 1), IGNORED)
+    for number, window in enumerate(windows):
+        rows[number, : len(window.tokens)] = torch.tensor(window.tokens)
+        asked = torch.tensor(window.tokens[window.first :])
+        wanted[number, window.first - 1 : len(window.tokens) - 1] = asked
+    device = model.get_input_embeddings().weight.device
+    logits = model(input_ids=rows[:, :-1].to(device), use_cache=False).logits
+    return _costs(logits, wanted.to(logits.device)).sum(-1).tolist()
+
+
+def _costs(
+    logits: Float[Tensor, "batch token vocab"], wanted: Tensor
+) -> Float[Tensor, "batch token"]:
+    """Nats of each token, in double precision from there on."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    flat = logits.flatten(0, 1).to(wide)
+    costs = cross_entropy(flat, wanted.flatten(), ignore_index=IGNORED, reduction="none")
+    return costs.view(wanted.shape).double()
+
+
+def _pools(windows: Iterator[_Window], size: int) -> Iterator[list[_Window]]:
+    while pool := list(islice(windows, size)):
+        yield pool
+
+
+def _first(text: str, found: Encoding) -> tuple[int, int]:
+    """Tokens and bytes of the first character, or of more where its token holds more.
+
+    The others of its tokens go with the first: a character's bytes count with the first of them.
+    """
+    if not found.ids:
+        return 0, 0
+    ends = byte_ends(text, found)
+    return int((ends == ends[0]).sum()), int(ends[0])
+
+
+def _start(words: PreTrainedTokenizerFast) -> int | None:
+    """What stands before a text: what the tokenizer itself puts there, else an end or a begin."""
+    own = words("a")["input_ids"]
+    if own and own[0] == words.bos_token_id:
+        return int(own[0])
+    found = (one for one in (words.eos_token_id, words.bos_token_id) if one is not None)
+    return next((int(one) for one in found), None)
+
+
+def _context(model: Any, asked: int | None) -> int:
+    """Tokens of a window, at most as many as the model has positions."""
+    config = model.config.get_text_config()
+    own = getattr(config, "max_position_embeddings", None) or CONTEXT
+    if asked is None:
+        return min(CONTEXT, own)
+    if asked < 1 or asked > own:
+        raise UserError(
+            f"context is {shown(asked)}; expected from 1 to the {own} positions of the model: "
+            f"type context={min(CONTEXT, own)}"
+        )
+    return asked

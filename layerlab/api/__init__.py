@@ -1,0 +1,1 @@
+"""The public functions: the only place where measuring, training and reporting meet."""

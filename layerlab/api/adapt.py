@@ -1,0 +1,308 @@
+"""`layerlab.adapt`: the stages of a recipe; where adaptation, training, evaluation, report meet."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from layerlab.adaptation.pipeline.estimate import Forecast, forecast
+from layerlab.adaptation.pipeline.plan import planned
+from layerlab.adaptation.pipeline.result import Adapted
+from layerlab.adaptation.pipeline.run_stage import STEPS, Place
+from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.pipeline.summary import Tally
+from layerlab.adaptation.pipeline.texts import held_texts
+from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.sft.generate import answers
+from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
+from layerlab.api import evaluate, train
+from layerlab.console.progress import Silent as Quiet
+from layerlab.console.stages import Board, Silent, Watch
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.files import here
+from layerlab.evaluation.benchmarks.suites import chosen
+from layerlab.evaluation.results.paired_difference import compared, differing
+from layerlab.experiments.executors.local import alone
+from layerlab.loading.model import Subject, subject
+from layerlab.recipes.adaptation import Recipe, load_adaptation, recipe_of
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.adaptation import save_curriculum
+from layerlab.system.files import write_folder
+from layerlab.system.hardware import threaded
+from layerlab.system.locks import locked
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.trust import trusting
+
+OUT = Path("layerlab-adaptations")
+STAGES = "stages"
+FACTS = (
+    *("weights_hash", "family", "class", "parameters", "layers", "width", "heads", "kv_heads"),
+    *("vocab", "context", "attention"),
+)
+Given = str | PathLike[str] | Mapping[str, Any] | Recipe
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """A recipe with its stages, their folders, and the language of the page."""
+
+    recipe: Recipe
+    stages: tuple[Stage, ...]
+    out: Path
+    lang: str = ENGLISH
+
+    @property
+    def shelf(self) -> Shelf:
+        """The folders of the stages."""
+        return Shelf(self.out / STAGES)
+
+
+def adapt(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
+    trust_remote_code: bool = False,
+) -> Adapted:
+    """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
+
+    What an earlier call has finished is kept, what it left half-way is gone on with.
+
+    Args:
+        recipe: a TOML file, the name of a recipe of the package, or its content as a dict.
+        out: folder under which the recipe has one of its own.
+        progress: show all stages on standard error.
+        settings: changes of the recipe by path, as `{"pretrain.tokens": 4096}`.
+        lang: language of the page.
+        trust_remote_code: run Python that a model or tokenizer brings along; read it before.
+
+    Raises:
+        UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
+    """
+    with trusting(trust_remote_code):
+        return carried_out(prepared(recipe, Path(out), settings, lang), progress=progress)
+
+
+def prepared(
+    recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
+) -> Curriculum:
+    """A recipe with its stages planned.
+
+    Raises:
+        UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
+            language.
+    """
+    language(lang)  # an unknown one is refused before the work is done
+    read = _recipe(recipe)
+    read = read.changed(settings) if settings else read
+    return Curriculum(read, planned(read), out / read.name, lang)
+
+
+def expected(curriculum: Curriculum) -> Forecast:
+    """What its stages will take, and which are finished."""
+    return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
+
+
+def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
+    """Carry out what is not finished, and write the report.
+
+    Raises:
+        UserError: a stage cannot be carried out.
+    """
+    arms, shelf = curriculum.recipe.arms(), curriculum.shelf
+    with ExitStack() as stack:
+        stack.enter_context(locked(curriculum.out))
+        stack.enter_context(threaded(curriculum.recipe.run.threads))
+        watch: Watch = Silent()
+        if progress:
+            titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
+            watch = stack.enter_context(Board(titles))
+        for stage in curriculum.stages:
+            if _done(shelf.read(stage.key)):
+                watch.end(stage.key, "kept")
+                continue
+            _carry(Place(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)), watch)
+        content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
+        content |= _compared(curriculum, content)
+        page = save_curriculum(content, curriculum.out, curriculum.lang)
+    return Adapted(content, page, _models(curriculum))
+
+
+def _done(kept: Json | None) -> bool:
+    """Whether it is finished, and no benchmark that was not there then has come since."""
+    if kept is None:
+        return False
+    missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
+    return not any(here(declared(name)) for name in missed if name)
+
+
+def _carry(place: Place, watch: Watch) -> None:
+    watch.begin(place.stage.key)
+    begun = time.monotonic()
+    place.folder.mkdir(parents=True, exist_ok=True)
+    left = {**STEPS, "base": base, "evaluate": evaluated}[place.stage.kind](place)
+    place.shelf.finish(place.stage, left, time.monotonic() - begun)
+    for one in place.folder.glob("checkpoint-*"):
+        shutil.rmtree(one, ignore_errors=True)
+    watch.end(place.stage.key, "finished")
+
+
+def base(place: Place) -> Json:
+    """The model that is there, or one that is trained from nothing."""
+    training = place.recipe.training()
+    if training is None:
+        name = str(place.recipe.base.model)
+        found = subject(name)
+        _keep_words(found, place.folder)
+        return {"model": name, "words": WORDS, "result": {"name": found.name, **_facts(found)}}
+    task = train.prepare(training, place.folder, progress=False)
+    (run,) = task.runs
+    result = alone(run, task.folder(run), _Telling(place, run.recipe.train.updates or 1))
+    if result["diverged"]:
+        raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
+    folder = task.folder(run) / MODEL
+    own = {name: result[name] for name in ("updates", "tokens", "nats", "bits_per_byte")}
+    place_of = str(folder.relative_to(place.folder))
+    told = {"name": training.name, **_facts(subject(str(folder))), "trained": own}
+    return {"model": place_of, "words": place_of, "result": told}
+
+
+def evaluated(place: Place) -> Json:
+    """What a model knows after a stage: held-out text, benchmarks, answers."""
+    left_out: list[Json] = []
+    told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
+    return {"result": {**told, **_asked(place, left_out), "left_out": left_out}}
+
+
+def _read(place: Place, left_out: list[Json]) -> Json:
+    """Bits per byte of held-out text, and answers."""
+    section = place.recipe.evaluate
+    assert section is not None
+    found, words = place.model(), place.words()
+    told: Json = {"bits": {}, "answers": []}
+    with quiet_libraries():
+        for kind in ("domain", "general") if section.text and "text" in place.stage.needs else ():
+            texts = held_texts(place.recipe, place.text, kind, section.text)
+            if texts:
+                place.tell(f"reading {kind} text", 0.0)
+                told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
+    if section.prompts:
+        place.tell("answering prompts", 0.0)
+        templated(words)
+    for prompt in section.prompts:
+        try:
+            (answer,) = answers(found.model, words, [prompt], new=section.length)
+        except UserError as error:
+            left_out.append({"what": "an answer", "why": str(error)})
+            continue
+        told["answers"].append({"prompt": prompt, "answer": answer})
+    return told
+
+
+def _asked(place: Place, left_out: list[Json]) -> Json:
+    """Benchmark by benchmark; what is finished of an earlier sitting is kept."""
+    section = place.recipe.evaluate
+    assert section is not None
+    wanted = chosen(section.suite) if section.suite else ()
+    rows: Json = {"benchmarks": [], "subjects": [], "remarks": []}
+    for number, benchmark in enumerate(wanted):
+        place.tell(f"asking {benchmark.title}", number / len(wanted))
+        try:
+            content = evaluate.evaluate(
+                place.shelf.model(place.stage.needs["model"]),
+                benchmark.name,
+                out=place.folder / benchmark.name,
+                device=place.recipe.run.device,
+                progress=False,
+                shots=section.shots,
+                limit=section.limit,
+                batch=section.batch,
+            ).content
+        except UserError as error:
+            absent = None if here(benchmark) else benchmark.name
+            left_out.append({"what": benchmark.title, "why": str(error), "absent": absent})
+            continue
+        for name, found in rows.items():
+            found += content[name]
+    return rows
+
+
+def _compared(curriculum: Curriculum, content: Json) -> Json:
+    """Each model's answers against its base's, question by question."""
+    rows: list[Json] = []
+    remarks: dict[str, None] = dict.fromkeys(content["remarks"])
+    asked = [one for one in curriculum.stages if one.kind == "evaluate"]
+    kept = {one.key: (curriculum.shelf.read(one.key) or {})["result"] for one in asked}
+    for stage in asked:
+        bases = (one for one in asked if one.after == "base" and stage.arms[0] in one.arms)
+        ours = kept[stage.key]["subjects"]
+        theirs: list[Any] = next((kept[one.key]["subjects"] for one in bases), [])
+        if stage.after != "base" and ours and theirs:
+            place = {"after": stage.after, "arms": list(stage.arms)}
+            try:
+                rows += [{**place, **row} for row in compared(ours, theirs, "base")]
+            except UserError as error:  # what was left out of one was asked of the other
+                remarks[f"{stage.title(len(content['arms']))}: {error}"] = None
+            remarks |= dict.fromkeys(differing(ours, theirs))
+        remarks |= dict.fromkeys(kept[stage.key]["remarks"])
+    return {"differences": rows, "remarks": list(remarks)}
+
+
+def _models(curriculum: Curriculum) -> dict[str, str]:
+    """The last model of each arm; of several seeds that of the first."""
+    found: dict[str, str] = {}
+    for arm, recipe in curriculum.recipe.arms().items():
+        first = recipe.pretrain.seeds[0] if recipe.pretrain else None
+        for stage in curriculum.stages:
+            own = arm in stage.arms and stage.kind in ("base", "embedding", "pretrain", "tune")
+            if own and stage.seed in (None, first):
+                found[arm] = curriculum.shelf.model(stage.key)
+    return found
+
+
+class _Telling(Quiet):
+    """A run's journal as the share of a stage."""
+
+    def __init__(self, place: Place, updates: int) -> None:
+        self.place, self.updates = place, updates
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """How far the training is."""
+        if event["kind"] == "train":
+            said = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
+            self.place.tell(said, event["update"] / self.updates)
+
+
+def _facts(found: Subject) -> Json:
+    """What a model is, without where it lies."""
+    return {name: value for name, value in found.facts().items() if name in FACTS}
+
+
+def _keep_words(found: Subject, folder: Path) -> None:
+    words = found.tokenizer
+    if words is None:
+        raise UserError(
+            f"the model {found.name} has no tokenizer beside it; expected its tokenizer.json in "
+            "the same folder"
+        )
+
+    def fill(empty: Path) -> None:
+        words.save_pretrained(empty)
+
+    with quiet_libraries():
+        write_folder(folder / WORDS, fill, "tokenizer", like=lambda _: True)
+
+
+def _recipe(given: Given) -> Recipe:
+    if isinstance(given, Recipe):
+        return given
+    return recipe_of(given) if isinstance(given, Mapping) else load_adaptation(given)

@@ -1,0 +1,270 @@
+"""`layerlab.evaluate`: models put to benchmarks, as the sources did, and what that came to."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from layerlab.console.evaluation import Bar, Silent, Watch
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.benchmarks.suites import chosen
+from layerlab.evaluation.harness.cache import LEAVES, Keeper
+from layerlab.evaluation.harness.low_precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.harness.model_checks import words
+from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.harness.prepare import available, data_from, engine, tasks_of
+from layerlab.evaluation.results.aggregate import (
+    benchmark_rows,
+    group_rows,
+    section_rows,
+    unsound_remarks,
+)
+from layerlab.evaluation.results.data_issues import remarks as oddities
+from layerlab.evaluation.results.paired_difference import costs, differences
+from layerlab.evaluation.results.published_comparison import published_rows
+from layerlab.evaluation.results.result import Result, load_result
+from layerlab.loading.model import Subject, check_named, subject
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.evaluation import save_scores
+from layerlab.system.interruption import pausing
+from layerlab.system.locks import locked
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.threads import threads
+from layerlab.system.trust import trusting
+from layerlab.version import VERSION
+
+Given = str | PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What `examined` answers.
+
+    Attributes:
+        models: names, folders or loaded models.
+        suite: suites, groups and benchmarks, with commas between.
+        options: how the questions are put.
+        arithmetics: in which each model computes, as it was loaded first.
+        data: folder of benchmark files; LAYERLAB_DATA where none is given.
+        out: folder of results; None where nothing is written.
+        compare: whether the source's tables are set beside.
+        against: results of an earlier run.
+        lang: of the page.
+    """
+
+    models: Sequence[Any]
+    suite: str
+    options: Options
+    arithmetics: Sequence[Arithmetic] = (Arithmetic(),)
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    compare: bool = False
+    against: Result | None = None
+    lang: str = ENGLISH
+
+
+def evaluate(
+    model: Any,
+    suite: str = "general",
+    *,
+    out: Given | None = None,
+    data: Given | None = None,
+    format: str | None = None,
+    policy: Any = None,
+    compare: bool = False,
+    against: Given | Result | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    progress: bool = True,
+    lang: str = ENGLISH,
+    **options: Any,
+) -> Result:
+    """Put one or several models to benchmarks, and average as their authors do.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name or a loaded `PreTrainedModel`; or a list.
+        suite: "general", "finance", "law", a group of the source such as "reasoning", a benchmark,
+            or several with commas between.
+        out: folder of results; a second call goes on after the last finished task.
+        data: folder of benchmark files; LAYERLAB_DATA where none is given.
+        format: of numbers, with commas between: what computing in it costs.
+        policy: what stays in float32, or the file that says so: what computing so costs.
+        compare: set the source's published tables beside.
+        against: an earlier result, or its file: paired differences to it.
+        tokenizer: for a loaded model; others bring their own.
+        device: where models are loaded.
+        dtype: of the loaded weights; as stored if left out.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        progress: show a live bar on standard error.
+        lang: language of the page.
+        options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
+            as `Options` has them.
+
+    Raises:
+        UserError: no such suite, none of its data is here, or a model cannot be asked.
+    """
+    earlier = against if isinstance(against, Result | None) else load_result(against)
+    question = Question(
+        models=model if isinstance(model, list | tuple) else [model],
+        suite=suite,
+        options=_options(options),
+        arithmetics=arithmetics(format, policy),
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        data=None if data is None else Path(data),
+        out=None if out is None else Path(out),
+        compare=compare,
+        against=earlier,
+        lang=lang,
+    )
+    with trusting(trust_remote_code, allow_unused=allow_unused):
+        return examined(question, progress=progress)
+
+
+def examined(question: Question, *, progress: bool = True) -> Result:
+    """Load the models, ask them, and sum up.
+
+    Raises:
+        UserError: as `evaluate`.
+        Interrupted: it was interrupted; what is finished is kept.
+    """
+    language(question.lang)  # an unknown one is refused before the work is done
+    benchmarks = chosen(question.suite)
+    if question.data is not None and not question.data.is_dir():
+        raise UserError(
+            f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
+        )
+    if question.out is not None and question.out.is_file():
+        raise UserError(f"{question.out} is a file; give --out a folder for the results")
+    with ExitStack() as stack:
+        if question.out is not None:
+            stack.enter_context(locked(question.out))
+            stack.enter_context(pausing(question.out / LEAVES))
+        check_named(question.models)
+        stack.enter_context(data_from(question.data))
+        there, left_out = available(benchmarks)
+        result = Result(_asked(question, there, left_out, progress))
+        if question.out is None:
+            return result
+        saved = result.save(question.out)
+        save_scores(saved.content, question.out, question.lang)
+        return saved
+
+
+def _asked(
+    question: Question,
+    benchmarks: Sequence[Benchmark],
+    left_out: list[dict[str, str]],
+    progress: bool,
+) -> dict[str, Any]:
+    sitting = engine()
+    leaves = tasks_of(sitting, question.options, benchmarks, left_out)
+    questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
+    keeper = Keeper(question.out)
+    records: list[dict[str, Any]] = []
+    arms: list[dict[str, Any]] = []
+    total = questions * len(question.models) * len(question.arithmetics)
+    with ExitStack() as stack:
+        watch: Watch = stack.enter_context(Bar(total)) if progress else Silent()
+        for model in question.models:
+            with quiet_libraries():
+                loaded = _loaded(question, model)
+            facts = loaded.facts()  # once: all weights are read for their hash
+            for arithmetic in question.arithmetics:
+                arm = _arm(facts, arithmetic, arms)
+                arms.append(arm)
+                sit = sitting.Sitting(
+                    arm=arm["arm"],
+                    subject=loaded,
+                    weights=facts["weights_hash"],
+                    arithmetic=arithmetic,
+                    options=question.options,
+                    keeper=keeper,
+                    watch=watch,
+                )
+                with threads(loaded.model.num_parameters()):
+                    records.extend(sit.records(leaves))
+                    if len(question.arithmetics) > 1:
+                        with quiet_libraries(), arithmetic.running(loaded):
+                            arm["perplexity"] = perplexity(loaded)
+    return _summed(question, arms, records, left_out)
+
+
+def _summed(
+    question: Question,
+    arms: list[dict[str, Any]],
+    records: list[dict[str, Any]],
+    left_out: list[dict[str, str]],
+) -> dict[str, Any]:
+    benchmarks, sections = benchmark_rows(records), section_rows(records)
+    asked = [declared(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)]
+    remarks = [*unsound_remarks(benchmarks), *question.options.deviations(asked), *oddities(asked)]
+    names = [arm["arm"] for arm in arms]
+    content = {
+        "layerlab": VERSION,
+        "engine": engine().ENGINE,
+        "suite": question.suite,
+        "options": question.options.to_json(),
+        "arms": arms,
+        "benchmarks": benchmarks,
+        "groups": group_rows(benchmarks),
+        "sections": sections,
+        "subjects": records,
+        "precision": costs(arms, records),
+        "left_out": left_out,
+        "remarks": remarks,
+    }
+    if question.against is not None:
+        found, said = differences(question.against.content, names, records)
+        content |= {"compared": found, "remarks": [*remarks, *said]}
+    if question.compare:
+        content["published"] = published_rows(names, benchmarks, records, sections)
+        content["remarks"] = [
+            *content["remarks"],
+            "rows of tables are published by the source, or measured here; the source's prompts, "
+            "examples and scoring are only partly known",
+        ]
+    return content
+
+
+def _loaded(question: Question, model: Any) -> Subject:
+    found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
+    tokenizer = words(found)  # whoever cannot read is told so before the first question
+    if question.options.chat and tokenizer.chat_template is None:
+        raise UserError(
+            f"the tokenizer of {found.name} has no chat template, which --chat takes prompts from; "
+            "leave --chat out, or set its chat_template"
+        )
+    return found
+
+
+def _arm(
+    facts: Mapping[str, Any], arithmetic: Arithmetic, others: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A model in an arithmetic, with a name that no other has."""
+    name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")
+    taken = [one["arm"] for one in others]
+    unique = name if name not in taken else f"{name} ({len(taken) + 1})"
+    return {"arm": unique, "model": facts["name"], "precision": arithmetic.name, **facts}
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    known = Options.__dataclass_fields__
+    strange = [name for name in given if name not in known]
+    if strange:
+        raise UserError(f"evaluate knows no option {strange[0]!r}; expected {', '.join(known)}")
+    return Options(**given)

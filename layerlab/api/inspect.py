@@ -1,0 +1,400 @@
+"""The public functions: the only place where measuring and reporting meet."""
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from layerlab import builtin
+from layerlab.console.inspection import Bar
+from layerlab.errors import UserError
+from layerlab.loading.checkpoint_series import expanded
+from layerlab.loading.inputs import Passage, passage, placeholder, sequences
+from layerlab.loading.model import Subject, check_named, label, subject
+from layerlab.measures.drilldown import Wanted, details
+from layerlab.measures.measure import Measure
+from layerlab.measures.runner import Progress, Readings, Silence, readings
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.surgery.retrofit import rebuilt, step0
+from layerlab.plugins import resolve, with_formats
+from layerlab.report.findings.find import find
+from layerlab.report.results.report import SCHEMA, Report
+from layerlab.report.results.source_notes import notes
+from layerlab.report.views.tables import plain
+from layerlab.system.files import write_folder
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.threads import threads
+from layerlab.system.trust import trusting
+from layerlab.version import VERSION
+
+Model = str | PathLike[str] | PreTrainedModel
+LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
+
+
+def inspect(
+    model: Any = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    texts: Sequence[str] | str | None = None,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    measures: Iterable[str | Measure] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    context: int | None = None,
+    formats: Iterable[str] | str | None = None,
+    backward: bool = False,
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    progress: bool = True,
+) -> Report:
+    """Measure one or several causal language models, layer by layer.
+
+    The model is never edited, and left exactly as it was found. Sequences are run one at a time
+    and never padded; only one layer is in memory.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, a loaded `PreTrainedModel`, or several of
+            them for one report side by side; the built-in default if left out.
+        tokenizer: for a loaded model; others bring their own.
+        texts: one sequence each, or, with `context`, cut into samples of that many tokens; the
+            built-in sample if left out.
+        input_ids: instead of texts, batch x token.
+        attention_mask: with `input_ids`; zeros are padding, which is cut off.
+        measures: names, with options as in "dimension(epsilon=0.9)", or `Measure` values; the
+            default set if left out.
+        device: where the models are loaded; "auto" spreads them over what there is.
+        dtype: of the loaded weights; as stored if left out (float16 is read as float32 on a CPU).
+        context: length of the samples in tokens.
+        formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
+            the model is run some forty times for each.
+        backward: with `formats`, also the errors of gradients.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        progress: show a live bar on standard error.
+
+    Returns:
+        A report; it shows itself in a notebook.
+
+    Raises:
+        UserError: what was given cannot be read; one line that says what to type.
+
+    Example:
+        >>> report = inspect("llama", texts="A short text.", measures=["stream"], progress=False)
+        >>> len(report.frame("stream"))
+        9
+    """
+    read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    job = Job(
+        models=_listed(model),
+        tokenizer=tokenizer,
+        passage=read,
+        measures=with_formats(resolve(measures), formats, backward),
+        device=device,
+        dtype=dtype,
+    )
+    with trusting(trust_remote_code, allow_unused=allow_unused):
+        return run(job, progress=progress)
+
+
+def retrofit(
+    model: Any,
+    variant: Any = None,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    shared: bool = False,
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    **options: Any,
+) -> LabForCausalLM:
+    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
+
+    Variants that start as the identity give the same logits before any training; `Step0` of
+    `layerlab.model.surgery.retrofit` says how far others are. Of a variant with a baseline of
+    another kind (pangu-pi on GPT-2), only what it changes of that baseline is carried over.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, which stays
+            as it is.
+        variant: its name; the reference variant with equal logits if left out.
+        seed: from which parameters that the model does not have are drawn.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
+            be transposed: training the result then changes that model too.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        options: as `build` takes them.
+
+    Raises:
+        UserError: a family that cannot be rebuilt, or a variant that does not fit it.
+
+    Example:
+        >>> retrofit("llama", "as-32").config.variant
+        'as-32'
+    """
+    with trusting(trust_remote_code, allow_unused=allow_unused):
+        source = subject(model, device=device, dtype=dtype).model
+    alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
+    with quiet_libraries():
+        return rebuilt(source, variant, options, seed=seed, shared=shared or alone)
+
+
+def rework(
+    model: str,
+    variant: str | None,
+    options: Mapping[str, Any],
+    *,
+    out: Path,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> str:
+    """Retrofit a saved model into a folder, with its tokenizer, and say in words what was done.
+
+    Raises:
+        UserError: as `retrofit`, or the folder cannot be written.
+    """
+    source = subject(model, device=device, dtype=dtype)
+    with quiet_libraries():
+        new = rebuilt(source.model, variant, options, seed=seed, shared=True)
+        said = step0(source.model, new)
+
+        def fill(folder: Path) -> None:
+            new.save_pretrained(folder)
+            if source.tokenizer is not None:
+                source.tokenizer.save_pretrained(folder)
+
+        write_folder(out, fill, "model")
+    return said.told(source.name, new.config.variant, str(out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """An inspection that is ready to run: everything the user gave, checked."""
+
+    models: Sequence[Model]
+    passage: Passage
+    measures: Sequence[Measure]
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+def run(job: Job, *, progress: bool = True) -> Report:
+    """Do an inspection; one model is in memory at a time.
+
+    Raises:
+        UserError: a model or its text cannot be read.
+    """
+    models = expanded(job.models)
+    check_named(models)
+    with ExitStack() as stack:
+        watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
+        parts = [
+            _measured(job, model, name, watcher)
+            for model, name in zip(models, _labels(models), strict=True)
+        ]
+    return _report(parts, job)
+
+
+class _Part:
+    """What one model contributed."""
+
+    def __init__(self, card: dict[str, Any], found: Readings, text: list[dict[str, Any]]) -> None:
+        self.card = card
+        self.found = found
+        self.text = text
+        self.details: dict[Wanted, dict[str, Any]] = {}
+
+
+def _listed(model: Any) -> list[Model]:
+    if model is None:
+        return [builtin.DEFAULT]
+    if isinstance(model, (str, PathLike, PreTrainedModel)):
+        return [model]
+    if not isinstance(model, Sequence) or not model:
+        raise UserError(
+            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
+            f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
+        )
+    strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
+    if strange:
+        raise UserError(
+            f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
+            "or transformers PreTrainedModels"
+        )
+    return list(model)
+
+
+def _labels(models: Sequence[Model]) -> list[str]:
+    """A name for each model that no other has: its own, else its whole path, else with a number."""
+    own = [plain(label(model)) for model in models]
+    found: list[str] = []
+    for model, name in zip(models, own, strict=True):
+        path = name if isinstance(model, PreTrainedModel) else plain(str(model))
+        candidates = [path if own.count(name) > 1 else name]
+        candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
+        found.append(next(one for one in candidates if one not in found))
+    return found
+
+
+def _measured(job: Job, model: Model, name: str, progress: Progress) -> _Part:
+    named = model if isinstance(model, PreTrainedModel) else str(model)
+    weights_only = all(measure.needs == {"weights"} for measure in job.measures)
+    patient = subject(
+        named, job.tokenizer, device=job.device, dtype=job.dtype, weights_only=weights_only
+    )
+    patient.name = name
+    unread = weights_only and patient.tokenizer is None and not job.passage.ids
+    pieces = (placeholder if unread else sequences)(job.passage, patient)
+    with threads(patient.model.num_parameters()):
+        found = readings(patient, pieces, job.measures, progress)
+        card = {
+            **patient.facts(),
+            "faults": found.faults,
+            "loss_nats": _mean(found.loss_nats),
+            "tokens": [len(ids) for ids in pieces],
+        }
+        part = _Part(card, found, _excerpts(patient, pieces))
+        head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
+        wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
+        part.details = details(patient, pieces, {place for place in wanted if place is not None})
+    return part
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _excerpts(patient: Subject, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    words = patient.tokenizer
+    return [
+        {
+            "index": index,
+            "tokens": len(ids),
+            # A cut may go through a character.
+            "excerpt": "" if words is None else str(words.decode(ids[:200]))[:200].strip("\ufffd"),
+        }
+        for index, ids in enumerate(pieces)
+    ]
+
+
+def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd.DataFrame]:
+    """One table per measure: model, the columns that name a row, the readings."""
+    frames = {}
+    for measure in measures:
+        rows = [
+            {"model": part.card["name"], **row}
+            for part in parts
+            for row in part.found.rows.get(measure.name, ())
+        ]
+        columns = ["model", *measure.per, *measure.columns]
+        frames[measure.name] = pd.DataFrame(rows, columns=columns)
+    return frames
+
+
+def _declared(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    """The measures as a report knows them: without their functions, with what did not apply."""
+    entries = []
+    for measure in measures:
+        refused = [
+            {"model": part.card["name"], "reason": part.found.refused[measure.name]}
+            for part in parts
+            if measure.name in part.found.refused
+        ]
+        remarks = [
+            f"{part.card['name']}: {note}"
+            for part in parts
+            for note in part.found.notes.get(measure.name, ())
+        ]
+        entries.append(
+            {
+                **{
+                    name: getattr(measure, name)
+                    for name in ("name", "title", "unit", "source", "about", "equation", "better")
+                },
+                "per": list(measure.per),
+                "columns": dict(measure.columns),
+                "plot": list(measure.plot),
+                "options": dict(measure.options),
+                "bounds": [vars(bound) for bound in measure.bound],
+                "band": None if measure.band is None else vars(measure.band),
+                "not_applicable": refused,
+                "notes": remarks,
+            }
+        )
+    return entries
+
+
+def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, Any]:
+    """What measures gave to be drawn: by measure, then by model."""
+    found = {
+        measure.name: {
+            part.card["name"]: part.found.pictures[measure.name]
+            for part in parts
+            if measure.name in part.found.pictures
+        }
+        for measure in measures
+    }
+    return {name: pictures for name, pictures in found.items() if pictures}
+
+
+def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
+    """All but the tables and what follows from them: enough to repeat the inspection."""
+    return {
+        "schema": SCHEMA,
+        "layerlab": VERSION,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": {
+            "models": [part.card["source"] for part in parts],
+            "text": job.passage.source,
+            "samples": job.passage.samples,
+            "context": job.passage.context,
+            "measures": {measure.name: dict(measure.options) for measure in job.measures},
+            "device": job.device,
+            "dtype": job.dtype,
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
+        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
+        "models": [part.card for part in parts],
+        "text": {
+            "source": job.passage.source,
+            "hash": job.passage.hash,
+            "sequences": parts[0].text,
+        },
+        "measures": _declared(parts, job.measures),
+    }
+
+
+def _report(parts: Sequence[_Part], job: Job) -> Report:
+    frames = _frames(parts, job.measures)
+    head = _head(parts, job)
+    findings = find(head, frames)
+    pictures = {place: view for part in parts for place, view in part.details.items()}
+    content = {
+        **head,
+        "findings": [finding.to_dict() for finding in findings],
+        "details": {
+            finding.detail: pictures[finding.wanted]
+            for finding in findings
+            if finding.detail is not None and finding.wanted in pictures
+        },
+        "notes": notes(frames, head["models"]),
+        "pictures": _pictures(parts, job.measures),
+    }
+    return Report(content, frames)

@@ -1,0 +1,137 @@
+"""`layerlab.precision`: what to keep in float32, on the same models and texts as `inspect`."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from layerlab import builtin
+from layerlab.console.inspection import Bar
+from layerlab.errors import UserError
+from layerlab.loading.inputs import Passage, passage, sequences
+from layerlab.loading.model import subject
+from layerlab.measures.runner import Progress, Silence
+from layerlab.numerics.mixed_precision.advice import Advice
+from layerlab.numerics.mixed_precision.policy_runs import asked as check
+from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.threads import threads
+from layerlab.system.trust import trusting
+
+FORMAT, BUDGET = "bf16", 0.3
+# Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
+ROUNDS = 3
+
+
+def precision(
+    model: Any = None,
+    format: str = FORMAT,
+    budget: float = BUDGET,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: Sequence[str] | str | None = None,
+    input_ids: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    context: int | None = None,
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    progress: bool = True,
+) -> Advice:
+    """Find the smallest set of places to keep in float32 so that the error falls to a budget.
+
+    The model is left as it was: `layerlab.apply_precision(model, advice.policy)` applies what was
+    found, `advice.policy.save("policy.toml")` keeps it.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`; the
+            built-in default if left out.
+        format: of everything that is not kept, as "bf16", "fp16", "fp8_e4m3", "int8".
+        budget: share of the squared error of the logits that may be left.
+        tokenizer: for a loaded model; others bring their own.
+        texts: one sequence each, or, with `context`, cut into samples of that many tokens; the
+            built-in sample if left out. The model runs some forty times on all of them.
+        input_ids: instead of texts, batch x token.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        context: length of the samples in tokens.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        progress: show a live bar on standard error.
+
+    Raises:
+        UserError: what was given cannot be read, a budget that is no share, or a format in which
+            nothing can be kept.
+
+    Example:
+        >>> import layerlab
+        >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
+        >>> advice = precision(model, input_ids=[range(8)], progress=False)
+        >>> layerlab.apply_precision(model, advice.policy).dtype
+        torch.bfloat16
+    """
+    question = Question(
+        model=builtin.DEFAULT if model is None else model,
+        passage=passage(texts, input_ids=input_ids, context=context),
+        format=format,
+        budget=budget,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
+    with trusting(trust_remote_code, allow_unused=allow_unused):
+        return search(question, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What `search` answers: a model, what it reads, a format and a budget."""
+
+    model: Any
+    passage: Passage
+    format: str = FORMAT
+    budget: float = BUDGET
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+def search(question: Question, *, progress: bool = True) -> Advice:
+    """Load the model and look for what to keep.
+
+    Raises:
+        UserError: as `precision`.
+    """
+    asked = question
+    # Before anything is loaded.
+    check(asked.format, asked.budget)
+    patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
+    if patient.offloaded:
+        raise UserError(
+            f"{patient.name} does not fit into memory, and a search runs it whole; give a smaller"
+            " model, or a device that holds it"
+        )
+    pieces = sequences(asked.passage, patient)
+    with ExitStack() as stack:
+        stack.enter_context(threads(patient.model.num_parameters()))
+        stack.enter_context(quiet_libraries())
+        watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
+        names = candidates(patient.model)
+        watcher.start(f"{patient.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
+        return advise(
+            patient.model,
+            lambda model: logits(model, pieces),
+            asked.format,
+            asked.budget,
+            step=lambda what: watcher.step(None, what),
+        )
+
+
+def logits(model: nn.Module, pieces: Sequence[Tensor]) -> Tensor:
+    """Of all tokens of some sequences, which are run one after another and never padded."""
+    found = [model(input_ids=ids[None], use_cache=False).logits for ids in pieces]
+    return torch.cat(found, dim=-2)

@@ -1,0 +1,262 @@
+"""Training as Python functions: one run, or a comparison; where training meets its report."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerlab.errors import UserError
+from layerlab.experiments import session
+from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.executors.local import Outcome, alone
+from layerlab.experiments.judging import find_stored
+from layerlab.experiments.judging import judge as judge_runs
+from layerlab.experiments.session import Given, Task, check_task, display, run
+from layerlab.records.events import read
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.trust import load_pretrained, trusting
+from layerlab.training.checkpoints.result import MODEL
+from layerlab.validation import shown
+
+OUT = Path("layerlab-runs")
+KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its folder, and what came out.
+
+    Attributes:
+        folder: with recipe, manifest, events and the model.
+        result: loss, speed, memory: the content of result.json.
+        page: of the report.
+        notes: what has to be known of the text.
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    page: Path
+    notes: Sequence[str] = ()
+
+    def model(self) -> Any:
+        """The trained model, as transformers loads it.
+
+        Raises:
+            UserError: the recipe kept none.
+        """
+        from transformers import AutoModelForCausalLM
+
+        if not (self.folder / MODEL).is_dir():
+            raise UserError(
+                f"{self.folder} kept no model; write run.model = true, delete it and train again"
+            )
+        with quiet_libraries():
+            return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
+
+    def told(self) -> str:
+        """What a terminal shows of it, but for the page, which is written later."""
+        found = self.result
+        kept = self.folder / MODEL
+        model = f"The model: {kept}\n" if kept.is_dir() else ""
+        notes = "".join(f"{note}\n" for note in self.notes)
+        return (
+            f"{found['run']}: {found['nats']:.4f} nats per token, "
+            f"{found['bits_per_byte']:.4f} bits per byte, "
+            f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
+            f"{notes}{model}".rstrip()
+        )
+
+    def frame(self, kind: str = "train") -> pd.DataFrame:
+        """Events of one kind, a row each; those of a kind that did not happen are none.
+
+        Raises:
+            UserError: there is no such kind.
+        """
+        if kind not in KINDS:
+            raise UserError(
+                f"a run has no events of the kind {shown(kind)}; expected one of "
+                f'{", ".join(KINDS)}: type frame("train")'
+            )
+        return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])
+
+
+def train(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
+    trust_recipe: bool = False,
+    trust_remote_code: bool = False,
+) -> Trained:
+    """Train one model as a recipe says; what an earlier call has finished is kept.
+
+    Args:
+        recipe: a TOML file, the name of a recipe of the package, or its content as a dict.
+        out: folder under which the recipe has one of its own.
+        progress: show a live display on standard error.
+        settings: changes of the recipe by path, as `{"train.updates": 100}`.
+        lang: language of the page.
+        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
+            needs no more than that.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
+
+    Raises:
+        UserError: a setting is wrong, the text cannot be read, or the loss is not finite.
+
+    Example:
+        >>> import tempfile
+        >>> sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16}
+        >>> small = {"train": {"updates": 2, "batch": 2}, "model": sizes, "evaluate": {"blocks": 4}}
+        >>> run = train(small, out=tempfile.mkdtemp(), progress=False)
+        >>> run.result["updates"], run.model().config.hidden_size
+        (2, 16)
+    """
+    with trusting(trust_remote_code, trust_recipe):
+        task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)
+        return train_task(task, progress=progress)
+
+
+def train_task(
+    task: Task, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
+) -> Trained:
+    """Carry out the one run of a task.
+
+    Args:
+        tell: is handed the finished run before its page is written, which may find no room.
+
+    Raises:
+        UserError: the recipe compares several, the run fails or diverges, or its page cannot be
+            written.
+    """
+    check_task(task, several=False)
+    (run,) = task.runs
+    with display(task, progress) as watch:
+        result = alone(run, task.folder(run), watch)
+    folder = task.folder(run)
+    if result["diverged"]:
+        raise UserError(f"{result['diverged']}; {_lost(folder, task.lang)}")
+    found = Trained(folder, result, folder / PAGE, task.notes)
+    if tell is not None:
+        tell(found)
+    save_run(folder, task.lang)
+    return found
+
+
+def _lost(folder: Path, lang: str) -> str:
+    """Where a run that diverged lies; its page is written, if it can be."""
+    try:
+        return f"its page: {save_run(folder, lang)}; the run is kept in {folder}"
+    except UserError as error:
+        return f"the run is kept in {folder}, without its page: {error}"
+
+
+def compare(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
+    judge: bool = False,
+    trust_recipe: bool = False,
+    trust_remote_code: bool = False,
+) -> Comparison:
+    """Train every arm of a recipe with every seed, and judge each against its baseline.
+
+    What an earlier call has finished is kept, what it left half-way is resumed.
+
+    Args:
+        recipe: a TOML file, the name of a recipe of the package, or its content as a dict; with a
+            compare section.
+        out: folder under which the recipe has one of its own, with all runs and the report.
+        progress: show a live display on standard error.
+        settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
+        lang: language of the page.
+        judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
+            be the folder of a comparison.
+        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
+            needs no more than that.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
+
+    Raises:
+        UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
+            recipe does not declare.
+    """
+    with trusting(trust_remote_code, trust_recipe):
+        if judge:
+            return judge_task(find(recipe, Path(out), settings, lang=lang))
+        task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)
+        return compare_task(task, progress=progress)
+
+
+def prepare(
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    progress: bool = True,
+    lang: str = ENGLISH,
+) -> Task:
+    """Read the text of a recipe and plan its runs.
+
+    Raises:
+        UserError: as `session.prepare`, or there is no page in the language.
+    """
+    language(lang)  # an unknown one is refused before the work is done
+    return replace(session.prepare(recipe, out, settings, progress=progress), lang=lang)
+
+
+def find(
+    recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, *, lang: str = ENGLISH
+) -> Task:
+    """Give a recipe with its runs as their folders tell them.
+
+    Raises:
+        UserError: as `find_stored`, or there is no page in the language.
+    """
+    language(lang)
+    return replace(find_stored(recipe, out, settings), lang=lang)
+
+
+def compare_task(
+    task: Task, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
+) -> Comparison:
+    """Carry out all runs of a task, judge them, and write their report.
+
+    Args:
+        tell: as for `judge_task`.
+
+    Raises:
+        UserError: the recipe compares nothing, or runs differ in what it does not declare.
+    """
+    failed = [one for one in run(task, progress=progress) if one.result is None]
+    return judge_task(task, failed, tell=tell)
+
+
+def judge_task(
+    task: Task,
+    failed: Sequence[Outcome] = (),
+    *,
+    tell: Callable[[Comparison], None] | None = None,
+) -> Comparison:
+    """Judge what is finished of a task, and write the report.
+
+    Args:
+        failed: outcomes of runs that failed, to be told with the verdicts.
+        tell: is handed the comparison before its report is written, which may find no room.
+
+    Raises:
+        UserError: as `judging.judge`, or the report cannot be written.
+    """
+    comparison = judge_runs(task, failed)
+    if tell is not None:
+        tell(comparison)
+    save_comparison(comparison.content, task.out, task.lang)
+    return comparison

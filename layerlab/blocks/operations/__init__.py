@@ -1,0 +1,1 @@
+"""Operations that several parts need, with their derivatives."""

@@ -1,0 +1,168 @@
+"""The sum of a few earlier tokens, weighed channel by channel, and its derivatives.
+
+PyTorch's depthwise convolution moves channels last to channels first and back; here every weight,
+or tap, is one multiply-add over rows that stay in the cache.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from layerlab.blocks.operations.chunking import rows, worthwhile
+from layerlab.blocks.operations.derivative import again, redone
+from layerlab.shapes import Stream
+
+
+def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
+    """y_t = sum over j of w_j x_(t-j), with zeros before the first token, and x_t where added.
+
+    Source: Own.
+
+    Args:
+        weight: a row of w_j for every channel, or one row for all.
+        ages: how many tokens of the same document stand before each; None where there is only one.
+        added: whether x itself is part of the sum.
+    """
+    if worthwhile(x):
+        y: Stream = _Tapped.apply(x, weight, ages, added)
+        return y
+    return weighed(_reached(x, weight), weight, ages, added=added)
+
+
+def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
+    """The same, of tokens that have as many others before them as weights look back.
+
+    Source: Own.
+    """
+    reach = weight.shape[1] - 1
+    tokens = past.shape[1] - reach
+    x, taps = past[:, reach:], weight.unbind(1)
+    y = torch.addcmul(x, x, taps[0]) if added else x * taps[0]
+    for back in range(1, reach + 1):
+        earlier = past[:, reach - back : reach - back + tokens]
+        if ages is not None:
+            earlier = earlier * (ages >= back).unsqueeze(-1).to(x.dtype)
+        y = torch.addcmul(y, earlier, taps[back])
+    return y
+
+
+class _Tapped(torch.autograd.Function):
+    """The same bits, and derivatives, over tokens that stay in the cache."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, ages: Tensor | None, added: bool) -> Tensor:
+        kind = torch.promote_types(x.dtype, weight.dtype)
+        y = torch.empty(x.shape, dtype=kind, device=x.device)
+        taps, there = _taps(weight), _there(x, ages, weight.shape[1])
+        for sequences, start, end in _spans(x):
+            source, target = x[sequences], y[sequences, start:end]
+            _present(source[:, start:end], taps[0], target, added=added)
+            for back in range(1, min(len(taps), end)):
+                low = max(start, back)
+                earlier = source[:, low - back : end - back]
+                if there:
+                    earlier = earlier * there[back][sequences, low:end]
+                target[:, low - start :].addcmul_(earlier, taps[back])
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, ages, ctx.added = inputs
+        ctx.save_for_backward(x, weight, ages)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, ages = ctx.saved_tensors
+        if redone(gradient):
+
+            def plain(x: Tensor, weight: Tensor) -> Tensor:
+                return weighed(_reached(x, weight), weight, ages, added=ctx.added)
+
+            return *again(plain, (x, weight), (gradient,)), None, None
+        taps, there = _taps(weight), _there(x, ages, weight.shape[1])
+        slope = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        totals = torch.zeros(len(taps), x.shape[2], dtype=exact, device=x.device)
+        for sequences, start, end in _spans(x):
+            seen, given = [mask[sequences] for mask in there], gradient[sequences]
+            target = slope[sequences, start:end]
+            _down(target, given, taps, seen, start, added=ctx.added)
+            _along(totals, x[sequences], given[:, start:end], seen, start)
+        found = totals.t().sum_to_size(weight.shape).to(weight.dtype)
+        return slope, found, None, None
+
+
+def _down(
+    slope: Tensor,
+    gradient: Tensor,
+    taps: Sequence[Tensor],
+    there: Sequence[Tensor],
+    start: int,
+    *,
+    added: bool,
+) -> None:
+    """The gradient of some tokens: each is seen by itself and by those that follow."""
+    end, tokens = start + slope.shape[1], gradient.shape[1]
+    own = gradient[:, start:end]
+    target = slope if slope.dtype == gradient.dtype else torch.empty_like(own)
+    _present(own, taps[0], target, added=added)
+    for back in range(1, min(len(taps), tokens - start)):
+        high = min(end + back, tokens)
+        later = gradient[:, start + back : high]
+        if there:
+            later = later * there[back][:, start + back : high]
+        target[:, : high - back - start].addcmul_(later, taps[back])
+    if target is not slope:
+        slope.copy_(target)
+
+
+def _along(
+    totals: Tensor, x: Tensor, gradient: Tensor, there: Sequence[Tensor], start: int
+) -> None:
+    """Add what some tokens give to the gradients of the weights."""
+    end = start + gradient.shape[1]
+    for back, total in enumerate(totals[:end]):
+        low = max(start, back)
+        product = x[:, low - back : end - back] * gradient[:, low - start :]
+        if there and back:
+            product *= there[back][:, low:end]
+        total += product.sum((0, 1), dtype=total.dtype)
+
+
+def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
+    """What tokens give of themselves."""
+    if added:
+        torch.addcmul(x, x, tap, out=target)
+    else:
+        torch.mul(x, tap, out=target)
+
+
+def _reached(x: Tensor, weight: Tensor) -> Tensor:
+    """The tokens with as many zeros before them as weights look back."""
+    return functional.pad(x, (0, 0, weight.shape[1] - 1, 0))
+
+
+def _spans(x: Tensor) -> Iterator[tuple[slice, int, int]]:
+    """A few sequences, and where a few of their tokens start and end."""
+    batch, tokens, width = x.shape
+    several = max(1, rows(width) // tokens)
+    step = min(rows(width), tokens)
+    for first in range(0, batch, several):
+        for start in range(0, tokens, step):
+            yield slice(first, first + several), start, min(start + step, tokens)
+
+
+def _taps(weight: Tensor) -> list[Tensor]:
+    """For every token back a row of weights that lies in one piece."""
+    return list(weight.t().contiguous().unbind(0))
+
+
+def _there(x: Tensor, ages: Tensor | None, kernel: int) -> list[Tensor]:
+    """For every token back, whether it is of the same document; empty where all are."""
+    if ages is None:
+        return []
+    ages = ages.expand(x.shape[:2]).unsqueeze(-1)
+    return [(ages >= back).to(x.dtype) for back in range(kernel)]

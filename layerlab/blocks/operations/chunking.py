@@ -1,0 +1,46 @@
+"""When and how to take a large tensor a few rows at a time.
+
+On a processor a chain of element-wise operations on a large tensor spends its time moving memory.
+Over a few rows the chain stays in the cache, and only its input is kept for the backward pass.
+"""
+
+import torch
+from torch import Tensor
+
+from layerlab.blocks.operations.derivative import unwatched
+
+LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
+PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
+
+
+def worthwhile(x: Tensor) -> bool:
+    """Whether rows at a time pay: where gradients of a large tensor are to come.
+
+    Source: Own.
+    """
+    return large(x) and torch.is_grad_enabled()
+
+
+def large(x: Tensor) -> bool:
+    """Whether memory is what takes time, and operations run as they are written.
+
+    Source: Own.
+    """
+    return x.device.type == "cpu" and x.numel() >= LARGE and unwatched()
+
+
+def rows(width: int) -> int:
+    """How many rows of this width one piece has.
+
+    Source: Own.
+    Unit: rows.
+    """
+    return max(16, PIECE // width)
+
+
+def pieces(x: Tensor) -> tuple[Tensor, ...]:
+    """Views of a few rows each.
+
+    Source: Own.
+    """
+    return x.reshape(-1, x.shape[-1]).split(rows(x.shape[-1]))

@@ -1,0 +1,69 @@
+"""`layerlab adapt RECIPE.toml`: all stages of a recipe; heavy imports only inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.cli.adapt_app import DEFAULT, adapt
+from layerlab.cli.adapt_tokenizer import vocabulary
+from layerlab.cli.train import Json, Lang, Quiet, Setting, paused, settings
+from layerlab.console.tables import say, show, show_json
+from layerlab.data.archives import limit_archives
+from layerlab.system.trust import trustable
+
+__all__ = ["adapt", "vocabulary"]
+
+OUT = Path("layerlab-adaptations")
+
+
+@adapt.command(DEFAULT)
+@limit_archives
+@trustable
+def carry_out(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+    ] = None,
+    setting: Setting = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' stages.")] = OUT,
+    planned: Annotated[
+        bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")
+    ] = False,
+    lang: Lang = "en",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Carry out all stages of a recipe, and report what moved; type the same again to resume."""
+    if recipe is None:
+        _catalogue()
+        return
+    from layerlab.api import adapt as curriculum
+
+    found = curriculum.prepared(recipe, out, settings(setting or ()), lang)
+    if planned:
+        expected = curriculum.expected(found)
+        show_json(expected.to_json()) if as_json else show(expected.table())
+        return
+    with paused():
+        adapted = curriculum.carried_out(found, progress=not quiet)
+    if as_json:
+        show_json(adapted.content)
+        return
+    show(adapted.table)
+    say(f"The page: {adapted.page}")
+
+
+def _catalogue() -> None:
+    """Name and purpose of the package's recipes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerlab.recipes.adaptation import load_adaptation, packaged
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("recipe", "for"):
+        table.add_column(heading)
+    for name in packaged():
+        table.add_row(Text(name, style="bold", no_wrap=True), Text(load_adaptation(name).about))
+    show(table)

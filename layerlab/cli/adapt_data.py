@@ -1,0 +1,148 @@
+"""`layerlab adapt clean`, `contamination` and `catalogue`; heavy imports only inside."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import printable, say, show, show_json
+from layerlab.errors import UserError
+from layerlab.records.parse import read_json
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
+
+
+class Form(StrEnum):
+    """How Unicode is normalised."""
+
+    nfc = "NFC"
+    nfkc = "NFKC"
+    none = "none"
+
+
+def clean(
+    source: Annotated[str, typer.Argument(help="A file, a folder or hf:NAME, as in a recipe.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for text.jsonl and the report.")],
+    form: Annotated[Form, typer.Option(help="Normalisation of Unicode.")] = Form.nfc,
+    shortest: Annotated[int, typer.Option(help="Characters of the shortest document.")] = 50,
+    longest: Annotated[int, typer.Option(help="Characters of the longest one.")] = 10_000_000,
+    broken: Annotated[
+        float, typer.Option(help="Of characters: U+FFFD and control characters, at most.")
+    ] = 0.005,
+    symbols: Annotated[float, typer.Option(help="# and ellipses to a word, at most.")] = 0.1,
+    words: Annotated[float, typer.Option(help="Of words: with a letter, at least.")] = 0.8,
+    bullets: Annotated[float, typer.Option(help="Of lines: begin with a bullet, at most.")] = 0.9,
+    ellipses: Annotated[float, typer.Option(help="Of lines: end in an ellipsis, at most.")] = 0.3,
+    characters: Annotated[
+        float, typer.Option(help="Of characters: in runs of 10 that were there before, at most.")
+    ] = 0.5,
+    repetition: Annotated[
+        bool, typer.Option(help="Leave out what repeats lines, paragraphs or words.")
+    ] = True,
+    near: Annotated[float, typer.Option(help="Similarity of copies; 0 looks for none.")] = 0.8,
+    field: Field = "text",
+    as_json: Json = False,
+) -> None:
+    """Normalise, filter and deduplicate text; report what went and why."""
+    from layerlab.data.cleaning import clean as cleaning
+    from layerlab.data.cleaning.quality_filters import Quality
+    from layerlab.data.cleaning.repetition_filters import Limits
+    from layerlab.data.sources import to_source
+
+    rules = cleaning.Rules(
+        form=form.value,
+        shortest=shortest,
+        longest=longest,
+        quality=Quality(
+            broken=broken,
+            symbols=symbols,
+            words=words,
+            bullets=bullets,
+            ellipses=ellipses,
+            characters=characters,
+        ),
+        repetition=Limits() if repetition else None,
+        near=near,
+    )
+    found = cleaning.clean(to_source(source, field), out, rules)
+    _shown(found, as_json)
+    if not as_json:
+        for note in found.notes:
+            say(note)
+        say(f"What is left: {found.file}")
+
+
+def contamination(
+    source: Annotated[str, typer.Argument(help="Training text: a file, a folder or hf:NAME.")],
+    benchmark: Annotated[
+        list[str],
+        typer.Option(
+            metavar="DIR",
+            help="Questions: a folder or a file, also by its place in the data folder; repeatable.",
+        ),
+    ],
+    field: Field = "text",
+    most: Annotated[int, typer.Option(help="Questions that are listed.")] = 20,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look for the questions of benchmarks in training text."""
+    from layerlab.adaptation.pipeline.plan import located
+    from layerlab.data.cleaning.benchmark_questions import questions
+    from layerlab.data.cleaning.contamination import contamination as search
+    from layerlab.data.sources import opened, to_source
+    from layerlab.system.files import write_file
+
+    if out is not None and (out.is_symlink() or (out.exists() and not _ours(out))):
+        raise UserError(
+            f"{str(out)!r} is there already, and is no report of contamination; give another name, "
+            "or move it away"
+        )
+    text = opened(to_source(source, field))
+    places = [located(name) for name in benchmark]
+    asked = (one for place in places for one in questions(place))
+    found = search(text.pieces(), asked)
+    if out is not None:
+        write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
+    _shown(found, as_json)
+    if as_json:
+        return
+    for one in found.matches[:most]:
+        # One line each, whatever a question is called.
+        name = f"{printable(one.benchmark)} {printable(one.id)}"
+        say(f"{one.covered:4.0%}  {name} in document {one.document}: {printable(one.run)}")
+    if len(found.matches) > most:
+        say(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
+    for note in (*text.notes, *found.notes):
+        say(note)
+
+
+def catalogue(as_json: Json = False) -> None:
+    """List the source's corpora: ids, licences, sizes, and how to get them."""
+    from layerlab.data import catalog
+
+    if as_json:
+        show_json([entry.to_json() for entry in catalog.catalogue()])
+        return
+    show(catalog.table())
+
+
+def _shown(found: Any, as_json: bool) -> None:
+    if as_json:
+        show_json(found.to_json())
+    else:
+        show(found.table())
+
+
+def _ours(file: Path) -> bool:
+    """Tell whether a file is what an earlier call wrote."""
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"documents", "benchmarks", "matches"} <= found.keys()

@@ -1,0 +1,129 @@
+"""`layerlab adapt embed`: a model with another tokenizer; heavy imports only inside."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import say, show, show_json
+from layerlab.errors import UserError
+from layerlab.validation import shown
+
+FILE = "embedding.json"
+
+
+def embed(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
+    ],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="DIR", help="The new one, as layerlab adapt vocabulary makes it.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for model and tokenizer.")],
+    input: Annotated[
+        str, typer.Option(help="Start of the embedding: mean, mean-resizing, first or random.")
+    ] = "mean",
+    head: Annotated[
+        str, typer.Option(help="Start of the head; one that is tied follows the embedding.")
+    ] = "mean-resizing",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Text to be compared on; may be repeated.  [default: built-in]"
+        ),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of a window.  [default: all the model can, to 1024]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of what is drawn.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Give a model another tokenizer; bits per byte before any training, for every start."""
+    from layerlab.adaptation.embeddings import compare_inits
+    from layerlab.system.files import check_folder, write_folder
+
+    choice = compare_inits.Choice(input=input, head=head, seed=seed, context=context)
+    check_folder(out, "model", _ours)
+    from layerlab.builtin import SAMPLE
+    from layerlab.data.sources import opened, to_source
+    from layerlab.loading.model import subject
+    from layerlab.system.logs import quiet_libraries
+    from layerlab.tokenization.convert import load_tokenizer
+
+    tell = _silent if quiet else _told
+    texts = {}
+    for one in text or [str(SAMPLE)]:
+        given = opened(to_source(one))
+        for note in given.notes:
+            tell(note)
+        texts[given.name if text else SAMPLE.name] = compare_inits.sampled(given)
+    new, found = load_tokenizer(tokenizer), subject(model, device=device, dtype=dtype)
+    base = _fast(found.tokenizer, model)
+    done = compare_inits.embed(found.model, base, new, texts, choice, tell)
+
+    def fill(folder: Path) -> None:
+        found.model.save_pretrained(folder)
+        new.save_pretrained(folder)
+        (folder / FILE).write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    with quiet_libraries():
+        write_folder(out, fill, "model", _ours)
+    if as_json:
+        show_json(done.to_json())
+        return
+    show(lambda width: _table(done, width))
+    say(f"{done.resized.told()}\nThe model: {out}")
+
+
+def _ours(folder: Path) -> bool:
+    """Whether an earlier one lies there."""
+    return (folder / FILE).is_file() and (folder / "config.json").is_file()
+
+
+def _told(text: str) -> None:
+    say(text, err=True)
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+def _fast(words: Any, name: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
+        return words
+    raise UserError(
+        f"{shown(name)} has no tokenizer of the tokenizers library beside it; expected the "
+        "tokenizer.json that the model was trained with in its folder"
+    )
+
+
+def _table(done: Any, width: int) -> Any:
+    """A row for the base and for each way, which are named below; the last one stays."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from layerlab.console.tables import grids, plain
+
+    names = list(done.before)
+    rows: list[Any] = [["before", *(_bits(done.before[name]) for name in names)]]
+    legend = []
+    for number, way in enumerate(done.ways, 1):
+        cells = (_bits(way.bits[name], done.before[name]) for name in names)
+        rows.append([str(number), *cells])
+        legend.append(Text(f"{number}: input {way.input}, head {way.head}"))
+    rows[-1] = [plain(cell, "bold") for cell in rows[-1]]
+    headings = ("start", *(f"bits per byte, {name}" for name in names))
+    return Group(grids(headings, rows, headings[:1], width), *legend)
+
+
+def _bits(one: Any, before: Any = None) -> str:
+    change = "" if before is None else f" ({one.bits_per_byte - before.bits_per_byte:+.3f})"
+    return f"{one.bits_per_byte:.3f}{change}"

@@ -1,0 +1,69 @@
+"""`layerlab adapt vocabulary`, where adaptation and its page meet; heavy imports only inside."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.cli.adapt_app import adapt
+from layerlab.cli.train import Lang
+from layerlab.console.tables import say, show, show_json
+from layerlab.data.archives import limit_archives
+from layerlab.system.trust import trustable
+
+
+@adapt.command()
+@limit_archives
+@trustable
+def vocabulary(
+    tokenizer: Annotated[
+        str, typer.Option(metavar="T", help="A folder, tokenizer.json, .model, or Hub name.")
+    ],
+    corpus: Annotated[
+        list[str],
+        typer.Option(metavar="FILE", help="Text of the domain, or a folder; may be repeated."),
+    ],
+    size: Annotated[str, typer.Option(metavar="+N|V", help="Add N entries, or cut down to V.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for tokenizer and proof.")],
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Other text to prove it on; or jec-qa; may be repeated."),
+    ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Expressions of the domain, one a line.")
+    ] = None,
+    field: Annotated[str, typer.Option(help="Of a row that holds the text.")] = "text",
+    lang: Lang = "en",
+    as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
+) -> None:
+    """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
+    from layerlab.report.i18n.language import language
+    from layerlab.report.pages.vocabulary import save_proof
+    from layerlab.tokenization.change import PROOF, Asked, change
+    from layerlab.tokenization.random_text import drawn
+
+    language(lang)  # an unknown one is refused before the work is done
+    asked = Asked(
+        tokenizer=tokenizer,
+        size=size,
+        corpus=tuple(corpus),
+        against=tuple(against or ()),
+        terms=terms,
+        field=field,
+    )
+    changed = change(asked, out, (lambda text: None) if quiet else _say)
+    text = (out / PROOF).read_text("utf-8")
+    page = save_proof(json.loads(text), out, lang)
+    if as_json:
+        show_json(text)
+    else:
+        show(lambda width: drawn(changed.proof, width))
+        say(f"The tokenizer and its proof: {out}\nThe page: {page}")
+    if not changed.proof.holds:
+        raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    say(text, err=True)

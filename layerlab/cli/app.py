@@ -1,0 +1,277 @@
+"""The command line: thin commands over `layerlab.api`; heavy imports only inside."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from layerlab.cli.adapt import adapt
+from layerlab.cli.bench import bench
+from layerlab.cli.evaluate import evaluate
+from layerlab.cli.inspect import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
+from layerlab.cli.study import study
+from layerlab.cli.train import compare, train
+from layerlab.console.tables import say, show, show_json
+from layerlab.data.archives import limit_archives
+from layerlab.system.trust import trustable
+from layerlab.version import VERSION
+
+app = typer.Typer(
+    help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"layerlab {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A laboratory for Transformer blocks: what is wrong inside a model, layer by layer."""
+
+
+app.command()(trustable(inspect))
+
+
+class Way(StrEnum):
+    """Which size makes a variant equal to another."""
+
+    ffn = "ffn"
+    depth = "depth"
+    width = "width"
+    none = "none"
+
+
+@app.command()
+def variants(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="One variant or preset for its card, several for a table of them, none for all.",
+        ),
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Features per token.  [default: 256]")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers.  [default: 6]")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads.  [default: 4]")] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="Heads of keys and values.  [default: as many]")
+    ] = None,
+    inner: Annotated[
+        int | None,
+        typer.Option(help="Features of the feed-forward.  [default: the variant's share]"),
+    ] = None,
+    vocab: Annotated[int | None, typer.Option(help="Vocabulary.  [default: 8192]")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of a full context.  [default: 256]")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Sizes of a preset, as pangu-pi-1b.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="An option: head=tied, shortcut.r=16; may be repeated."
+        ),
+    ] = None,
+    match: Annotated[
+        Way | None,
+        typer.Option(help="Resize the variant until it has as many parameters as its baseline."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --match: another than the baseline."),
+    ] = None,
+    as_json: Json = False,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+    ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a variant of your own to start from."),
+    ] = None,
+) -> None:
+    """Show what can be built: equation, source, options, parameters and FLOPs."""
+    if new is not None:
+        from layerlab.variants.template import write_template
+
+        write_template(new)
+        say(f"wrote {new}; type: layerlab variants --load {new}")
+        return
+    _load(load)
+
+    from layerlab.model.listing.listing import request
+    from layerlab.model.option import parsed
+
+    sizes = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "inner": inner,
+        "vocab": vocab,
+        "context": context,
+    }
+    wanted = request(
+        names or [],
+        sizes=sizes,
+        preset=preset,
+        options=parsed(option or ()),
+        by=None if match is None else match.value,
+        against=against,
+    )
+    if as_json:
+        show_json(wanted.to_json(), 2)
+    else:
+        show(wanted.shown)
+
+
+@app.command()
+@trustable
+def retrofit(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the rebuilt model.")],
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="As layerlab variants lists them.  [default: what it is already]"
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Draws what the model does not have.")
+    ] = 0,
+    device: Device = None,
+    dtype: Dtype = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+    ] = None,
+) -> None:
+    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    from layerlab.model.option import parsed
+    from layerlab.system.files import check_folder
+
+    check_folder(out, "model")
+    _load(load, [model])
+    options = parsed(option or ())
+
+    from layerlab.api.inspect import rework
+
+    say(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
+
+
+@app.command()
+@trustable
+def precision(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="NAME", help="Of what is not kept: bf16, fp16, fp8_e4m3, ...")
+    ] = "bf16",
+    budget: Annotated[
+        float, typer.Option(help="Share of the squared error of the logits that may be left.")
+    ] = 0.3,
+    text: Text = None,
+    samples: Samples = SAMPLES,
+    context: Context = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the policy, as TOML.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a policy that is there.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find what to keep in float32 so that most of the rounding error goes, and verify it."""
+    from layerlab.loading.inputs import read_file, sample
+    from layerlab.numerics.emulation.policy import check_place
+
+    if out is not None:
+        check_place(out, overwrite)
+    sizes = {"samples": samples, "context": context}
+    passage = sample(**sizes) if text is None else read_file(text, **sizes)
+
+    from layerlab.api.precision import Question, search
+    from layerlab.builtin import DEFAULT
+
+    asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
+    advice = search(Question(model=model or DEFAULT, passage=passage, **asked), progress=not quiet)
+    if as_json:
+        show_json(advice.to_json())
+    else:
+        say(advice.told(out))
+    if out is not None:
+        advice.policy.save(out)
+    if not advice.reached:
+        say(f"layerlab: {advice.shortfall}", err=True)
+        raise typer.Exit(1)
+
+
+for command in (train, compare, study, limit_archives(trustable(evaluate))):
+    app.command()(command)
+app.add_typer(adapt, name="adapt")
+app.add_typer(bench, name="bench")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what layerlab runs on: versions, devices, threads, and the rounding kernel in use."""
+    from layerlab.api.diagnose import diagnose
+
+    found = diagnose()
+    if as_json:
+        show_json(found.to_json(), 2)
+    else:
+        say(str(found))
+
+
+class Once(TyperCommand):
+    """A command whose options count once: of two values nobody knows which was meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what is given twice."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        given = [one for one in order if isinstance(one, TyperOption) and not one.multiple]
+        for one in given:
+            if given.count(one) > 1:
+                ctx.fail(f"{one.opts[-1]} is given twice; leave one out")
+        return super().parse_args(ctx, args)
+
+
+for group in (app, adapt, bench):
+    for registered in group.registered_commands:
+        registered.cls = Once
+
+
+def _load(files: list[Path] | None, models: list[str] | None = None) -> None:
+    """Take in variants from outside the package."""
+    from layerlab import plugins
+
+    for path in files or ():
+        plugins.load(path, models or ())

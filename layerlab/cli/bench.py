@@ -1,0 +1,123 @@
+"""`layerlab bench`: how fast a model is; heavy imports only inside."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import say, show, show_json
+from layerlab.errors import UserError
+from layerlab.system.trust import trustable
+
+bench = typer.Typer(
+    help="Time models beside each other.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@bench.callback()
+def about() -> None:
+    """Time models beside each other."""
+
+
+@bench.command()
+@trustable
+def latency(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Hub id, folder, built-in, or a variant: pangu-pi:width=1024,layers=12.",
+        ),
+    ] = None,
+    accounting: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="PanGu-pi against Llama: equal-total, fewer-layers or equal-parameters.",
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="With --accounting: 1b or 7b.  [default: 7b]")
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(help="With --accounting: of a smaller twin.  [default: the shape's]"),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of a CPU.  [default: OMP_NUM_THREADS, or one per core]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences side by side.")] = 1,
+    context: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 128,
+    new: Annotated[int, typer.Option(help="Tokens after it.")] = 32,
+    repetitions: Annotated[
+        int, typer.Option(help="Of each model, in turns; from 6 on a ratio has an interval.")
+    ] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Time per token, prompt and steps apart, with memory and parameters."""
+    _check(models, accounting, shape=shape, width=width)
+    from layerlab.latency.config import setting
+
+    chosen = setting(
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        batch=batch,
+        context=context,
+        new=new,
+        repetitions=repetitions,
+    )
+    from layerlab.latency.candidates import contestant
+    from layerlab.latency.measure import timed
+    from layerlab.latency.parameter_matching import pair
+
+    rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
+    named = [rivals.pangu, rivals.llama] if rivals else [contestant(one) for one in models or ()]
+    found = timed(named, chosen, pair=rivals, note=_quiet if quiet else _told)
+    _shown(found, as_json, out)
+
+
+def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> None:
+    """Models or an accounting, and what belongs to it."""
+    if bool(models) == (accounting is not None):
+        raise UserError(
+            f"{len(models or ())} models and {'an' if accounting else 'no'} accounting; expected "
+            "either: type layerlab bench latency llama, or --accounting fewer-layers --width 1024"
+        )
+    given = [name for name, value in sizes.items() if value is not None]
+    if given and accounting is None:
+        raise UserError(
+            f"--{given[0]} is a size of an accounting; sizes of a variant stand behind its name: "
+            "type pangu-pi:width=1024"
+        )
+
+
+def _told(text: str) -> None:
+    say(text, err=True)
+
+
+def _quiet(text: str) -> None:
+    """Says nothing."""
+
+
+def _shown(found: Any, as_json: bool, out: Path | None) -> None:
+    import json
+
+    text = json.dumps(found.to_json(), indent=1) + "\n"
+    if out is not None:
+        from layerlab.system.files import write_file
+
+        write_file(out, text)
+    if as_json:
+        show_json(text)
+        return
+    from layerlab.latency.table import timetable
+
+    show(lambda width: timetable(found, width))

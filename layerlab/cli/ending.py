@@ -1,0 +1,114 @@
+"""How the command line ends: an exit code, and one line where something is to be mended."""
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from layerlab.console.tables import printable
+from layerlab.errors import Interrupted, UserError
+from layerlab.system.files import FULL
+from layerlab.system.signals import hear
+from layerlab.validation import shown
+
+# By a file that the user loads.
+CLOSED = "standard output was closed while it ran; nothing more was written there"
+INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
+
+
+def run_app(app: Callable[..., Any]) -> int:
+    """Run the command line and return its exit code; what can be mended is one line of its own."""
+    for word in sys.argv[1:]:
+        if not _is_text(word):
+            return _say(
+                f"{os.fsencode(word)!r} on the command line is not UTF-8; rename what it names"
+            )
+    if sys.stdout is None:
+        return _say("standard output is closed; give it a place, or type > /dev/null", 1)
+    with hear("SIGTERM"):
+        code = _run(app)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _give_up_output(error)
+    except ValueError:
+        return _say(CLOSED, 1)
+    return code
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _say(text: str, code: int = 2) -> int:
+    """One line on standard error, which nothing in it can steer; the code tells it as well."""
+    with suppress(OSError, AttributeError):  # it is full, or closed
+        sys.stderr.write(f"layerlab: {printable(text)}\n")
+        sys.stderr.flush()
+    return code
+
+
+def _give_up_output(error: OSError) -> int:
+    """Standard output takes no more: what waits to be written there goes nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
+        reason = error.strerror or str(error)
+        return _say(f"cannot write standard output: {reason}; make room there", 1)
+    return 1
+
+
+def _give_up_file(error: OSError) -> int:
+    """A file that the system does not give: its name, its folder or its disk is at fault."""
+    reason = (error.strerror or str(error)).lower()
+    return _say(
+        f"cannot use the file {shown(os.fsdecode(error.filename))}: {reason}; name another, or "
+        "mend what is wrong there"
+    )
+
+
+def _run(app: Callable[..., Any]) -> int:
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        return _say(str(error))
+    except typer.TyperException as error:
+        message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        place = getattr(error, "ctx", None)
+        path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
+        return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
+    except Interrupted as pause:
+        return _say(str(pause), pause.code)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except SystemExit as stop:
+        if stop.code != TERMINATED:
+            raise
+        return _say("terminated; nothing was written", TERMINATED)
+    except OSError as error:
+        if error.filename is not None:
+            return _give_up_file(error)
+        if error.errno not in {*FULL, errno.EPIPE}:
+            raise
+        return _give_up_output(error)
+    except ValueError:
+        if not sys.stdout.closed:
+            raise
+        return 1  # said when what waits is to be written
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        # What libraries written in Rust raise where they did not expect something.
+        return _say(f"a library gave up on what it was given: {error}; mend the tokenizer or text")
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
+        _say("interrupted; nothing was written")
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,134 @@
+"""`layerlab evaluate`, over the Python function of that name; heavy imports only inside."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.console.tables import say, show, show_json
+from layerlab.errors import UserError
+
+OUT = Path("layerlab-evaluation")
+
+
+class How(StrEnum):
+    """How the answer to a question is found."""
+
+    choice_ll = "choice_ll"
+    mean_nll = "mean_nll"
+    gen = "gen"
+
+
+def evaluate(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Hub id, local folder, or built-in name."),
+    ] = None,
+    suite: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="general, finance, law, a group such as reasoning, or benchmarks such as ceval.",
+        ),
+    ] = "general",
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the benchmarks, their data and licences.")
+    ] = False,
+    scoring: Annotated[
+        How | None, typer.Option(help="Of choices: likeliest label, text, or what is written.")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(help="Examples before each question.  [default: as usual]")
+    ] = None,
+    cot: Annotated[
+        bool, typer.Option("--cot", help="Examples explain their answers: C-Eval, FinEval.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Only N questions of every subject.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Prompts as the tokenizer's chat template has them.")
+    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help="What computing in bf16, int4, ... costs."),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same for a policy of precision.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="The source's published tables beside ours.")
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Differences to the results.json of another run."),
+    ] = None,
+    subjects: Annotated[
+        bool, typer.Option("--subjects", help="Show every subject as well.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Benchmark files.  [default: LAYERLAB_DATA]")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Results; a second run goes on there.")
+    ] = OUT,
+    batch: Annotated[int, typer.Option(help="Prompts run at once, at most.")] = 16,
+    seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    ] = None,
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    ] = "en",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Put models to benchmarks of general knowledge, finance and law; averages as official."""
+    if listed:
+        _list(data, as_json)
+        return
+    if not models:
+        raise UserError(
+            "no model is named; type for example layerlab evaluate pre-norm --suite piqa, "
+            "or layerlab evaluate --list"
+        )
+    from layerlab.api.evaluate import evaluate as run
+
+    result = run(
+        models,
+        suite,
+        out=out,
+        data=data,
+        format=format,
+        policy=policy,
+        compare=compare,
+        against=against,
+        device=device,
+        dtype=dtype,
+        progress=not quiet,
+        lang=lang,
+        scoring=None if scoring is None else scoring.value,
+        shots=shots,
+        cot=cot,
+        limit=limit,
+        chat=chat,
+        batch=batch,
+        seed=seed,
+    )
+    if as_json:
+        show_json(result.to_json())
+        return
+    show(lambda width: result.table(width, subjects=subjects))
+    say(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
+
+
+def _list(data: Path | None, as_json: bool) -> None:
+    from layerlab.evaluation.results.listing import drawn_list, listed
+
+    rows = listed(data)
+    if as_json:
+        show_json(rows)
+    else:
+        show(lambda width: drawn_list(rows, width))

@@ -1,0 +1,174 @@
+"""`layerlab inspect`; heavy imports only inside."""
+
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import show, show_json
+from layerlab.errors import UserError
+from layerlab.report.figures.export import Kind
+
+OUT = Path("layerlab-report")
+SAMPLES = 4
+
+Text = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")
+]
+Samples = Annotated[int, typer.Option(help="Samples cut from the text.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens per sample.  [default: 512, or all the model can]")
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
+class Limit(StrEnum):
+    """From which severity on a finding fails the command."""
+
+    warning = "warning"
+    error = "error"
+
+
+def inspect(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Hub id, folder, run folder with checkpoint-*, or built-in: pre-norm (the "
+            "default), post-norm, llama.",
+        ),
+    ] = None,
+    text: Text = None,
+    samples: Samples = SAMPLES,
+    context: Context = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
+        ),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Number formats to round in, as bf16,fp16,fp8_e4m3 (slow)."
+        ),
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="With --formats: errors of gradients too.")
+    ] = False,
+    saliency: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Show what the token after this text hangs on."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="With --saliency: ask about ' this' word.  [default: the predicted]",
+        ),
+    ] = None,
+    foil: Annotated[
+        str | None,
+        typer.Option(metavar="WORD", help="With --saliency: and why not ' that' word."),
+    ] = None,
+    features: Annotated[
+        bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
+    ] = None,
+    dtype: Dtype = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
+    ] = None,
+    figures: Annotated[
+        Kind | None,
+        typer.Option(help="Also write every picture as a file, for papers, into DIR/figures."),
+    ] = None,
+    lang: Annotated[
+        str,
+        typer.Option(
+            metavar="CODE",
+            help="Language of the page: en, or zh for Chinese; figures and tables stay English.",
+        ),
+    ] = "en",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print report.json; write files only with --out.")
+    ] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    fail_on: Annotated[
+        Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show, layer by layer, what is wrong inside causal language models."""
+    from layerlab import plugins
+    from layerlab.loading.inputs import read_file, sample
+    from layerlab.report.i18n.language import language
+    from layerlab.report.results.folder import check_folder
+
+    language(lang)  # an unknown one is refused before the work is done
+    folder = out or (None if as_json else OUT)
+    if folder is not None:
+        check_folder(folder)
+    if opened and folder is None:
+        raise UserError("--open shows a page that --json does not write; give --out DIR as well")
+    if figures is not None:
+        _check_figures(figures.value, folder)
+    own = [measure for path in load or () for measure in plugins.load(path, models or ())]
+    chosen = plugins.resolve(None if measures is None else [measures], own)
+    chosen = plugins.with_formats(chosen, formats, backward)
+    chosen = plugins.with_saliency(chosen, saliency, target, foil)
+    chosen = plugins.with_features(chosen, features)
+    passage = (
+        sample(samples=samples, context=context)
+        if text is None
+        else read_file(text, samples=samples, context=context)
+    )
+
+    from layerlab.api.inspect import Job, run
+    from layerlab.builtin import DEFAULT
+
+    report = run(
+        Job(
+            models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
+        ),
+        progress=not quiet,
+    )
+    if folder is not None:
+        report.save(folder, figures=None if figures is None else figures.value, lang=lang)
+    _show(report, as_json)
+    if opened and folder is not None:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+    if fail_on is not None:
+        from layerlab.report.findings.find import exceeds
+
+        if exceeds(report.findings, fail_on.value):
+            raise typer.Exit(1)
+
+
+def _check_figures(kind: str, folder: Path | None) -> None:
+    from layerlab.report.figures.export import check_drawing
+
+    if folder is None:
+        raise UserError(
+            f"--figures {kind} writes files that --json does not; give --out DIR as well"
+        )
+    check_drawing(kind)
+
+
+def _show(report: Any, as_json: bool) -> None:
+    if as_json:
+        show_json(report.to_json())
+    else:
+        show(report.summary())

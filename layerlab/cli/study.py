@@ -1,0 +1,205 @@
+"""`layerlab study`: the list, or one study with its verdict; heavy imports only inside."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import show, show_json
+from layerlab.errors import Interrupted, UserError
+from layerlab.report.figures.export import Kind
+from layerlab.validation import shown
+
+OUT = Path("layerlab-studies")
+RUNS = Path("layerlab-runs")
+# What has an option of its own on the command line.
+SETTINGS = {
+    "name",
+    "draws",
+    "seed",
+    "out",
+    "runs",
+    "threads",
+    "fast",
+    "restart",
+    "progress",
+    "figures",
+    "lang",
+}
+
+
+def study(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One study; the list of them if left out."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every study in turn, and a page of what holds.")
+    ] = False,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Few draws; run no recipe, judge the runs there are."),
+    ] = False,
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Training runs, each recipe in a folder of its own.")
+    ] = RUNS,
+    draws: Annotated[
+        int | None, typer.Option(help="Random initialisations.  [default: as many as the source]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option: norm=rms; may be repeated."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Batches computed at once.  [default: one per physical core]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help=f"Folder for the result.  [default: {OUT}/NAME; {OUT} of all]"
+        ),
+    ] = None,
+    figures: Annotated[
+        Kind | None, typer.Option(help="Pictures as files in this format, for papers.")
+    ] = None,
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    ] = "en",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print study.json as well.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Reproduce one figure, table or claim of a source, and judge it."""
+    from layerlab.report.i18n.language import language
+
+    language(lang)  # an unknown one is refused before the work is done
+    if name is None and not every:
+        _refuse_settings(out, draws, option, fast, figures)
+        show(_catalogue())
+        return
+    # Late: the list needs nothing that computes.
+    from layerlab.studies.engine.runner import known
+    from layerlab.studies.engine.runner import study as carry_out
+
+    if figures is not None:
+        from layerlab.report.figures.export import check_drawing
+
+        check_drawing(figures)
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "runs": runs,
+        "threads": threads,
+        "fast": fast,
+        "restart": restart,
+        "progress": not quiet,
+        "lang": lang,
+    }
+    with _interruptible():
+        if every:
+            _refuse_choice(name, draws, option, as_json)
+            from layerlab.studies.engine.suite import every as carry_out_all
+
+            suite = carry_out_all(out=out or OUT, **settings)
+            # First what was found: drawing takes a browser, and may fail.
+            show(suite.summary())
+            for part in suite.parts:
+                _draw(part.record, figures, lang)
+            raise typer.Exit(1 if suite.failed else 0)
+        record = carry_out(
+            str(name),
+            draws=draws,
+            out=out or OUT / known(str(name)).name,
+            **settings,
+            **given(option or ()),
+        )
+        _draw(record, figures, lang)
+    if as_json:
+        show_json(record.to_json())
+    else:
+        show(record.summary(), wrap=False)
+
+
+def _draw(record: Any, figures: Kind | None, lang: str) -> None:
+    """The pictures of a study that stands in its folder, whoever has computed it."""
+    if record is not None and figures is not None:
+        record.save(record.folder, figures=figures, lang=lang)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interruption in words."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            "interrupted; what is finished is kept: type the same command to go on, and "
+            "--restart as well to begin anew"
+        ) from stop
+
+
+def given(words: Sequence[str]) -> dict[str, Any]:
+    """Options as typed: numbers where they look like one, else text.
+
+    Raises:
+        UserError: a word without a name or a value.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.isidentifier() or not value:
+            raise UserError(
+                f"cannot read the option {shown(word)}; expected NAME=VALUE: "
+                "type for example --option norm=rms"
+            )
+        if name in SETTINGS:
+            raise UserError(f"{name} is no option of a study; type --{name} {value}")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _refuse_choice(*chosen: Any) -> None:
+    if any(one for one in chosen):
+        raise UserError(
+            "a name, --draws, --option or --json beside --all; expected --all without them: "
+            "type for example layerlab study --all --fast"
+        )
+
+
+def _refuse_settings(*settings: Any) -> None:
+    if any(setting for setting in settings):
+        raise UserError(
+            "settings without a study; expected its name before them: "
+            "type for example layerlab study rounding-depth --draws 500"
+        )
+
+
+def _catalogue() -> Any:
+    """Name, claim, source and cost of every study."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerlab.studies.engine.discovery import studies
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("study", "claim", "source", "draws", "cost"):
+        table.add_column(heading, justify="right" if heading == "draws" else "left")
+    for one in studies().values():
+        cells = (one.key, str(one.draws), one.cost)
+        told = (Text(cell, no_wrap=True) for cell in cells)
+        table.add_row(Text(one.name, style="bold", no_wrap=True), Text(one.claim), *told)
+    return table

@@ -1,0 +1,241 @@
+"""`layerlab train` and `layerlab compare`; heavy imports only inside."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlab.console.tables import say, show, show_json
+from layerlab.data.archives import limit_archives
+from layerlab.errors import Interrupted, UserError
+from layerlab.records.parse import toml_of
+from layerlab.system.trust import REMOTE, add_options, trusting
+from layerlab.validation import shown
+
+OUT = Path("layerlab-runs")
+
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change a setting: train.updates=100; may be repeated."
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' runs.")]
+Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Lang = Annotated[
+    str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+]
+
+LOAD = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Python file of your own, also one that the recipe names."),
+]
+TRUST = Annotated[
+    bool, typer.Option("--trust-recipe", help="Run every Python file that the recipe names.")
+]
+
+
+def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command what lets a recipe, its model and its tokenizer run Python."""
+    options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
+    options["trust_remote_code"] = (REMOTE, False)
+    return limit_archives(add_options(command, _trust, options))
+
+
+@contextmanager
+def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
+    from layerlab import plugins
+
+    with trusting(trust_remote_code, trust_recipe):
+        for file in load or ():
+            plugins.load(file)
+        yield
+
+
+class Block(StrEnum):
+    """A metric block in another program's words."""
+
+    run_clm = "run-clm"
+
+
+@trust_recipes
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+    ] = None,
+    setting: Setting = None,
+    out: Out = OUT,
+    planned: Planned = False,
+    metrics: Annotated[
+        Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
+    ] = None,
+    lang: Lang = "en",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one model as a recipe says; type the same again to resume it."""
+    if metrics is not None and as_json:
+        raise UserError(
+            "--metrics run-clm prints a block of text, and --json JSON; expected one of the two: "
+            "leave one out"
+        )
+    if recipe is None:
+        _catalogue(single=True)
+        return
+    from layerlab.api import train as experiment
+
+    changes = settings(setting or ())
+    task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+    if planned:
+        _planned(task, as_json, several=False)
+        return
+
+    def tell(found: Any) -> None:
+        if metrics is not None:
+            from layerlab.experiments.run_clm_metrics import block
+
+            say(block(found.folder))
+        elif as_json:
+            show_json(found.result)
+        else:
+            say(found.told())
+
+    with paused():
+        found = experiment.train_task(task, progress=not quiet, tell=tell)
+    if metrics is None and not as_json:
+        say(f"The page: {found.page}")
+
+
+@trust_recipes
+def compare(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="A TOML file, or a name; with --judge also a comparison's folder; "
+            "the list if left out.",
+        ),
+    ] = None,
+    setting: Setting = None,
+    out: Out = OUT,
+    planned: Planned = False,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Run nothing, read no text; judge what is finished.")
+    ] = False,
+    lang: Lang = "en",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train variants on equal terms and judge them; type the same again to resume."""
+    if recipe is None:
+        _catalogue(single=False)
+        return
+    from layerlab.api import train as experiment
+
+    changes = settings(setting or ())
+    if judge and not planned:
+        task = experiment.find(recipe, out, changes, lang=lang)
+    else:
+        task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+    if planned:
+        _planned(task, as_json, several=True)
+        return
+
+    def tell(found: Any) -> None:
+        if as_json:
+            show_json(found.content)
+        else:
+            show(found.table)
+
+    with paused():
+        if judge:
+            comparison = experiment.judge_task(task, tell=tell)
+        else:
+            comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
+    if not as_json:
+        say(f"The page: {task.out / 'report.html'}")
+    if comparison.failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """An interruption in words; whatever runs are under way leave a checkpoint."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = stop.code if isinstance(stop, SystemExit) else None
+        raise Interrupted(
+            "interrupted; what is finished and every checkpoint is kept: type the same command to "
+            "go on",
+            code if isinstance(code, int) else 130,
+        ) from stop
+
+
+def settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings as typed: a TOML value where it is one, else text.
+
+    Raises:
+        UserError: a word without a path or a value.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        path, sign, value = word.partition("=")
+        if not sign or not path.strip() or not value.strip():
+            raise UserError(
+                f"cannot read the setting {shown(word)}; expected PATH=VALUE: "
+                "type for example --set train.updates=100"
+            )
+        try:
+            found[path.strip()] = toml_of(f"value = {value}")["value"]
+        except ValueError:
+            found[path.strip()] = value
+    return found
+
+
+def _planned(task: Any, as_json: bool, *, several: bool) -> None:
+    """What the runs of a task cost, in what arms differ, and what to know of their texts."""
+    from layerlab.experiments.analysis.table import differences
+    from layerlab.experiments.plan.factors import planned, several_slots
+    from layerlab.experiments.session import estimate_task
+    from layerlab.experiments.statistics.looks import foreseen
+
+    found, rows = estimate_task(task, several=several), planned(task.recipe, task.runs)
+    section = task.recipe.compare
+    looks = [] if section is None else foreseen(section, len(section.arms))
+    if as_json:
+        show_json({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
+        return
+    show(found.table)
+    for line in (*differences(rows), *several_slots(rows), *looks, *task.notes):
+        say(line)
+
+
+def _catalogue(*, single: bool) -> None:
+    """Name, purpose and size of the package's recipes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from layerlab.recipes.training import load_recipe, packaged
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("recipe", "for", "arms x seeds"):
+        table.add_column(heading)
+    for name in packaged():
+        found = load_recipe(name)
+        if (found.compare is None) is not single:
+            continue
+        size = "1" if found.compare is None else _size(found.compare)
+        table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
+    show(table)
+
+
+def _size(comparison: Any) -> str:
+    rates = f" x {len(comparison.rates)} rates" if comparison.rates else ""
+    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}"

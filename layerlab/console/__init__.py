@@ -1,0 +1,1 @@
+"""What stands on a terminal: tables, units, live progress."""

@@ -1,0 +1,230 @@
+"""Live progress of one run or of many, on standard error; plain lines where none can be drawn."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.console.tables import printable
+from layerlab.console.throughput import Pulse
+from layerlab.console.units import amount, duration
+
+BAR = 24  # characters
+ROWS = 16  # of running runs that are shown at once
+FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thirds
+WELL = {"finished", "skipped"}
+
+
+class Display:
+    """A `Watch` that a person reads.
+
+    Example:
+        >>> with Display({"llama-s1": 400}, quiet=True) as watch:
+        ...     watch.update("llama-s1", {"kind": "train", "update": 40, "loss": 5.0})
+        ...     watch.ended("llama-s1", "finished")
+        >>> watch.summary()
+        '1 of 1 run finished'
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, int],
+        *,
+        peak: int | float | None = None,
+        quiet: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            runs: updates by name.
+            peak: FLOPs per second that MFU is a share of; none is shown where it is left out.
+            quiet: show nothing at all.
+            console: on standard error, where it is left out.
+        """
+        self.pulses = {name: Pulse(updates, clock) for name, updates in runs.items()}
+        self.outcomes: dict[str, str] = {}
+        self.quiet = quiet
+        self.peak = peak
+        self.console = console or Console(stderr=True, highlight=False)
+        self._lock = threading.RLock()
+        self._parts = 10 if len(self.pulses) <= FEW else 3
+        self._told: dict[str, int] = {}
+        self._skipped = 0  # and not told of
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Display":
+        if not self.quiet and self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        with self._lock:
+            self._tell_skipped()
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        """A line of a run's journal."""
+        with self._lock:
+            pulse = self.pulses.get(name)
+            if pulse is None:
+                return
+            pulse.take(event)
+            if self._live is None and not self.quiet:
+                self._tell(name, pulse)
+
+    def ended(self, name: str, outcome: str) -> None:
+        """A run has come to its end: "finished", "skipped", or what went wrong."""
+        with self._lock:
+            self.outcomes[name] = outcome
+            self._skipped += outcome == "skipped"
+            if outcome == "skipped" or self.quiet:
+                return
+            if outcome not in WELL:
+                self._print(f"{printable(name)}: {printable(outcome)}")
+            elif len(self.pulses) > 1 and self._live is None:
+                self._print(f"{printable(name)}: {printable(outcome)}; {self.summary()}")
+
+    def note(self, text: str) -> None:
+        """Something a user should know, above what is drawn."""
+        if not self.quiet:
+            self._print(printable(text))
+
+    def drawn(self) -> RenderableType:
+        """What a terminal shows now."""
+        with self._lock:
+            if len(self.pulses) == 1:
+                ((name, pulse),) = self.pulses.items()
+                return self._single(name, pulse)
+            return self._many()
+
+    def summary(self) -> str:
+        """How many runs have ended, and how."""
+        well = sum(outcome in WELL for outcome in self.outcomes.values())
+        ill = len(self.outcomes) - well
+        total = len(self.pulses)
+        said = f"{well} of {total} run{'s' if total > 1 else ''} finished"
+        return f"{said}, {ill} diverged or failed" if ill else said
+
+    def left(self) -> float | None:
+        """Seconds until all runs have ended, at the rate of those that go on now."""
+        going = [pulse for name, pulse in self.pulses.items() if name not in self.outcomes]
+        rate = sum(pulse.rate() or 0.0 for pulse in going)
+        work = sum(pulse.updates - pulse.update for pulse in going)
+        return work / rate if rate else None if work else 0.0
+
+    def _tell(self, name: str, pulse: Pulse) -> None:
+        """A line where another part of a run is done; of many runs, one where it begins too."""
+        part = self._parts * pulse.update // pulse.updates
+        many = self._parts < 10
+        if part <= self._told.get(name, -1 if many else 0):
+            return
+        self._told[name] = part
+        # Of many, the end is told by `ended`.
+        if not many or part < self._parts:
+            self._print(self._line(name, pulse))
+
+    def _tell_skipped(self) -> None:
+        count, self._skipped = self._skipped, 0
+        if count and not self.quiet:
+            runs = f"{count} run{'s' if count > 1 else ''}"
+            self._print(f"{runs} of {len(self.pulses)} finished before, kept as they are")
+
+    def _print(self, text: str) -> None:
+        self._tell_skipped()
+        self.console.print(Text(text), soft_wrap=True)
+
+    def _line(self, name: str, pulse: Pulse) -> str:
+        share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
+        facts = [*self._facts(pulse), f"{duration(pulse.left())} left"]
+        return f"{printable(name)}: {share}, {', '.join(facts)}"
+
+    def _facts(self, pulse: Pulse) -> list[str]:
+        """What is known of a run, in words."""
+        facts = []
+        if pulse.loss is not None:
+            facts.append(f"loss {pulse.loss:.4g}")
+        if pulse.bits is not None:
+            facts.append(f"{pulse.bits:.4f} bits per byte")
+        tokens, flops = pulse.speed("tokens"), pulse.speed("flops")
+        if tokens is not None:
+            facts.append(f"{tokens:,.0f} tokens/s")
+        if flops is not None:
+            facts.append(amount(flops, "FLOP/s"))
+        if flops is not None and self.peak:
+            facts.append(f"MFU {flops / self.peak:.0%}")
+        return facts
+
+    def _single(self, name: str, pulse: Pulse) -> RenderableType:
+        left = pulse.left()
+        told = (
+            Text(f"update {pulse.update:,} of {pulse.updates:,}"),
+            Text(f"{duration(left)} left{_until(left)}"),
+        )
+        head = Text(printable(name), no_wrap=True, overflow="ellipsis")
+        # The name gets the room that is left; where that is too little for it, a line of its own.
+        room = self.console.width - sum(one.cell_len + 1 for one in told) - BAR - 1
+        line = Table.grid(padding=(0, 1))
+        line.add_row(*([head] if head.cell_len <= room else []), _bar(pulse, BAR), *told)
+        above = [] if head.cell_len <= room else [head]
+        return Group(*above, line, Text(", ".join(self._facts(pulse)), style="dim"))
+
+    def _many(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for title in ("run", "", "update", "loss", "bits/byte", "tokens/s", "left"):
+            table.add_column(title, justify="left" if title in {"run", ""} else "right")
+        running = {
+            name: pulse
+            for name, pulse in self.pulses.items()
+            if pulse.begun and name not in self.outcomes
+        }
+        for name, pulse in list(running.items())[:ROWS]:
+            table.add_row(*self._row(name, pulse))
+        left = self.left()
+        waiting = len(self.pulses) - len(running) - len(self.outcomes)
+        foot = f"{self.summary()}, {len(running)} running, {waiting} waiting; "
+        foot += f"{duration(left)} left{_until(left)}"
+        return Group(table, Text(foot)) if running else Text(foot)
+
+    def _row(self, name: str, pulse: Pulse) -> list[RenderableType]:
+        tokens = pulse.speed("tokens")
+        return [
+            Text(printable(name), overflow="ellipsis", no_wrap=True),
+            _bar(pulse, 12),
+            Text(f"{pulse.update:,}/{pulse.updates:,}"),
+            Text("" if pulse.loss is None else f"{pulse.loss:.4g}"),
+            Text("" if pulse.bits is None else f"{pulse.bits:.4f}"),
+            Text("" if tokens is None else f"{tokens:,.0f}"),
+            Text(duration(pulse.left())),
+        ]
+
+
+def _bar(pulse: Pulse, width: int) -> ProgressBar:
+    return ProgressBar(total=pulse.updates, completed=pulse.update, width=width)
+
+
+def _until(left: float | None) -> str:
+    """The time of day at which it ends; with the date where that is another day."""
+    if left is None or not math.isfinite(left) or left > 1e8:
+        return ""
+    now = datetime.now().astimezone()
+    end = now + timedelta(seconds=left)
+    return f", until {end:%H:%M}" if end.date() == now.date() else f", until {end:%d %b %H:%M}"

@@ -1,0 +1,157 @@
+"""All stages at a glance on standard error, a line each; plain lines where none can be drawn."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, runtime_checkable
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.console.tables import printable
+from layerlab.console.units import duration
+
+PARTS = 4  # of a stage that are told without a terminal
+MOST = 300  # characters of what is said
+
+
+@runtime_checkable
+class Watch(Protocol):
+    """Is told how far the stages are."""
+
+    def begin(self, key: str) -> None:
+        """A stage begins."""
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """What it does, and the share of it that is done."""
+
+    def end(self, key: str, outcome: str) -> None:
+        """It is done: "finished", or "kept" of an earlier sitting."""
+
+
+class Silent:
+    """A watch that tells nobody."""
+
+    def begin(self, key: str) -> None:
+        """Nothing."""
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """Nothing."""
+
+    def end(self, key: str, outcome: str) -> None:
+        """Nothing."""
+
+
+@dataclass
+class Line:
+    """One stage as it is drawn."""
+
+    title: str
+    state: str = "waiting"
+    said: str = ""
+    share: float = 0.0
+    begun: float = 0.0
+    seconds: float | None = None
+    told: int = 0
+
+
+class Board:
+    """A `Watch` that a person reads.
+
+    Example:
+        >>> board = Board({"base-1": "base"}, console=Console(quiet=True))
+        >>> board.end("base-1", "kept")
+        >>> board.lines["base-1"].state
+        'kept'
+    """
+
+    def __init__(
+        self,
+        titles: Mapping[str, str],
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            titles: of the stages, by key.
+            console: on standard error, where it is left out.
+        """
+        self.lines = {key: Line(title) for key, title in titles.items()}
+        self.console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Board":
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def begin(self, key: str) -> None:
+        """A stage begins."""
+        line = self.lines[key]
+        line.state, line.begun = "running", self._clock()
+        self._print(f"{line.title}: begins")
+
+    def tell(self, key: str, said: str, share: float) -> None:
+        """What it does, and the share of it that is done."""
+        line = self.lines[key]
+        line.said, line.share = printable(said, MOST), min(1.0, max(0.0, share))
+        part = int(PARTS * line.share)
+        if part > line.told and part < PARTS:
+            line.told = part
+            self._print(f"{line.title}: {line.share:.0%}, {line.said}")
+
+    def end(self, key: str, outcome: str) -> None:
+        """It is done."""
+        line = self.lines[key]
+        line.state, line.share = outcome, 1.0
+        if outcome == "kept":
+            self._print(f"{line.title}: finished before, kept as it is")
+            return
+        line.seconds = self._clock() - line.begun
+        self._print(f"{line.title}: {outcome} in {duration(line.seconds)}")
+
+    def drawn(self) -> RenderableType:
+        """What a terminal shows now."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for _ in range(4):
+            table.add_column(no_wrap=True, overflow="ellipsis")
+        for line in self._seen():
+            running = line.state == "running"
+            seconds = self._clock() - line.begun if running else line.seconds
+            bar: RenderableType = ProgressBar(total=1.0, completed=line.share, width=12)
+            table.add_row(
+                Text(printable(line.title, MOST), style="bold" if running else ""),
+                bar if running else Text(line.state, style="dim"),
+                Text("" if seconds is None else duration(seconds), style="dim"),
+                Text(line.said if running else "", style="dim"),
+            )
+        return table
+
+    def _seen(self) -> list[Line]:
+        """As many as a terminal has room for, around the last that has begun."""
+        every, room = list(self.lines.values()), max(1, self.console.height - 1)
+        begun = [number for number, line in enumerate(every) if line.state != "waiting"]
+        first = max(0, min(max(begun, default=0) - room // 2, len(every) - room))
+        return every[first : first + room]
+
+    def _print(self, text: str) -> None:
+        if self._live is None:
+            self.console.print(Text(printable(text, MOST)), soft_wrap=True)

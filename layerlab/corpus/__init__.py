@@ -1,0 +1,1 @@
+"""From documents to blocks of tokens on disk, and to batches."""

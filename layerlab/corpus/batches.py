@@ -1,0 +1,209 @@
+"""Which blocks of the text an update sees: a function of the seed and a number, nothing else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from math import log
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from layerlab.corpus.corpus import Corpus, Stream, blocks_of
+from layerlab.corpus.mixture import Mixture
+from layerlab.errors import UserError
+
+IGNORED = -100
+Rows = Int[Tensor, "batch token"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens: what a model reads, and what it is to predict.
+
+    Attributes:
+        inputs: tokens.
+        targets: the token after each; -100 where there is none.
+        positions: counted from the last separator; None where attention knows no documents.
+    """
+
+    inputs: Rows
+    targets: Rows
+    positions: Rows | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        return self._each(lambda values: values[rows])
+
+    def part(self, rank: int, parts: int) -> "Batch":
+        """The rows of one of several processes; together they have all, in order."""
+        first, last = (len(self) * number // parts for number in (rank, rank + 1))
+        return self[first:last]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same rows on a device."""
+        return self._each(lambda values: values.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        positions = None if self.positions is None else change(self.positions)
+        return Batch(change(self.inputs), change(self.targets), positions)
+
+
+class Order:
+    """The endless order of the blocks of a corpus.
+
+    Blocks of a source lie side by side in its tokens: each predicts `block` of them and reads the
+    one before them too. A pass over a source takes each of its blocks once, in an order that the
+    seed, the source and the number of the pass decide. Sources take turns by their weights.
+    """
+
+    def __init__(self, corpus: Corpus, block: int, seed: int) -> None:
+        """Count the blocks.
+
+        Raises:
+            UserError: a source is shorter than one block.
+        """
+        self.corpus, self.block, self.seed = corpus, block, seed
+        self.blocks = [blocks_of(stream, block) for stream in corpus.train]
+        self.mixture = Mixture([stream.weight for stream in corpus.train])
+        # A batch may end one pass over a source and begin the next.
+        self._shuffled = lru_cache(2 * len(self.blocks))(self._shuffle)
+
+    def batch(self, update: int, size: int) -> Batch:
+        """Rows `update * size` and on: however they are split, the rows of an update are these."""
+        return batch_of(self.rows(update * size, size), self.corpus)
+
+    def rows(self, first: int, count: int) -> np.ndarray:
+        """Tokens of blocks by their place in the order, each with the one before it."""
+        found = np.empty((count, self.block + 1), np.int64)
+        sources, blocks = self.places(np.arange(first, first + count))
+        for source, stream in enumerate(self.corpus.train):
+            mine = sources == source
+            starts = blocks[mine, None] * self.block
+            found[mine] = stream.tokens[starts + np.arange(self.block + 1)]
+        return found
+
+    def places(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The source, and the block of that source, at each place of the order."""
+        sources, turns = self.mixture.turn(order)
+        blocks = np.empty_like(turns)
+        for source, count in enumerate(self.blocks):
+            mine = np.flatnonzero(sources == source)
+            passes, rest = np.divmod(turns[mine], count)
+            for number in np.unique(passes).tolist():
+                now = passes == number
+                blocks[mine[now]] = self._shuffled(source, number)[rest[now]]
+        return sources, blocks
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the first 64 blocks: equal in two runs that see the same text in one order."""
+        return blake2b(self.rows(0, 64).tobytes(), digest_size=16).hexdigest()
+
+    def _shuffle(self, source: int, number: int) -> np.ndarray:
+        """The order of one pass: by random numbers that no version of numpy may change."""
+        key = blake2b(f"{self.seed}/{source}/{number}".encode(), digest_size=16).digest()
+        drawn = np.random.Philox(key=int.from_bytes(key)).random_raw(self.blocks[source])
+        return np.argsort(drawn, kind="stable")
+
+
+class Held:
+    """The blocks of held-out text: each of its tokens is predicted once.
+
+    The last block of a source is filled up with separators, which nothing is asked of.
+    """
+
+    def __init__(self, corpus: Corpus, block: int, limit: int | None = None) -> None:
+        """Choose the blocks: all, or `limit` of them at equal distances.
+
+        Raises:
+            UserError: there is nothing to predict.
+        """
+        self.corpus, self.block = corpus, block
+        found = [
+            (source, first)
+            for source, stream in enumerate(corpus.validation)
+            for first in range(0, len(stream.tokens) - 1, block)
+        ]
+        if not found:
+            raise UserError(
+                "the held-out text gives no token to predict; write a larger data.validation"
+            )
+        count = min(limit or len(found), len(found))
+        self.chosen = [found[number * len(found) // count] for number in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @cached_property
+    def tokens(self) -> int:
+        """That are predicted."""
+        return sum(last - first for _, first, last in self._spans())
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of the text that the predicted tokens stand for."""
+        return sum(
+            int(stream.ends[last] - stream.ends[first])
+            for stream, first, last in self._spans()
+            if stream.ends is not None
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what is predicted: equal in two runs that are measured on the same."""
+        content = blake2b(digest_size=16)
+        for stream, first, last in self._spans():
+            content.update(stream.tokens[first : last + 1].astype(np.int64).tobytes())
+        return content.hexdigest()
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All of them in order, so many rows at a time."""
+        spans = list(self._spans())
+        for start in range(0, len(spans), size):
+            part = spans[start : start + size]
+            rows = np.full((len(part), self.block + 1), self.corpus.separator, np.int64)
+            for row, (stream, first, last) in zip(rows, part, strict=True):
+                row[: last - first + 1] = stream.tokens[first : last + 1]
+            batch = batch_of(rows, self.corpus)
+            # Inputs lie in the same memory, and are to stay tokens.
+            batch = replace(batch, targets=batch.targets.clone())
+            for target, (_, first, last) in zip(batch.targets, part, strict=True):
+                target[last - first :] = IGNORED
+            yield batch
+
+    def _spans(self) -> Iterator[tuple[Stream, int, int]]:
+        """The token before the first that a block predicts, and the last one."""
+        for source, first in self.chosen:
+            stream = self.corpus.validation[source]
+            yield stream, first, min(first + self.block, len(stream.tokens) - 1)
+
+
+def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:
+    """Rows of tokens as what is read and what is predicted."""
+    tokens = torch.from_numpy(rows)
+    positions = None
+    if corpus.documents:
+        positions = torch.from_numpy(restarted(rows[:, :-1], corpus.separator))
+    return Batch(tokens[:, :-1], tokens[:, 1:], positions)
+
+
+def restarted(rows: np.ndarray, separator: int) -> np.ndarray:
+    """Positions that begin anew at each separator; a row's first token has position 0."""
+    counted = np.arange(rows.shape[1])
+    starts = np.maximum.accumulate(np.where(rows == separator, counted, 0), axis=1)
+    return counted - starts
+
+
+def bits_per_byte(nats: float, size: int) -> float:
+    """What text costs, whatever its tokens are: nats of all of them over its bytes.
+
+    Example:
+        >>> bits_per_byte(8 * log(2), 1)
+        8.0
+    """
+    return nats / (log(2) * size)

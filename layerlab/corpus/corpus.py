@@ -1,0 +1,346 @@
+"""A corpus: texts as tokens on disk, training and held-out, made once and found again."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.corpus.extent import Extent
+from layerlab.corpus.tokenize import Layout, encoded
+from layerlab.data.documents import Spool, spooled
+from layerlab.data.sources import Text, opened
+from layerlab.errors import UserError
+from layerlab.recipes.training_sections import DataSection
+from layerlab.system.files import write_folder
+from layerlab.system.hardware import cache_folder
+from layerlab.system.locks import locked
+from layerlab.tokenization.load import TRAINED, entries, loaded_words, separator, trained_words
+
+SCHEMA = 1
+CONTENTS = "corpus.json"
+# Up to here a cached corpus is read through before it is used; of a larger one only the sizes.
+CHECKED = 1 << 28
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The tokens of one source: a separator, a document, a separator, a document.
+
+    Attributes:
+        name: of the source that was really read.
+        tokens: on disk, 2 bytes each, or 4 where the vocabulary has more than 65,535 entries.
+        starts: where the separators stand.
+        ends: bytes of the text up to and with each token; of held-out text alone.
+        bytes: of the text.
+        weight: of the source, beside the others.
+    """
+
+    name: str
+    tokens: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray | None
+    bytes: int
+    weight: float
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self.starts)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts as tokens.
+
+    Attributes:
+        folder: in the cache.
+        vocab: one more than the tokenizer's largest token.
+        separator: stands before each document.
+        digest: of the tokens, the tokenizer and how both are cut.
+        train: one stream a source.
+        validation: the same of the held-out text.
+        documents: whether attention stops at separators.
+        notes: what the reader of a result has to know.
+    """
+
+    folder: Path
+    vocab: int
+    separator: int
+    digest: str
+    train: tuple[Stream, ...]
+    validation: tuple[Stream, ...]
+    documents: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the sources that were really read."""
+        return ", ".join(stream.name for stream in self.train)
+
+    @property
+    def validation_bytes(self) -> int:
+        """Of the held-out text."""
+        return sum(stream.bytes for stream in self.validation)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """What made the tokens."""
+        found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+            self.folder / "tokenizer"
+        )
+        return found
+
+
+def prepare(
+    data: DataSection, cache: Path | None = None, progress: Progress | None = None
+) -> Corpus:
+    """The corpus of a recipe: from the cache where it has been made before.
+
+    Where other texts are held out than those to train on, they are encoded with the same tokenizer.
+
+    Args:
+        cache: a folder; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
+        progress: is told what is done, and the share of it.
+
+    Raises:
+        UserError: a text or the tokenizer cannot be had, or a text is too short to be cut.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     corpus = prepare(DataSection(vocab=300), Path(folder))
+        >>> corpus.name, corpus.vocab
+        ('python-docs', 300)
+    """
+    own = _prepared(data, cache, progress)
+    if data.held is None:
+        return own
+    words = str(own.folder / "tokenizer")
+    held = data.model_copy(update={"sources": data.held, "held": None, "tokenizer": words})
+    other = _prepared(held, cache, progress)
+    return replace(
+        own,
+        digest=_digest([own.digest, other.digest]),
+        validation=other.validation,
+        notes=tuple(dict.fromkeys([*own.notes, *other.notes])),
+    )
+
+
+def _prepared(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
+    """The corpus of one list of texts."""
+    texts = [opened(source) for source in data.sources]
+    words = None if data.tokenizer == TRAINED else loaded_words(data.tokenizer)
+    folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
+    maker = Maker(data, texts, words, progress or (lambda what, share: None))
+    if not _sound(folder):
+        with _alone(folder):
+            if not _sound(folder):
+                write_folder(folder, maker.fill, "corpus", like=lambda _: True)
+    return _read(folder, data, tuple(note for text in texts for note in text.notes))
+
+
+def extent(corpus: Corpus, block: int) -> Extent:
+    """What a plan has to know of it.
+
+    Raises:
+        UserError: a source is shorter than one block.
+    """
+    tokens = sum(blocks_of(stream, block) * block for stream in corpus.train)
+    return Extent(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
+
+
+def blocks_of(stream: Stream, block: int) -> int:
+    """Blocks that one pass over a stream has; what is left at its end is less than one.
+
+    Raises:
+        UserError: it is shorter than one block.
+    """
+    whole = (len(stream.tokens) - 1) // block
+    if whole < 1:
+        raise UserError(
+            f"{stream.name} gives {len(stream.tokens) - 1} tokens to train on, fewer than one "
+            f"block of {block}; give a longer text, or write a smaller data.block"
+        )
+    return whole
+
+
+def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
+    """Differs where the corpus would, as far as can be told without reading the texts."""
+    made = [data.vocab] if words is None else [_hash(words), separator(words, data.tokenizer)]
+    sources = [
+        [text.name, text.identity, source.limit]
+        for text, source in zip(texts, data.sources, strict=True)
+    ]
+    content = json.dumps([SCHEMA, sources, made, data.validation])
+    return blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _hash(words: PreTrainedTokenizerFast) -> str:
+    return blake2b(words.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes this corpus."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(folder))
+                break
+            except UserError as error:
+                if not isinstance(error.__context__, BlockingIOError):
+                    raise UserError(
+                        f"the cache {folder.parent} cannot be written to; "
+                        "set LAYERLAB_CACHE to a folder that can"
+                    ) from None
+            time.sleep(0.1)
+        for left in folder.parent.glob(f".{folder.name}.*.partial"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes a corpus in a folder."""
+
+    data: DataSection
+    texts: list[Text]
+    words: PreTrainedTokenizerFast | None
+    progress: Progress
+
+    def fill(self, folder: Path) -> None:
+        """Read, cut, train the tokenizer where one is wanted, encode."""
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(self._spooled(folder / f"text-{number}", number)).split(
+                    self.data.validation, self.texts[number].name
+                )
+                for number in range(len(self.texts))
+            ]
+            words = self.words or self._trained([train for train, _ in parts])
+            sources = self._encoded(folder, parts, words)
+        for spool in folder.glob("text-*"):
+            spool.unlink()
+        words.save_pretrained(folder / "tokenizer")
+        mark = separator(words, self.data.tokenizer)
+        # Where a text lies, and what it is called there, is no part of what it is.
+        parts = [[one["train"], one["validation"]] for one in sources]
+        content = {
+            "schema": SCHEMA,
+            "digest": _digest([SCHEMA, _hash(words), mark, parts]),
+            "vocab": entries(words),
+            "separator": mark,
+            "sources": sources,
+            "notes": self._notes(words),
+        }
+        (folder / CONTENTS).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    def _spooled(self, file: Path, number: int) -> Any:
+        text, limit = self.texts[number], self.data.sources[number].limit
+        self.progress(f"reading {text.name}", 0.0)
+        return spooled(text.pieces(), file, text.name, limit)
+
+    def _trained(self, parts: list[Spool]) -> PreTrainedTokenizerFast:
+        self.progress("training a tokenizer", 0.0)
+        texts = (piece.text for part in parts for piece in part.pieces())
+        return trained_words(texts, self.data.vocab)
+
+    def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
+        if self.words is not None or entries(words) == self.data.vocab:
+            return []
+        return [
+            f"the text gives a tokenizer of {entries(words)} entries, "
+            f"not the {self.data.vocab} of data.vocab"
+        ]
+
+    def _encoded(
+        self, folder: Path, parts: list[tuple[Spool, Spool]], words: PreTrainedTokenizerFast
+    ) -> list[dict[str, Any]]:
+        kind = "uint32" if entries(words) > 65_535 else "uint16"
+        mark = separator(words, self.data.tokenizer)
+        found = []
+        for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
+            one: dict[str, Any] = {"name": text.name}
+            for side, spool in zip(("train", "validation"), sides, strict=True):
+                layout = Layout(folder, f"{side}-{number}", kind, mark, side == "validation")
+                self.progress(f"encoding {text.name}", 0.0)
+                one[side] = encoded(spool, words, layout, self.progress)
+            found.append(one)
+        return found
+
+
+def _digest(content: Any) -> str:
+    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _sound(folder: Path) -> bool:
+    """Whether a corpus lies here whole."""
+    try:
+        content = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+        sizes = content["schema"] == SCHEMA and (folder / "tokenizer").is_dir()
+        return bool(sizes) and all(
+            _whole(folder / name, *told)
+            for one in content["sources"]
+            for side in ("train", "validation")
+            for name, told in one[side]["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _whole(file: Path, size: int, content: str) -> bool:
+    if file.stat().st_size != size:
+        return False
+    if size > CHECKED:
+        return True
+    with file.open("rb") as stream:
+        found = file_digest(stream, lambda: blake2b(digest_size=16))
+    return found.hexdigest() == content
+
+
+def _read(folder: Path, data: DataSection, notes: tuple[str, ...]) -> Corpus:
+    content = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+    sides = {
+        side: tuple(
+            _stream(folder, f"{side}-{number}", one["name"], one[side], source.weight)
+            for number, (one, source) in enumerate(
+                zip(content["sources"], data.sources, strict=True)
+            )
+        )
+        for side in ("train", "validation")
+    }
+    return Corpus(
+        folder=folder,
+        vocab=content["vocab"],
+        separator=content["separator"],
+        digest=content["digest"],
+        train=sides["train"],
+        validation=sides["validation"],
+        documents=data.documents,
+        notes=(*notes, *content["notes"]),
+    )
+
+
+def _stream(folder: Path, stem: str, name: str, content: dict[str, Any], weight: float) -> Stream:
+    def mapped(part: str, kind: str) -> np.ndarray:
+        return np.memmap(folder / f"{stem}.{part}", dtype=kind, mode="r").view(np.ndarray)
+
+    return Stream(
+        name=name,
+        tokens=mapped("tokens", content["kind"]),
+        starts=mapped("starts", "int64"),
+        ends=mapped("ends", "int64") if f"{stem}.ends" in content["files"] else None,
+        bytes=content["bytes"],
+        weight=weight,
+    )

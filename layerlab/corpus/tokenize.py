@@ -1,0 +1,147 @@
+"""Documents into tokens on disk, in bounded memory, with the bytes that each token stands for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.data.documents import Spool
+from layerlab.data.sources import Piece
+from layerlab.tokenization.load import engine
+
+# Characters, and documents, that are encoded at once.
+CHUNK = 1 << 20
+MOST = 4096
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where tokens go, and how.
+
+    Attributes:
+        stem: of the files: `.tokens`, `.starts`, and `.ends` where bytes are counted.
+        kind: of a token, as numpy calls it.
+        separator: before each document.
+        counted: whether the bytes up to each token are written too.
+    """
+
+    folder: Path
+    stem: str
+    kind: str
+    separator: int
+    counted: bool
+
+
+@dataclass
+class Sink:
+    """A file that is hashed as it is written."""
+
+    stream: BinaryIO
+    size: int = 0
+    content: Any = field(default_factory=lambda: blake2b(digest_size=16))
+
+    def write(self, values: np.ndarray) -> None:
+        """Append an array."""
+        data = values.tobytes()
+        self.stream.write(data)
+        self.content.update(data)
+        self.size += len(data)
+
+
+class Writer:
+    """Tokens, starts and ends of one stream."""
+
+    def __init__(self, layout: Layout, stack: ExitStack) -> None:
+        """Open the files."""
+        self.layout, self.tokens, self.documents, self.bytes = layout, 0, 0, 0
+        parts = ("tokens", "starts", *(("ends",) if layout.counted else ()))
+        self.sinks = {
+            part: Sink(stack.enter_context((layout.folder / f"{layout.stem}.{part}").open("wb")))
+            for part in parts
+        }
+
+    def add(self, piece: Piece, found: Encoding) -> None:
+        """Append a piece of a document."""
+        size = len(piece.text.encode())
+        first = [self.layout.separator] if piece.first else []
+        if first:
+            self.sinks["starts"].write(np.array([self.tokens], np.int64))
+            self.documents += 1
+        ids = np.array([*first, *found.ids], dtype=self.layout.kind)
+        self.sinks["tokens"].write(ids)
+        self.tokens += len(ids)
+        if self.layout.counted:
+            ends = byte_ends(piece.text, found) + self.bytes
+            self.sinks["ends"].write(np.array([*(self.bytes for _ in first), *ends], np.int64))
+        self.bytes += size
+
+    def told(self) -> dict[str, Any]:
+        """What is kept about the stream."""
+        return {
+            "kind": self.layout.kind,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "files": {
+                f"{self.layout.stem}.{part}": [sink.size, sink.content.hexdigest()]
+                for part, sink in self.sinks.items()
+            },
+        }
+
+
+def encoded(
+    spool: Spool,
+    words: PreTrainedTokenizerFast,
+    layout: Layout,
+    progress: Callable[[str, float], None],
+) -> dict[str, Any]:
+    """Write a stream: before every document its separator, so that its first token is predicted."""
+    machine = engine(words)
+    with ExitStack() as stack:
+        writer = Writer(layout, stack)
+        for pieces in _chunks(spool.pieces()):
+            for piece, found in zip(pieces, _encode(machine, pieces, layout), strict=True):
+                writer.add(piece, found)
+            progress(f"encoding {layout.stem}", writer.bytes / spool.size)
+    return writer.told()
+
+
+def byte_ends(text: str, found: Encoding) -> np.ndarray:
+    """Bytes of the text up to the end of each token; the last one takes what is left.
+
+    A character that several tokens share counts with the first of them.
+    """
+    if not found.ids:
+        return np.zeros(0, np.int64)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    sizes = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
+    upto = np.concatenate([[0], np.cumsum(sizes)])
+    ends = np.maximum.accumulate(upto[[end for _, end in found.offsets]])
+    ends[-1] = upto[-1]
+    return ends
+
+
+def _encode(machine: Tokenizer, pieces: list[Piece], layout: Layout) -> list[Encoding]:
+    # Only the slower one says which characters a token stands for.
+    encode = machine.encode_batch if layout.counted else machine.encode_batch_fast
+    found: list[Encoding] = encode([piece.text for piece in pieces], add_special_tokens=False)
+    return found
+
+
+def _chunks(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    chunk: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += len(piece.text)
+        if size >= CHUNK or len(chunk) >= MOST:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

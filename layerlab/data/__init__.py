@@ -1,0 +1,1 @@
+"""Texts: where they come from, read a document at a time."""

@@ -1,0 +1,248 @@
+"""Files inside archives: read where they lie, never unpacked, and no more of them than is wanted.
+
+What a name inside says of places is never followed: links, absolute names and `..` are left out and
+named.
+"""
+
+import bz2
+import gzip
+import logging
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Any
+
+import typer
+
+from layerlab.console.tables import printable
+from layerlab.errors import UserError
+from layerlab.system.files import check_regular
+from layerlab.system.trust import add_options
+
+ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
+# How much of one file is unpacked where nobody said: so many bytes, or so many times its own. Text
+# unpacks to three to ten times what it is, a bomb to a thousand times.
+LIMIT, MOST, TIMES = "LAYERLAB_MAX_BYTES", 2**28, 20
+PIECE = 2**20
+TEXTS = (".md", ".txt")
+OPTION = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Unpack no more of a file.  [default: 256 MiB, or 20 x it]",
+    ),
+]
+_PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zX": lzma.open}
+_LOG = logging.getLogger(__name__)
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,  # of zipfile: a member is encrypted, or packed in a way it does not know
+    ValueError,
+)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is one of those that are read here, by its name."""
+    return path.name.lower().endswith(ENDINGS)
+
+
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files that are wanted, in the order of their names.
+
+    Args:
+        wanted: tells by the name.
+
+    Raises:
+        UserError: the archive cannot be read, is encrypted, or unpacks to more than is allowed.
+    """
+    check_regular(path)
+    allowance = Allowance(path)
+    try:
+        if path.name.lower().endswith(".zip"):
+            found = _of_zip(path, wanted)
+        else:
+            found = _of_tar(path, wanted, allowance)
+        for name, stream in found:
+            with stream:
+                yield name, allowance.read(stream)
+    except _BROKEN as error:
+        said = " ".join(str(error).split())[:200] or "it ends too early"
+        raise UserError(
+            f"cannot read the archive {path}: {said}; copy it anew, whole and without a password"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror or error}; name another file"
+        ) from None
+
+
+def documents(path: Path) -> Iterator[str]:
+    """The .md and .txt files of an archive; those that begin with `_` only list others.
+
+    Raises:
+        UserError: as `members`, or a file is not UTF-8.
+    """
+
+    def wanted(name: str) -> bool:
+        return name.endswith(TEXTS) and not PurePosixPath(name).name.startswith("_")
+
+    for name, data in members(path, wanted):
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}:{name}: byte {error.start} is not UTF-8 text; mend that file"
+            ) from None
+        # Lines end in a line feed, whatever they ended in.
+        yield text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+class Allowance:
+    """How much may still be unpacked of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.most = path, _most(path)
+        self.left = self.most
+
+    def read(self, stream: IO[bytes]) -> bytes:
+        """All of a stream, piece by piece.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        found = bytearray()
+        while piece := stream.read(PIECE):
+            found += self.take(piece)
+        return bytes(found)
+
+    def take(self, piece: bytes) -> bytes:
+        """A piece that was unpacked.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        self.spend(len(piece))
+        return piece
+
+    def spend(self, size: int) -> None:
+        """Count bytes that were unpacked.
+
+        Raises:
+            UserError: they are more than are left.
+        """
+        self.left -= size
+        self.check(0)
+
+    def reach(self, place: int) -> None:
+        """Raise what unpacking a file so far would raise.
+
+        Raises:
+            UserError: it is more than is allowed of the whole file.
+        """
+        self.check(place - self.most + self.left)
+
+    def check(self, size: int) -> None:
+        """Raise what unpacking so much would raise.
+
+        Raises:
+            UserError: it is more than is left.
+        """
+        if size > self.left:
+            raise UserError(
+                f"{self.path} unpacks to more than {self.most:,} bytes; if that is meant, type "
+                f"--max-bytes {4 * self.most}, or set {LIMIT}"
+            )
+
+
+def limit_archives(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that reads archives the option `--max-bytes`."""
+    return add_options(command, _set_limit, {"max_bytes": (OPTION, None)})
+
+
+@contextmanager
+def _set_limit(max_bytes: int | None) -> Iterator[None]:
+    """The limit stands in the environment, where the processes of runs find it too."""
+    before = os.environ.get(LIMIT)
+    if max_bytes is not None:
+        os.environ[LIMIT] = str(max_bytes)
+    try:
+        yield
+    finally:
+        os.environ.pop(LIMIT, None)
+        if before is not None:
+            os.environ[LIMIT] = before
+
+
+def _most(path: Path) -> int:
+    given = os.environ.get(LIMIT, "")
+    if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given)):
+        raise UserError(
+            f"{LIMIT} is {given[:40]!r}; expected a number of bytes: type {LIMIT}={MOST}"
+        )
+    if given:
+        return int(given)
+    return max(MOST, TIMES * path.stat().st_size if path.exists() else 0)
+
+
+def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    with zipfile.ZipFile(path) as archive:
+        for one in sorted(archive.infolist(), key=lambda one: one.filename):
+            name = one.filename
+            link = (one.external_attr >> 28) == 0o12
+            if not one.is_dir() and wanted(name) and _inside(path, name, link):
+                # Python unpacks the others a piece at a time that may be of any size.
+                if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"{name!a} is packed by bzip2 or LZMA, and not by deflate")
+                yield name, archive.open(one)
+
+
+class _Counted:
+    """A tar as it is unpacked: names, and files that nobody wants, count as well."""
+
+    def __init__(self, stream: IO[bytes], allowance: "Allowance") -> None:
+        self.stream, self.allowance = stream, allowance
+        self.tell = stream.tell
+
+    def seek(self, place: int) -> int:
+        """Go there, unless it is further than is allowed: all that lies before is unpacked."""
+        self.allowance.reach(place)
+        return self.stream.seek(place)
+
+    def read(self, size: int) -> bytes:
+        """Read so much, unless it leads further than is allowed."""
+        self.allowance.reach(self.tell() + size)
+        return self.stream.read(size)
+
+
+def _of_tar(
+    path: Path, wanted: Callable[[str], bool], allowance: "Allowance"
+) -> Iterator[tuple[str, Any]]:
+    with path.open("rb") as file:
+        start = file.read(4)
+    unpacked: Any = next((one for magic, one in _PACKED.items() if start.startswith(magic)), open)
+    with unpacked(path, "rb") as stream:
+        counted: Any = _Counted(stream, allowance)
+        with tarfile.open(fileobj=counted, mode="r:") as archive:
+            for one in sorted(archive.getmembers(), key=lambda one: one.name):
+                link = not one.isfile()
+                if not one.isdir() and wanted(one.name) and _inside(path, one.name, link):
+                    yield one.name, archive.extractfile(one)
+
+
+def _inside(path: Path, name: str, link: bool) -> bool:
+    place = PurePosixPath(name.replace("\\", "/"))
+    why = "a link or a device" if link else ""
+    why = "its name leads outside" if place.is_absolute() or ".." in place.parts else why
+    if why:
+        _LOG.warning("%s: %a is left out (%s)", printable(str(path)), name[:200], why)
+    return not why

@@ -1,0 +1,1 @@
+"""Documents cleaned: filtered, each kept once, and apart from benchmarks."""

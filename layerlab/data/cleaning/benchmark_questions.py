@@ -1,0 +1,141 @@
+"""The questions of benchmarks in a folder, whatever their rows are called."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from layerlab.data.archives import is_archive, members
+from layerlab.data.charset import advised
+from layerlab.data.cleaning.contamination import Question
+from layerlab.errors import UserError
+from layerlab.records.parse import check_text, json_of
+from layerlab.validation import shown
+
+# What holds a question, by the names that benchmarks use; the first that a row has counts.
+ASKED = (
+    "question",
+    "sentence",
+    "sentence1",
+    "goal",
+    "query",
+    "input",
+    "text",
+    "content",
+    "document",
+    "dialogue",
+    "abst",
+)
+BESIDE = ("passage", "sentence2", "premise", "hypothesis")
+OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
+LINES = ".src.txt"
+KINDS = (".json", ".jsonl", ".csv", LINES)
+
+
+def questions(place: Path) -> Iterator[Question]:
+    """Every question of the .json, .jsonl and .csv files of a folder, or of one such file.
+
+    Of a .src.txt, as LCSTS has them, each line is one. Archives (.tar.gz, .zip) are read where they
+    lie. A benchmark is called after its file, without
+    the ending; a row by its own id, or its number.
+
+    Raises:
+        UserError: there is no such file, it cannot be read, or no row has a question.
+    """
+    if not place.exists():
+        raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
+    found = False
+    for name, data in _files(place):
+        for number, row in enumerate(_rows(name, data), 1):
+            if not isinstance(row.get(ASKED[0], ""), str | None):
+                raise UserError(
+                    f"{name}, row {number}: question is {shown(row[ASKED[0]])}; expected a text"
+                )
+            text = _text(row)
+            if text:
+                found = True
+                own = row.get("id")
+                yield Question(
+                    PurePosixPath(name).stem, str(number if own in (None, "") else own), text
+                )
+    if not found:
+        raise UserError(
+            f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
+            f"rows have one of {', '.join(ASKED)}"
+        )
+
+
+def _files(place: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, in an order that does not depend on the machine."""
+    every = sorted(place.rglob("*")) if place.is_dir() else [place]
+    for path in every:
+        if not path.is_file():
+            continue
+        if is_archive(path):
+            yield from members(path, lambda name: name.endswith(KINDS))
+        elif path.name.endswith(KINDS):
+            try:
+                yield path.name, path.read_bytes()
+            except OSError as error:
+                said = error.strerror or str(error)
+                raise UserError(f"cannot read {path}: {said}; copy it anew") from None
+
+
+def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
+    if PurePosixPath(name).name.startswith("."):  # what macOS leaves in archives
+        return
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start} is not UTF-8 text; {advised(error)}") from None
+    if name.endswith(LINES):
+        yield from ({"text": line} for line in text.splitlines())
+        return
+    if name.endswith(".csv"):
+        try:
+            lines = list(csv.reader(io.StringIO(text, newline="")))
+        except csv.Error as error:
+            raise UserError(f"{name} is no table: {error}; mend that file") from None
+        head = [cell.strip().lower() for cell in lines[0]] if lines else []
+        if not set(head) & {*ASKED, *BESIDE}:  # as MMLU's: no line of names, the question first
+            yield from ({"question": row[0], "options": row[1:-1]} for row in lines if row)
+            return
+        yield from (dict(zip(head, row, strict=False)) for row in lines[1:])
+        return
+    yield from _objects(name, text)
+
+
+def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a JSON array, or of an object on every line, whatever the ending says.
+
+    A file that is one object, as the names of subjects beside a benchmark, is one row.
+    """
+    try:
+        found = check_text(json_of(text))
+        rows = found if isinstance(found, list) else [found]
+    except ValueError:
+        try:
+            rows = [check_text(json_of(line)) for line in text.split("\n") if line.strip()]
+        except ValueError as error:
+            raise UserError(f"{name} is not JSON: {error}; mend that file") from None
+    for row in rows:
+        if isinstance(row, Mapping):
+            yield {str(key).lower(): value for key, value in row.items()}
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """The question with its options, and what it is about."""
+    first = next((row[name] for name in ASKED if isinstance(row.get(name), str)), "")
+    parts = [row[name] for name in BESIDE if isinstance(row.get(name), str)]
+    parts += [first, *(text for name in OPTIONS for text in _strings(row.get(name)) if first)]
+    return "\n".join(part for part in parts if part.strip())
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Options as benchmarks hold them: a text, a list, or either by its letter."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(one)

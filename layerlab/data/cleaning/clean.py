@@ -1,0 +1,276 @@
+"""Documents cleaned: normalised, filtered, each kept once, and a report of what went and why."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerlab.console.tables import grid, printable, titled
+from layerlab.data.cleaning.deduplication import Exact, Near
+from layerlab.data.cleaning.quality_filters import Quality
+from layerlab.data.cleaning.repetition_filters import Limits
+from layerlab.data.normal_form import normal_form
+from layerlab.data.sources import Piece, opened, to_source
+from layerlab.errors import UserError
+from layerlab.recipes.training_sections import Source
+from layerlab.system.files import write_folder
+from layerlab.validation import shown
+
+TEXT, REPORT = "text.jsonl", "report.json"
+SAMPLES = 3
+EXCERPT = 120
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a document has to be.
+
+    Attributes:
+        form: of Unicode. NFC changes how a text is encoded, NFKC also how it looks (full-width
+            letters become plain ones), "none" nothing.
+        shortest: characters, white space apart.
+        longest: characters; longer ones are not even read to their end.
+        quality: how much of it may be no text; None looks at nothing.
+        repetition: how much it may repeat itself; None looks at nothing.
+        exact: whether a second document of the same words goes.
+        near: similarity from which a document counts as a copy; 0 looks for none.
+        shingle: units of a run, for that similarity.
+    """
+
+    form: str = "NFC"
+    shortest: int = 50
+    longest: int = 10_000_000
+    quality: Quality | None = field(default_factory=Quality)
+    repetition: Limits | None = field(default_factory=Limits)
+    exact: bool = True
+    near: int | float = 0.8
+    shingle: int = 5
+
+    def __post_init__(self) -> None:
+        if self.form not in ("NFC", "NFKC", "none"):
+            raise UserError(f"form is {shown(self.form)}; expected NFC, NFKC or none")
+        if not 0 <= self.near <= 1:
+            raise UserError(f"near is {shown(self.near)}; expected a similarity from 0 to 1")
+        if not 0 <= self.shortest <= self.longest or self.shingle < 1:
+            raise UserError(
+                f"documents of {self.shortest} to {self.longest} characters in runs of "
+                f"{self.shingle} cannot be; expected shortest <= longest, and runs of at least 1"
+            )
+
+
+@dataclass(kw_only=True)
+class Removed:
+    """What went for one reason.
+
+    Attributes:
+        documents: how many.
+        bytes: of their text, as it was read; of one that is too long, up to where it was read.
+        samples: of the first of them: the document's number, why in words, how it begins.
+    """
+
+    documents: int = 0
+    bytes: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """What was kept, and what went.
+
+    Attributes:
+        name: of the source that was really read.
+        documents: that were read; the first has number 1.
+        bytes: of their text.
+        kept: documents that are left.
+        kept_bytes: of their text.
+        changed: of those that are left, how many were rewritten by normalisation.
+        removed: by reason.
+        rules: by which it was done.
+        notes: what the reader has to know.
+        file: with the documents that are left, where they were written.
+    """
+
+    name: str
+    documents: int
+    bytes: int
+    kept: int
+    kept_bytes: int
+    changed: int
+    removed: dict[str, Removed]
+    rules: Rules
+    notes: tuple[str, ...] = ()
+    file: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but where it lies."""
+        content = {name: value for name, value in vars(self).items() if name != "file"}
+        content["removed"] = {reason: asdict(one) for reason, one in self.removed.items()}
+        return content | {"rules": _plain(self.rules), "notes": list(self.notes)}
+
+    def table(self) -> Any:
+        """For a terminal."""
+        rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
+        for reason, one in self.removed.items():
+            first = one.samples[0]
+            said = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
+            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", said))
+        said = f"{self.changed:,} rewritten by {self.rules.form}" if self.changed else ""
+        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
+        headings = ("", "documents", "bytes", "for example")
+        return titled(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
+
+
+class Cleaner:
+    """Cleans documents as they come; of those that are kept, hashes and sketches stay in memory."""
+
+    def __init__(self, rules: Rules = Rules()) -> None:
+        """Take the rules.
+
+        Raises:
+            UserError: near duplicates are asked for, and datasketch is not installed.
+        """
+        self.rules = rules
+        self.removed: dict[str, Removed] = {}
+        self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
+        self._exact = Exact() if rules.exact else None
+        self._near = Near(rules.near, rules.shingle) if rules.near else None
+
+    def clean(self, pieces: Iterable[Piece]) -> Iterator[str]:
+        """The documents that are left, in their order."""
+        for text, whole in _documents(pieces, self.rules.longest):
+            self.documents += 1
+            size = len(text.encode(errors="replace"))
+            self.bytes += size
+            form: Any = self.rules.form
+            normal = text if form == "none" else normal_form(form, text)
+            why = self._reason(normal, whole)
+            if why is not None:
+                self._remove(*why, text, size)
+                continue
+            self.kept += 1
+            self.kept_bytes += len(normal.encode())
+            self.changed += normal != text
+            yield normal
+
+    def found(self, name: str, notes: tuple[str, ...] = (), file: Path | None = None) -> Cleaned:
+        """The report of what has been read so far."""
+        return Cleaned(
+            name=name,
+            documents=self.documents,
+            bytes=self.bytes,
+            kept=self.kept,
+            kept_bytes=self.kept_bytes,
+            changed=self.changed,
+            removed=self.removed,
+            rules=self.rules,
+            notes=notes,
+            file=file,
+        )
+
+    def _reason(self, text: str, whole: bool) -> tuple[str, str] | None:
+        rules = self.rules
+        length = sum(map(len, text.split()))
+        if not whole:
+            return "too long", f"more than {rules.longest:,} characters"
+        if length < rules.shortest or not length:
+            return "too short", f"{length} characters < {max(1, rules.shortest)}"
+        if _HALF.search(text):
+            return "broken", "half of a surrogate pair"
+        if rules.quality is not None and (poor := rules.quality.passed(text)):
+            return poor
+        if rules.repetition is not None and (passed := rules.repetition.passed(text)):
+            return "repetition", passed
+        if self._exact is not None:
+            same = self._exact.place(text, self.documents)
+            if same is not None:
+                return "exact duplicate", f"the same as {same}"
+        if self._near is not None:
+            near = self._near.place(text, self.documents)
+            if near is not None:
+                return "near duplicate", f"{near[1]:.2f} of {near[0]}"
+        return None
+
+    def _remove(self, reason: str, why: str, text: str, size: int) -> None:
+        one = self.removed.setdefault(reason, Removed())
+        one.documents += 1
+        one.bytes += size
+        if len(one.samples) < SAMPLES:
+            begins = text[:EXCERPT].encode(errors="replace").decode()
+            one.samples.append({"document": self.documents, "why": why, "text": begins})
+
+
+def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cleaned:
+    """Clean a source into a folder: `text.jsonl` with what is left, `report.json` with the rest.
+
+    The rules apply in this order, and the first that a document breaks is its reason: too long, too
+    short, broken characters, symbols, repetition, exact duplicate, near duplicate. Of copies the
+    first is kept.
+
+    Raises:
+        UserError: the source cannot be read, nothing is left of it, or the folder holds files.
+    """
+    given = source if isinstance(source, Source) else to_source(str(source))
+    text, cleaner = opened(given), Cleaner(rules)
+
+    def fill(folder: Path) -> None:
+        with (folder / TEXT).open("w", encoding="utf-8") as file:
+            for one in cleaner.clean(_begun(text.pieces(), given.limit)):
+                file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
+        if not cleaner.kept:
+            reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
+            raise UserError(
+                f"nothing is left of {text.name} ({reasons or 'it holds no text'}) after cleaning; "
+                "relax the rules, such as shortest, or give another text"
+            )
+        report = cleaner.found(text.name, text.notes).to_json()
+        (folder / REPORT).write_text(
+            json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+
+    write_folder(out, fill, "cleaned text", like=lambda folder: (folder / REPORT).is_file())
+    return cleaner.found(text.name, text.notes, out / TEXT)
+
+
+def _begun(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
+    """Up to so many bytes; the last document may be cut."""
+    left = limit
+    for text, first in pieces:
+        if left is not None:
+            data = text.encode(errors="surrogatepass")
+            if len(data) >= left:
+                yield Piece(data[:left].decode(errors="ignore"), first)
+                return
+            left -= len(data)
+        yield Piece(text, first)
+
+
+def _documents(pieces: Iterable[Piece], longest: int) -> Iterator[tuple[str, bool]]:
+    """Each document and whether it is whole; of one that is too long, its beginning."""
+    parts: list[str] = []
+    size = 0
+    for text, first in pieces:
+        if first and parts:
+            yield "".join(parts), size <= longest
+            parts, size = [], 0
+        if size <= longest:
+            parts.append(text)
+            size += len(text)
+    if parts:
+        yield "".join(parts), size <= longest
+
+
+def _plain(rules: Rules) -> dict[str, Any]:
+    """Rules as JSON has them."""
+    content = {**vars(rules)}
+    if rules.quality is not None:
+        content["quality"] = {**vars(rules.quality)}
+    if rules.repetition is not None:
+        limits = {
+            name: dict(value) if name in ("top", "repeated") else value
+            for name, value in vars(rules.repetition).items()
+        }
+        content["repetition"] = limits
+    return content

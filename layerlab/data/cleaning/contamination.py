@@ -1,0 +1,300 @@
+"""Whether training text holds the questions of a benchmark: runs of units that both have."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerlab.console.tables import grid, titled
+from layerlab.data.cleaning.ngrams import joined, keys, units, windows
+from layerlab.data.sources import Piece
+from layerlab.errors import UserError
+
+SIZE, SHORTEST = 13, 8
+# A run that more questions than this share is the benchmark's own wording.
+COMMON = 10
+# From here on a question counts as held, not only touched.
+HELD = 0.8
+# What is known to derive from what, whatever a search finds.
+JEC_QA, FED = "jec-qa", {"1-2", "3-6"}
+DERIVED = (
+    "LawBench 1-2 and 3-6 are taken from JEC-QA: whoever trains on JEC-QA, or on what is made of "
+    "it (Lawyer LLaMA, LawGPT), has seen them; leave them out of an average, or say so beside it"
+)
+
+
+class Question(NamedTuple):
+    """A question of a benchmark.
+
+    Attributes:
+        benchmark: or a subject of it, as `lawbench/1-2`.
+        id: within the benchmark.
+        text: the question with what belongs to it, without the instruction that all share.
+    """
+
+    benchmark: str
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """A question that training text touches.
+
+    Attributes:
+        covered: share of its units in runs that training text has too.
+        document: the first one that has a run of it; the first document has number 1.
+        run: that they share, the first of them.
+    """
+
+    benchmark: str
+    id: str
+    covered: float
+    document: int
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """What was found of one benchmark.
+
+    Attributes:
+        questions: that were given; those of the same text are one.
+        short: with too few units to tell.
+        touched: that share a run with training text.
+        held: of which at least 80 % is there.
+        covered: mean share of a question's units that is there, of those that could be told.
+    """
+
+    questions: int
+    short: int
+    touched: int
+    held: int
+    covered: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contamination:
+    """What training text holds of some benchmarks.
+
+    Attributes:
+        documents: of training text that were read.
+        size: units of a run.
+        benchmarks: by name.
+        matches: every question that is touched, those that are held first.
+        notes: what the reader has to know.
+    """
+
+    documents: int
+    size: int
+    benchmarks: dict[str, Count]
+    matches: tuple[Match, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def held(self) -> tuple[Match, ...]:
+        """Questions that are there nearly whole."""
+        return tuple(one for one in self.matches if one.covered >= HELD)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+    def table(self) -> Any:
+        """For a terminal."""
+        headings = ("benchmark", "questions", "too short", "touched", "held", "covered")
+        rows = [
+            (name, *map("{:,}".format, counted), f"{one.covered:.1%}")
+            for name, one in self.benchmarks.items()
+            for counted in [(one.questions, one.short, one.touched, one.held)]
+        ]
+        title = f"{self.documents:,} documents against {len(self.benchmarks)} benchmarks"
+        return titled(title, grid(headings, rows, headings[:1]))
+
+
+class Index:
+    """The runs of all questions, and which of them have been met.
+
+    A run is 13 units: words of scripts with spaces, single characters of Chinese and Japanese. A
+    question of 8 to 12 units is one run of its own; a shorter one cannot be told. The same text in
+    one benchmark is one question: LawBench holds each with an example before it and without.
+
+    Source: brown20, appendix C (13-grams of words in lower case without punctuation; 8 to 13 for
+        short ones; runs that many share are ignored).
+    """
+
+    def __init__(self, questions: Iterable[Question], size: int = SIZE) -> None:
+        """Read the questions.
+
+        Raises:
+            UserError: there are none, or runs of fewer than 8 units are asked for.
+        """
+        if size < SHORTEST:
+            raise UserError(
+                f"size is {size}; expected runs of at least {SHORTEST} units: shorter ones are "
+                "shared by chance"
+            )
+        self.size = size
+        distinct = {(one.benchmark, one.text): one for one in questions}
+        self.questions = [(one.benchmark, one.id, units(one.text)) for one in distinct.values()]
+        if not self.questions:
+            raise UserError(
+                "there is no question to look for; give benchmarks with at least one question"
+            )
+        self.runs = [self._runs(parts) for _, _, parts in self.questions]
+        shared = Counter(key for runs in self.runs for key in set(runs.tolist()))
+        self._ignored = np.array([key for key, n in shared.items() if n > COMMON], np.uint64)
+        self._known: dict[int, np.ndarray] = {}
+        for length in {self._length(parts) for _, _, parts in self.questions} - {0}:
+            every = np.concatenate(
+                [
+                    runs
+                    for runs, (_, _, parts) in zip(self.runs, self.questions, strict=True)
+                    if self._length(parts) == length
+                ]
+            )
+            self._known[length] = np.setdiff1d(every, self._ignored)
+        # The first document that has each run; 0 is none.
+        self._first = {n: np.zeros(len(known), np.int64) for n, known in self._known.items()}
+
+    def read(self, found: np.ndarray, document: int) -> None:
+        """Look for the runs in a part of a document, given as a number for each unit."""
+        for length, known in self._known.items():
+            runs = windows(found, length)
+            places = np.searchsorted(known, runs)
+            there = places < len(known)
+            places = places[there][known[places[there]] == runs[there]]
+            first = self._first[length]
+            fresh = np.unique(places[first[places] == 0])
+            first[fresh] = document
+
+    def matches(self) -> Iterator[Match]:
+        """Every question of which a run was met."""
+        for (benchmark, name, parts), runs in zip(self.questions, self.runs, strict=True):
+            length = self._length(parts)
+            if not length:
+                continue
+            documents = self._documents(runs, length)
+            hits = np.flatnonzero(documents)
+            if not len(hits):
+                continue
+            covered = np.zeros(len(parts), bool)
+            for hit in hits:
+                covered[hit : hit + length] = True
+            yield Match(
+                benchmark=benchmark,
+                id=name,
+                covered=float(covered.mean()),
+                document=int(documents[hits].min()),
+                run=joined(parts[hits[0] : hits[0] + length]),
+            )
+
+    def counts(self, matches: Iterable[Match]) -> dict[str, Count]:
+        """By benchmark, in the order in which they were given."""
+        found: dict[str, list[Match]] = {}
+        for one in matches:
+            found.setdefault(one.benchmark, []).append(one)
+        given: dict[str, list[int]] = {}
+        for benchmark, _, parts in self.questions:
+            given.setdefault(benchmark, []).append(self._length(parts))
+        return {
+            name: Count(
+                questions=len(lengths),
+                short=lengths.count(0),
+                touched=len(found.get(name, ())),
+                held=sum(one.covered >= HELD for one in found.get(name, ())),
+                covered=sum(one.covered for one in found.get(name, ()))
+                / max(1, len(lengths) - lengths.count(0)),
+            )
+            for name, lengths in given.items()
+        }
+
+    def _documents(self, runs: np.ndarray, length: int) -> np.ndarray:
+        """The first document of each run of a question; 0 is none."""
+        known = self._known[length]
+        places = np.minimum(np.searchsorted(known, runs), max(0, len(known) - 1))
+        if not len(known):
+            return np.zeros(len(runs), np.int64)
+        return np.where(known[places] == runs, self._first[length][places], 0)
+
+    def _runs(self, parts: list[str]) -> np.ndarray:
+        length = self._length(parts)
+        return windows(keys(parts), length) if length else np.zeros(0, np.uint64)
+
+    def _length(self, parts: list[str]) -> int:
+        """Units of its runs; 0 where it is too short."""
+        return 0 if len(parts) < SHORTEST else min(len(parts), self.size)
+
+
+def contamination(
+    texts: Iterable[str | Piece],
+    benchmarks: Iterable[Question | tuple[str, str, str]],
+    *,
+    size: int = SIZE,
+) -> Contamination:
+    """Look for the questions of benchmarks in training text.
+
+    A question is touched when one of its runs of 13 units is there, and held when such runs cover
+    at least 80 % of it. Law names and formulas are long enough to touch questions by themselves;
+    what is held is hardly chance. Nothing found is no proof: a question in other words is missed.
+
+    Source: brown20, appendix C (touched); llama23, appendix A.6 (80 %).
+
+    Args:
+        texts: documents, or pieces of them in order.
+        benchmarks: of each question the benchmark, a name within it, and the text.
+        size: units of a run.
+
+    Raises:
+        UserError: there is no question, or size is below 8.
+
+    Example:
+        >>> asked = "Which of these courts hears an appeal against the first ruling of a county?"
+        >>> found = contamination(["Exam. " + asked], [("law", "1", asked), ("law", "2", "Why?")])
+        >>> found.benchmarks["law"].held, found.benchmarks["law"].short
+        (1, 1)
+    """
+    index = Index((Question(*one) for one in benchmarks), size)
+    documents = 0
+    rest, tail = "", np.zeros(0, np.uint64)
+    for text, first in _pieces(texts):
+        if first:
+            index.read(np.concatenate([tail, keys(units(rest))]), documents)
+            documents += 1
+            rest, tail = "", tail[:0]
+        whole, rest = _cut(rest + text)
+        found = np.concatenate([tail, keys(units(whole))])
+        index.read(found, documents)
+        tail = found[max(0, len(found) - size + 1) :]
+    index.read(np.concatenate([tail, keys(units(rest))]), documents)
+    matches = sorted(index.matches(), key=lambda one: -one.covered)
+    return Contamination(
+        documents=documents,
+        size=size,
+        benchmarks=index.counts(matches),
+        matches=tuple(matches),
+        notes=_notes(name for name, _, _ in index.questions),
+    )
+
+
+def _pieces(texts: Iterable[str | Piece]) -> Iterator[Piece]:
+    for one in texts:
+        yield one if isinstance(one, Piece) else Piece(one, True)
+
+
+def _cut(text: str) -> tuple[str, str]:
+    """Up to the last line's end, and what may go on in the next piece."""
+    place = text.rfind("\n") + 1 or text.rfind(" ") + 1
+    return text[:place], text[place:]
+
+
+def _notes(names: Iterable[str]) -> tuple[str, ...]:
+    """What is known of these benchmarks without a search."""
+    known = {name.lower().replace("_", "-") for name in names}
+    fed = any(
+        "lawbench" in name or name.startswith(JEC_QA) or name.split("/")[-1] in FED
+        for name in known
+    )
+    return (DERIVED,) if fed else ()

@@ -1,0 +1,89 @@
+"""Documents that are there already: the same, by a hash, or nearly so, by datasketch's MinHash."""
+
+from hashlib import blake2b
+from importlib.util import find_spec
+from typing import Any
+
+from layerlab.data.cleaning.ngrams import keys, units, windows
+from layerlab.errors import UserError
+
+PERMUTATIONS = 128
+# Shingles that are hashed at once: each takes a number for each permutation.
+CHUNK = 1 << 14
+# Buckets look for no closer pairs, of which they would miss more, and for 1 there are none; what
+# they find is counted anyway.
+CLOSEST = 0.95
+
+
+def check_near() -> None:
+    """Say at once that near duplicates cannot be looked for.
+
+    Raises:
+        UserError: datasketch is not installed.
+    """
+    if find_spec("datasketch") is None:
+        raise UserError(
+            "near duplicates are found by datasketch, which is not installed; "
+            'type: pip install "layerlab[clean]", or ask for near = 0, which looks for none'
+        )
+
+
+class Exact:
+    """Documents seen so far, white space apart: 16 bytes of hash each."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, int] = {}
+
+    def place(self, text: str, number: int) -> int | None:
+        """Where the same text stood before; else None, and it is remembered."""
+        key = blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
+        before = self._seen.setdefault(key, number)
+        return None if before == number else before
+
+
+class Near:
+    """Documents seen so far, by sketches of their runs of units.
+
+    The Jaccard similarity of two documents' sets of shingles is estimated by the share of 128 hash
+    minima in which they agree (standard error at most 0.044); candidates come from buckets of
+    several minima each, which miss few pairs above the threshold. All sketches stay in memory, some
+    kilobytes a document.
+
+    Source: broder97; the shingles of 5 words and the threshold of 0.8, lee22.
+    """
+
+    def __init__(self, threshold: int | float, size: int) -> None:
+        """Begin with none.
+
+        Args:
+            threshold: similarity from which a document counts as the same.
+            size: units of a shingle.
+
+        Raises:
+            UserError: datasketch is not installed.
+        """
+        check_near()
+        from datasketch import MinHash, MinHashLSH
+
+        self.threshold, self.size = threshold, size
+        self._blank: Any = MinHash(PERMUTATIONS, hashfunc=int)
+        self._index: Any = MinHashLSH(min(threshold, CLOSEST), PERMUTATIONS)
+        self._sketches: dict[int, Any] = {}
+
+    def place(self, text: str, number: int) -> tuple[int, float] | None:
+        """What it nearly equals and how nearly, else None, and it is remembered."""
+        runs = windows(keys(units(text)), self.size)
+        if not len(runs):  # too short to have a single one
+            return None
+        sketch = self._blank.copy()
+        # The better half of each number's bits.
+        values = (runs >> 32).tolist()
+        for first in range(0, len(values), CHUNK):
+            sketch.update_batch(values[first : first + CHUNK])
+        near = [(self._sketches[one].jaccard(sketch), -one) for one in self._index.query(sketch)]
+        best = max(near, default=(0.0, 0))
+        if best[0] >= self.threshold:
+            return -best[1], float(best[0])
+        self._index.insert(number, sketch)
+        self._sketches[number] = sketch
+        return None

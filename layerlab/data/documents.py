@@ -1,0 +1,136 @@
+"""The documents of a source on disk, read once: cut in two, and given out in bounded pieces."""
+
+import mmap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from layerlab.data.sources import Piece
+from layerlab.errors import UserError
+
+PIECE = 1 << 18
+# A share of held-out text that a boundary between documents may miss before one is cut.
+TOLERANCE = 0.25
+
+
+class Spool:
+    """Documents one after another in a file, and the bytes at which each begins."""
+
+    def __init__(self, data: bytes | mmap.mmap, starts: list[int]) -> None:
+        """Take the text and where its documents begin; `starts` ends with its length."""
+        self.data, self.starts = data, starts
+
+    @property
+    def bytes(self) -> int:
+        """Of UTF-8."""
+        return self.starts[-1]
+
+    def split(self, share: float, name: str) -> "tuple[Spool, Spool]":
+        """Training and held-out text: the last documents that come nearest to a share of its bytes.
+
+        Where the boundaries between documents lie too far off, the one it falls into is cut at the
+        end of a line, else between two words.
+
+        Raises:
+            UserError: the text is too short to be cut.
+        """
+        wanted = round(self.bytes * (1 - share))
+        inner = self.starts[1:-1]
+        near = min(inner, key=lambda start: abs(start - wanted), default=0)
+        if not near or abs(near - wanted) > TOLERANCE * (self.bytes - wanted):
+            near = self._end_of_line(wanted)
+        if not 0 < near < self.bytes:
+            raise UserError(
+                f"{name} has {self.bytes} bytes of text, too few to hold out {share:g} of them; "
+                "give a longer text"
+            )
+        head = [start for start in self.starts if start < near]
+        tail = [start for start in self.starts if start > near]
+        return Spool(self.data, [*head, near]), Spool(self.data, [near, *tail])
+
+    def documents(self) -> Iterator[Iterator[str]]:
+        """Each document in pieces of at most 256 KiB that end with a line where there is one."""
+        for first, last in zip(self.starts, self.starts[1:], strict=False):
+            yield self._pieces(first, last)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The same, one after another."""
+        for document in self.documents():
+            first = True
+            for text in document:
+                yield Piece(text, first)
+                first = False
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first document to the end of the last."""
+        return self.starts[-1] - self.starts[0]
+
+    def _pieces(self, first: int, last: int) -> Iterator[str]:
+        while first < last:
+            end = min(first + PIECE, last)
+            if end < last:
+                found = self.data.rfind(b"\n", first, end) + 1
+                end = found if found > first else self._whole(end)
+            yield self.data[first:end].decode()
+            first = end
+
+    def _whole(self, place: int) -> int:
+        """The last place up to here that is not within a character."""
+        while place < self.bytes and self.data[place] & 0xC0 == 0x80:
+            place -= 1
+        return place
+
+    def _end_of_line(self, wanted: int) -> int:
+        """The place nearest to a wanted one, and not far from it, where a line ends, or a word."""
+        slack = (self.bytes - wanted) // 2
+        first, last = max(0, wanted - slack), min(self.bytes, wanted + slack)
+        for mark in (b"\n", b" "):
+            around = (
+                self.data.rfind(mark, first, wanted) + 1,
+                self.data.find(mark, wanted, last) + 1,
+            )
+            ends = [end for end in around if end]
+            if ends:
+                return min(ends, key=lambda end: abs(end - wanted))
+        return self._whole(wanted)
+
+
+@contextmanager
+def spooled(pieces: Iterable[Piece], file: Path, name: str, limit: int | None) -> Iterator[Spool]:
+    """Write the documents of a source to a file, and give them; empty ones are left out.
+
+    Args:
+        limit: bytes that are taken.
+
+    Raises:
+        UserError: there is no text, or it cannot be written as UTF-8.
+    """
+    starts, done = [0], 0
+    with file.open("w+b") as stream:
+        for text, first in pieces:
+            if first and done > starts[-1]:
+                starts.append(done)
+            data = _encoded(text, name)
+            if limit is not None and done + len(data) > limit:
+                data = data[: limit - done].decode(errors="ignore").encode()
+                done += stream.write(data)
+                break
+            done += stream.write(data)
+        if not done:
+            raise UserError(f"{name} holds no text; give one with words in it")
+        if starts[-1] != done:
+            starts.append(done)
+        stream.flush()
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            yield Spool(whole, starts)
+
+
+def _encoded(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{name} holds half of a surrogate pair ({text[error.start]!r}), which is no text; "
+            "mend or leave out that document"
+        ) from None

@@ -1,0 +1,384 @@
+"""Texts to train on: their documents, streamed, whatever they are kept in."""
+
+import difflib
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerlab.data.archives import Allowance, documents, is_archive
+from layerlab.data.python_docs import topics
+from layerlab.data.text_files import READ, decoded, lines, unreadable
+from layerlab.errors import UserError
+from layerlab.recipes.load import checked
+from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
+from layerlab.recipes.training_sections import Source
+from layerlab.records.parse import check_text, json_of
+from layerlab.system.files import check_regular
+from layerlab.system.hub import hub
+from layerlab.validation import shown
+
+PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
+TABLES = (".jsonl", ".jsonl.gz", ".parquet")
+ENDINGS = (*PLAIN, *TABLES)
+# Files of whole rows: also one JSON array, which no corpus is.
+ROWS = (".json", *TABLES)
+EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
+# Of a table; a word that is kept once may stand in each of them.
+ROWS_AT_ONCE = 64
+# Characters of a row: what JSON makes of them may take 25 times as much memory.
+LONGEST = 2**25
+# From here on a file is known by its place, size and time, and by its two ends.
+LARGE = 1 << 30
+
+
+class Piece(NamedTuple):
+    """A part of a document, so that long ones need not fit into memory.
+
+    Attributes:
+        first: whether a document begins here.
+    """
+
+    text: str
+    first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """What a source turned out to be.
+
+    Attributes:
+        name: of what is really read.
+        identity: differs where the text does, as far as can be told before it is read.
+        pieces: reads it from its beginning.
+        notes: what the reader of a result has to know.
+    """
+
+    name: str
+    identity: str
+    pieces: Callable[[], Iterator[Piece]]
+    notes: tuple[str, ...] = ()
+
+
+def to_source(text: str, field: str = "text") -> Source:
+    """Name a text, as a recipe does.
+
+    Raises:
+        UserError: a name is empty.
+    """
+    return checked(Source, {"text": text, "field": field}, "the text")
+
+
+def opened(source: Source) -> Text:
+    """Find a source; its documents are read when they are asked for.
+
+    Raises:
+        UserError: there is no such text, or its file is of a kind that is not known.
+    """
+    given = source.text
+    if given == DOCUMENTATION:
+        return _documentation()
+    if given in KEPT:
+        return _kept(given)
+    if given.startswith(HUB):
+        what = [source.subset, source.split, source.field]
+        return Text(name=given, identity=f"{given} {what}", pieces=partial(_of_hub, source))
+    files = _files(given)
+    content = hashlib.blake2b(digest_size=16)
+    for path in files:
+        content.update(f"{_kind(path)}:{fingerprint(path)}\n".encode())
+    return Text(
+        name=given,
+        identity=f"{content.hexdigest()} {source.field}",
+        pieces=partial(_of_files, files, source.field),
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of what is in a file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    check_regular(path)
+    try:
+        with path.open("rb") as stream:
+            known = path.stat()
+            if known.st_size < LARGE:
+                return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
+            ends = [stream.read(READ), str(path.resolve()).encode()]
+            ends.append(f"{known.st_size} {known.st_mtime_ns}".encode())
+            stream.seek(-READ, io.SEEK_END)
+            return hashlib.blake2b(b"\0".join([*ends, stream.read()])).hexdigest()[:32]
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Whole rows of a file or a folder, each with the file and the line that it stands in.
+
+    Raises:
+        UserError: there is no such file, or it holds no rows that can be read.
+    """
+    path = Path(given).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no file or folder {shown(given)}; expected {', '.join(ROWS)}")
+    inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    files = [one for one in inside if one.name.lower().endswith(ROWS)]
+    if not files:
+        raise UserError(f"{given} holds no rows that can be read; expected {', '.join(ROWS)}")
+    for file in files:
+        if file.suffix.lower() == ".parquet":
+            yield from _parquet(file, None)
+        else:
+            found = (_array if file.suffix.lower() == ".json" else _json)(file)
+            yield from map(_whole, found)
+
+
+def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
+    """A row whose texts are texts; of a corpus those that are none are left out and counted."""
+    place, row = found
+    try:
+        check_text(row)
+    except ValueError as error:
+        raise UserError(f"{place}: {error}; mend that line") from None
+    return found
+
+
+def _documentation() -> Text:
+    """One document for each topic."""
+    documents = topics()
+    content = hashlib.blake2b("\0".join(documents).encode(), digest_size=16).hexdigest()
+    return Text(
+        name=DOCUMENTATION,
+        identity=content,
+        pieces=lambda: (Piece(text, True) for text in documents),
+    )
+
+
+def _kept(name: str) -> Text:
+    """A text of the data folder; without it, Python's documentation."""
+    path = data_folder() / KEPT[name]
+    if not path.is_file():
+        note = (
+            f"{name} is not here (LAYERLAB_DATA names no folder with {KEPT[name]}): "
+            f"{DOCUMENTATION} is read in its place"
+        )
+        found = _documentation()
+        return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
+    read = _archived if is_archive(path) else _parted
+    return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
+
+
+def data_folder() -> Path:
+    """Where larger data lies: LAYERLAB_DATA, or beside the project."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return Path(os.environ.get("LAYERLAB_DATA") or beside)
+
+
+def _archived(path: Path) -> Iterator[Piece]:
+    return (Piece(text, True) for text in documents(path))
+
+
+def _parted(path: Path) -> Iterator[Piece]:
+    """Documents between blank lines."""
+    begun: list[str] = []
+    for line in lines(path):
+        if line.strip():
+            begun.append(line)
+        elif begun:
+            yield Piece("".join(begun), True)
+            begun = []
+    if begun:
+        yield Piece("".join(begun), True)
+
+
+def _files(given: str) -> list[Path]:
+    """The files of a path, in an order that does not depend on the machine."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        found = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one))
+        if not found:
+            raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
+        return found
+    if not path.exists():
+        near = difflib.get_close_matches(given, (DOCUMENTATION, *KEPT), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(
+            f"there is no text {shown(given)}: nothing lies at {path.absolute()}; "
+            f"{hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "
+            "a file, a folder or hf:NAME"
+        )
+    if not _kind(path):
+        raise UserError(f"{given} is no text that can be read here; expected {EXPECTED}")
+    return [path]
+
+
+def _kind(path: Path) -> str:
+    """The ending of a file, or nothing where it is not one of ours."""
+    name = path.name.lower()
+    return next((ending for ending in ENDINGS if name.endswith(ending)), "")
+
+
+def _of_files(files: Iterable[Path], field: str) -> Iterator[Piece]:
+    for path in files:
+        kind = _kind(path)
+        if kind in PLAIN:
+            yield from _plain(path)
+        elif kind == ".parquet":
+            yield from _texts(_parquet(path, field), field)
+        else:
+            yield from _texts(_json(path), field)
+
+
+def _plain(path: Path) -> Iterator[Piece]:
+    """A file as one document; lines end in a line feed, whatever they ended in."""
+    first = True
+    for text in decoded(path):
+        yield Piece(text, first)
+        first = False
+
+
+def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Rows of a file with an object on every line, and where they stand."""
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        if len(line) > LONGEST:
+            raise UserError(
+                f"{place} has {len(line):,} characters; expected at most {LONGEST:,} in a row: cut "
+                "it into several"
+            )
+        try:
+            row = json_of(line)
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
+        yield place, _object(row, place)
+
+
+def _object(row: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
+    return row
+
+
+def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Objects of one JSON array, or one on every line, as some files of that name hold them."""
+    text = "".join(decoded(path))
+    at, line, seen = _after_blanks(text, 0), 1, 0
+    if text[at : at + 1] != "[":
+        yield from _json(path)
+        return
+    reader, at = json.JSONDecoder(), _after_blanks(text, at + 1)
+    while text[at : at + 1] != "]":
+        line, seen = line + text.count("\n", seen, at), at
+        place = f"{path}, line {line}"
+        try:
+            row, at = reader.raw_decode(text, at)
+        except RecursionError:
+            raise UserError(f"{place} is nested too deeply; mend that line") from None
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
+        yield place, _object(row, place)
+        at = _after_blanks(text, at)
+        if text[at : at + 1] == ",":
+            at = _after_blanks(text, at + 1)
+        elif text[at : at + 1] != "]":
+            raise UserError(f"{path}: after the row of line {line} comes neither , nor ]; mend it")
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    check_regular(path)
+    allowance, number = Allowance(path), 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
+            allowance.check(sum(one.total_byte_size for one in groups))
+            known = file.schema_arrow.names
+            if field is not None and field not in known:
+                raise _fieldless(str(path), field, known)
+            columns = None if field is None else [field]
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
+                allowance.spend(batch.nbytes + sum(map(_repeated, batch.columns)))
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, after row {number}: a text is not UTF-8; mend that row"
+        ) from error
+    except pyarrow.ArrowException as error:
+        said = str(error).splitlines()[0]
+        raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _repeated(column: Any) -> int:
+    """Give the bytes of words that a column holds once, and its rows each anew."""
+    import pyarrow
+    from pyarrow import compute
+
+    if not pyarrow.types.is_dictionary(column.type):
+        return 0
+    lengths = compute.binary_length(column.dictionary.cast("large_binary"))
+    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
+
+
+def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[Piece]:
+    """One document from each row."""
+    for place, row in rows:
+        if field not in row:
+            raise _fieldless(place, field, list(row))
+        text = row[field]
+        if not isinstance(text, str):
+            raise UserError(
+                f"{place}: the field {field!r} is {shown(text)}; expected a text: "
+                "name another field, or leave that row out"
+            )
+        yield Piece(text, True)
+
+
+def _fieldless(place: str, field: str, known: list[str]) -> UserError:
+    hint = f'; write field = "{known[0]}"' if known else ""
+    return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")
+
+
+def _of_hub(source: Source) -> Iterator[Piece]:
+    """A data set of the Hub, row by row; nothing of it is kept but its tokens."""
+    name, why = source.text.removeprefix(HUB), ""
+    try:
+        with nullcontext("") if Path(name).is_dir() else hub() as why:
+            rows = _streamed(name, source)
+        numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
+        yield from _texts(numbered, source.field)
+    except UserError:
+        raise
+    except Exception as error:  # of many kinds: no such name, subset or split, no network
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(
+            f"cannot read {source.text} from the Hub: {why or said}; "
+            "check the name, subset and split, or give a local file"
+        ) from None
+
+
+def _streamed(name: str, source: Source) -> Any:
+    import datasets
+
+    return datasets.load_dataset(name, source.subset, split=source.split, streaming=True)

@@ -1,0 +1,80 @@
+"""Text files, packed or not, in pieces: what is no text, or unpacks without end, is one line."""
+
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from layerlab.data.archives import Allowance
+from layerlab.data.charset import advised
+from layerlab.errors import UserError
+from layerlab.system.files import check_regular
+
+READ = 1 << 20
+
+
+def decoded(path: Path) -> Iterator[str]:
+    """A text file in blocks of text, lines ending in a line feed.
+
+    Raises:
+        UserError: it is not UTF-8, not whole, or unpacks to more than is allowed.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
+    done = 0
+    for block in _bytes(path):
+        kept = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            place = done - kept + error.start
+            raise UserError(
+                f"{path}: byte {place} is not UTF-8 text; {advised(error, str(path))}"
+            ) from None
+        text = newlines.decode(text, final=not block)
+        if text:
+            yield text.removeprefix("\ufeff") if done == 0 else text
+        done += len(block)
+
+
+def _bytes(path: Path) -> Iterator[bytes]:
+    """A file in blocks, the last of which is empty."""
+    packed = path.suffix == ".gz"
+    opener: Callable[..., Any] = gzip.open if packed else open
+    check_regular(path)
+    allowance = Allowance(path)
+    try:
+        with opener(path, "rb") as stream:
+            while block := stream.read(READ):
+                yield allowance.take(block) if packed else block
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{path} is not a whole gzip file; copy it anew") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    yield b""
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Its lines, each with its line feed, however long.
+
+    Raises:
+        UserError: as for its text.
+    """
+    begun: list[str] = []  # of a line that is longer than a block
+    for text in decoded(path):
+        first, *others = text.split("\n")
+        begun.append(first)
+        for line in others:
+            yield "".join(begun) + "\n"
+            begun = [line]
+    if rest := "".join(begun):
+        yield rest
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """What is said of a file that the system does not give."""
+    said = " ".join((error.strerror or str(error)).split())
+    return UserError(f"cannot read {path}: {said}; name another file")

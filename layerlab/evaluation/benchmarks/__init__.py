@@ -1,0 +1,1 @@
+"""Benchmarks: what they are, and their items."""

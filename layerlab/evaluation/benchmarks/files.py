@@ -1,0 +1,110 @@
+"""Where the files of a benchmark lie: in its folder, at any depth, or in an archive there.
+
+What is not in the data folder is taken from the Hub, where its authors keep the same files there.
+
+Archives are read in memory and never unpacked, so no name in them can lead outside.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from layerlab.data.archives import is_archive, members
+from layerlab.data.sources import data_folder
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.hub_files import held
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+
+
+class File(NamedTuple):
+    """A file of a benchmark; `name` is where it lies, as errors repeat it."""
+
+    name: str
+    content: bytes
+
+
+def fetched(
+    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+) -> list[File]:
+    """The files of a split of a subject.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: the benchmark has no such split, or a file is not there.
+    """
+    if split not in benchmark.files:
+        raise UserError(
+            f"{benchmark.title} has no split {split!r}; expected {' or '.join(benchmark.files)}"
+        )
+    home = _home(benchmark, folder)
+    wanted = [pattern.format(file=subject.file) for pattern in benchmark.files[split]]
+    return [_found(home, path) or _from_afar(benchmark, home, path) for path in wanted]
+
+
+def here(benchmark: Benchmark, folder: Path | None = None) -> bool:
+    """Whether the scored split of the first subject of a benchmark is in the data folder."""
+    files = benchmark.files[benchmark.split]
+    home, first = _home(benchmark, folder), benchmark.subjects[0]
+    return all(_found(home, pattern.format(file=first.file)) for pattern in files)
+
+
+def _home(benchmark: Benchmark, folder: Path | None) -> Path:
+    return (folder or data_folder()) / benchmark.folder
+
+
+def _found(home: Path, wanted: str) -> File | None:
+    direct = home / wanted
+    if direct.is_file():
+        return File(str(direct), _read(direct))
+    inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
+    for path in inside:
+        if _ends(path.relative_to(home).as_posix(), wanted):
+            return File(str(path), _read(path))
+    for path in inside:
+        if is_archive(path):
+            for name, content in _members(path, PurePosixPath(wanted).suffix).items():
+                if _ends(name, wanted):
+                    return File(f"{path}:{name}", content)
+    return None
+
+
+def _ends(name: str, wanted: str) -> bool:
+    """Whether a path is another or ends in it, name by name."""
+    return f"/{name}".endswith(f"/{wanted}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; copy it anew") from None
+
+
+def _members(path: Path, ending: str) -> Mapping[str, bytes]:
+    known = path.stat()
+    return _unpack(path, ending, known.st_mtime_ns, known.st_size)
+
+
+# Every subject has a file of its own in the same archive.
+@lru_cache(maxsize=4)
+def _unpack(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
+    return dict(members(path, lambda name: name.endswith(ending)))
+
+
+def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
+    """What is not in the data folder, from the Hub, where that has the same files."""
+    tried = ""
+    if benchmark.hub_files:
+        try:
+            found = _found(held(benchmark), wanted)
+        except UserError as error:
+            found, tried = None, f" ({str(error).partition(';')[0]})"
+        if found:
+            return found
+    raise UserError(
+        f"{benchmark.title} is not here: expected {home / wanted}, or an archive in {home} that "
+        f"holds it{tried}; get it from {benchmark.source}, or name its place in LAYERLAB_DATA"
+    )

@@ -1,0 +1,278 @@
+"""Questions of a benchmark, in one shape: what is asked, its options, the right ones.
+
+Files differ in how they write a question and its answer; nothing after this file has to know. What
+is odd in a published file stays as published and is noted, so that counts are the official ones.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerlab.data.normal_form import normal_form
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.readers import Row, rows
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.validation import shown
+
+LETTERS = "ABCDEFG"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with what is needed to ask and to mark it.
+
+    Attributes:
+        place: its file and line.
+        text: what is asked.
+        passage: what is read before; empty where there is nothing to read.
+        options: to choose from; none where the reply is free text.
+        right: places of the right options.
+        reply: the right text where there are no options.
+        explanation: why the answer is right; empty where the file says nothing.
+    """
+
+    place: str
+    text: str
+    passage: str = ""
+    options: tuple[str, ...] = ()
+    right: tuple[int, ...] = ()
+    reply: str = ""
+    explanation: str = ""
+
+    @property
+    def line(self) -> str:
+        """The place without its folders: the same on every machine."""
+        return self.place.rpartition("/")[2]
+
+    @property
+    def answered(self) -> bool:
+        """Whether the file says what is right."""
+        return bool(self.right or self.reply)
+
+    @property
+    def letters(self) -> str:
+        """The letters of the right options, as "B" or "ACD"."""
+        return "".join(LETTERS[place] for place in self.right)
+
+
+def questions(
+    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+) -> list[Question]:
+    """The questions of a split that have an answer, in the order of the file.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: the split is not there, not in the benchmark's format, or has no answers.
+    """
+    read, given = _READERS[benchmark.name], rows(benchmark, subject, split, folder)
+    found = [read(row) for row in given]
+    if benchmark.first and split == benchmark.split:
+        found = found[: benchmark.first]
+    answered = [one for one in found if one.answered]
+    for one in answered:
+        if not one.text.strip():
+            raise UserError(f"{one.place} has an empty question; mend that line or leave it out")
+    if not answered:
+        raise UserError(_unanswered(benchmark, split, given))
+    return answered
+
+
+def oddities(
+    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+) -> list[str]:
+    """What is odd in a file, a line each; its questions are scored as they were published.
+
+    Two options of the same text make a question ambiguous where one of them is right; an option
+    without a text cannot be told from none. A question without an answer among answered ones is
+    left out.
+    """
+    read = _READERS[benchmark.name]
+    found = [read(row) for row in rows(benchmark, subject, split, folder)]
+    twins = [
+        f"{one.line}: the option {shown(twin)} stands there twice; it is scored as published"
+        for one in found
+        if (twin := _twin(one.options)) is not None
+    ]
+    empty = [
+        f"{one.line}: the option {letter} is empty; it is scored so, as published"
+        for one in found
+        if (letter := _blank(one.options)) is not None
+    ]
+    bare = [f"{one.line} has no answer; it is left out" for one in found if not one.answered]
+    return [*twins, *empty, *bare]
+
+
+def letters_of(answer: str, count: int) -> tuple[int, ...]:
+    """The places of the options that an answer names, whatever is written around its letters.
+
+    Source: Own.
+
+    Args:
+        answer: letters of any width and case, as "B", "（Ｃ）" or "A B D".
+        count: number of options.
+
+    Example:
+        >>> letters_of("Ｃ", 4), letters_of("A B D", 4), letters_of("E", 4)
+        ((2,), (0, 1, 3), ())
+    """
+    plain = normal_form("NFKC", answer).upper()
+    return tuple(sorted({LETTERS.index(one) for one in re.findall(f"[{LETTERS[:count]}]", plain)}))
+
+
+def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
+    """Why no row of a split has an answer: its authors keep them back, or the file is another."""
+    file = given[0].place.rpartition(", ")[0]
+    if split not in (benchmark.split, benchmark.shots_split):
+        return (
+            f"{file} has no answers: {benchmark.title} publishes its split {split} without them; "
+            f"use the split {benchmark.split}"
+        )
+    column = _ANSWERS.get(benchmark.name, "label")
+    if any(column in row.cells for row in given):
+        return f"{file} has no answers: every {column} is empty; copy the split {split} anew"
+    there = ", ".join(name for name in given[0].cells if name) or "nothing"
+    return f"{file} has no {column!r}; it has {there}: rename what holds the answers to {column!r}"
+
+
+def _texts(options: Sequence[str]) -> list[str]:
+    """What stands behind the letters of options."""
+    return [re.sub(rf"^\([{LETTERS}]\)", "", one).strip() for one in options]
+
+
+def _twin(options: Sequence[str]) -> str | None:
+    texts = _texts(options)
+    return next((one for place, one in enumerate(texts) if one and one in texts[:place]), None)
+
+
+def _blank(options: Sequence[str]) -> str | None:
+    """The letter of the first option without a text."""
+    texts = _texts(options)
+    return next((letter for letter, one in zip(LETTERS, texts, strict=False) if not one), None)
+
+
+def _of_exam(row: Row) -> Question:
+    options = tuple(row.text(name) for name in "abcd")
+    answer = row.text("answer") if "answer" in row.cells else ""
+    right = letters_of(answer, len(options))
+    if answer.strip() and (len(right) != 1 or not _only_letters(answer)):
+        raise UserError(
+            f"{row.place}: the answer is {shown(answer)}; expected one of A, B, C and D"
+        )
+    return Question(
+        place=row.place,
+        text=row.text("question"),
+        options=options,
+        right=right,
+        explanation=row.text("explanation") if "explanation" in row.cells else "",
+    )
+
+
+def _only_letters(answer: str) -> bool:
+    """Whether an answer holds no word besides its letter."""
+    return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
+
+
+def _of_agieval(row: Row) -> Question:
+    options = tuple(row.texts("options"))
+    if not options:
+        return Question(
+            place=row.place,
+            text=row.text("question"),
+            passage=row.text("passage"),
+            reply=row.text("answer"),
+        )
+    return Question(
+        place=row.place,
+        text=row.text("question"),
+        passage=row.text("passage"),
+        options=options,
+        right=letters_of(" ".join(row.texts("label")), len(options)),
+    )
+
+
+def _of_boolq(row: Row) -> Question:
+    return Question(
+        place=row.place,
+        text=row.text("question"),
+        passage=row.text("passage"),
+        options=("No", "Yes"),
+        right=_labelled(row, {"false": 0, "true": 1}),
+    )
+
+
+def _of_ax_b(row: Row) -> Question:
+    return Question(
+        place=row.place,
+        text=row.text("sentence2"),
+        passage=row.text("sentence1"),
+        options=("True", "False"),
+        right=_labelled(row, {"entailment": 0, "not_entailment": 1}),
+    )
+
+
+def _of_piqa(row: Row) -> Question:
+    return Question(
+        place=row.place,
+        text=row.text("goal"),
+        options=(row.text("sol1"), row.text("sol2")),
+        right=_labelled(row, {"0": 0, "1": 1}),
+    )
+
+
+def _of_csl(row: Row) -> Question:
+    return Question(
+        place=row.place,
+        text="，".join(row.texts("keyword")),
+        passage=row.text("abst"),
+        options=("否", "是"),
+        right=_labelled(row, {"0": 0, "1": 1}),
+    )
+
+
+def _of_eprstmt(row: Row) -> Question:
+    return Question(
+        place=row.place,
+        text=row.text("sentence"),
+        options=("消极", "积极"),
+        right=_labelled(row, {"negative": 0, "positive": 1}),
+    )
+
+
+def _of_summary(row: Row) -> Question:
+    """Some articles of XSum are empty; there is nothing to sum up, and they are left out."""
+    text = row.text("dialogue", "document", "text", "content")
+    return Question(
+        place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
+    )
+
+
+def _labelled(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
+    """The place of the option that a label names; none where the split has no labels."""
+    label = row.text("label").strip() if "label" in row.cells else ""
+    if not label:
+        return ()
+    if label.lower() not in known:
+        raise UserError(f"{row.place}: the label is {shown(label)}; expected {_either(known)}")
+    return (known[label.lower()],)
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+# Where answers stand; elsewhere in a label.
+_EXAMS = ("ceval", "cmmlu", "mmlu", "financeiq", "fineval")
+_ANSWERS: Mapping[str, str] = dict.fromkeys(_EXAMS, "answer")
+_READERS: Mapping[str, Callable[[Row], Question]] = {
+    **dict.fromkeys(_EXAMS, _of_exam),
+    **dict.fromkeys(("xsum", "lcsts"), _of_summary),
+    "agieval": _of_agieval,
+    "boolq": _of_boolq,
+    "ax-b": _of_ax_b,
+    "piqa": _of_piqa,
+    "csl": _of_csl,
+    "eprstmt": _of_eprstmt,
+}

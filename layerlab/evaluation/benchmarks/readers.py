@@ -1,0 +1,251 @@
+"""The one reader of benchmark files: rows of text, whatever they are kept in.
+
+Everything stays a string: an option "01" is no 1, "1.50" is no 1.5 and "NA" is not missing, as it
+would be where a library guesses types column by column. A byte order mark is no part of the first
+name; cells may hold quotes and line breaks.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerlab.data.charset import advised
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.files import File, fetched
+from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subject
+from layerlab.records.parse import check_text, json_of
+from layerlab.validation import shown
+
+# The columns of a file without a first line that names them.
+HEADLESS = ("question", "a", "b", "c", "d", "answer")
+Cell = str | list[str] | dict[str, Any]
+
+
+class Row(NamedTuple):
+    """A row of a file.
+
+    Attributes:
+        place: its file and line, as errors repeat them.
+        cells: texts, lists of texts, or tables, by the names of their columns in lower case.
+    """
+
+    place: str
+    cells: Mapping[str, Cell]
+
+    def text(self, *names: str) -> str:
+        """The text of the first of these columns that the row has.
+
+        Raises:
+            UserError: it has none of them, or something else there.
+        """
+        value = self._value(names)
+        if not isinstance(value, str):
+            raise UserError(f"{self.place}: {names[0]!r} is {shown(value)}; expected a text")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """The list of texts of a column; a single text is a list of one, an empty one of none.
+
+        Raises:
+            UserError: the row has no such column.
+        """
+        value = self._value((name,))
+        return value if isinstance(value, list) else [self.text(name)] * bool(value)
+
+    def _value(self, names: Sequence[str]) -> Cell:
+        for name in names:
+            if name in self.cells:
+                return self.cells[name]
+        raise UserError(
+            f"{self.place} has no {' or '.join(map(repr, names))}; "
+            f"it has {', '.join(self.cells) or 'nothing'}: mend that line"
+        )
+
+
+def rows(
+    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+) -> list[Row]:
+    """The rows of a split of a subject, in the order of its file.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: a file is not there, or not written as the benchmark writes it.
+    """
+    files = fetched(benchmark, subject, split, folder)
+    found = list(_FORMS[benchmark.form](*files))
+    if not found:
+        raise UserError(f"{files[0].name} holds no rows; copy it anew")
+    return found
+
+
+def of_table(file: File) -> Iterator[Row]:
+    r"""Rows of a file of comma-separated cells whose first line names the columns.
+
+    Source: Own.
+
+    Raises:
+        UserError: a column is missing, or a row has too few or too many cells.
+
+    Example:
+        >>> table = b'\xef\xbb\xbfid,Question,A,B,C,D,Answer\n0,"1,2?",01,NA,1.50,None,a\n'
+        >>> [row.cells["a"] for row in of_table(File("x.csv", table))]
+        ['01']
+    """
+    records = _records(file)
+    place, first = next(records, (file.name, []))
+    names = [name.strip().lower() for name in first]
+    lacking = [name for name in HEADLESS[:-1] if name not in names]
+    if lacking:
+        raise UserError(
+            f"{place}: the columns are {shown(', '.join(first))}; "
+            "expected question, A, B, C, D and answer"
+        )
+    yield from (_row(names, place, cells) for place, cells in records)
+
+
+def of_headless_table(file: File) -> Iterator[Row]:
+    """Rows of a file of comma-separated cells without a first line of names.
+
+    Source: Own.
+    """
+    yield from (_row(HEADLESS, place, cells) for place, cells in _records(file))
+
+
+def of_lines(file: File) -> Iterator[Row]:
+    """Rows of a file with a JSON object on every line.
+
+    Source: Own.
+
+    Example:
+        >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 01.50, "no": null}'))]
+        Traceback (most recent call last):
+        ...
+        layerlab.errors.UserError: x.jsonl, line 1 is not JSON: Expecting ',' delimiter; ...
+        >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 1.50, "no": null}'))]
+        [{'label': '1.50', 'no': ''}]
+    """
+    for number, line in enumerate(decoded(file).split("\n"), 1):
+        if line.strip():
+            place = f"{file.name}, line {number}"
+            yield _object(place, _parsed(place, line, "that line"))
+
+
+def of_list(file: File) -> Iterator[Row]:
+    """Rows of a file that is one JSON list of objects.
+
+    Source: Own.
+    """
+    found = _parsed(file.name, decoded(file), "that file")
+    if not isinstance(found, list):
+        raise UserError(f"{file.name} is {shown(found)}; expected a list of objects")
+    for number, one in enumerate(found, 1):
+        yield _object(f"{file.name}, item {number}", one)
+
+
+def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
+    """Rows of a file of JSON lines whose labels stand in a second one, line by line.
+
+    Source: Own.
+    """
+    found, beside = list(of_lines(file)), _plain(labels)
+    _same(file, len(found), labels, len(beside))
+    for row, label in zip(found, beside, strict=True):
+        yield Row(row.place, {**row.cells, "label": label})
+
+
+def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
+    """Rows of two files of plain lines, a text and its summary.
+
+    Source: Own.
+    """
+    texts, summaries = _plain(file), _plain(beside)
+    _same(file, len(texts), beside, len(summaries))
+    for number, pair in enumerate(zip(texts, summaries, strict=True), 1):
+        yield Row(f"{file.name}, line {number}", dict(zip(("text", "summary"), pair, strict=True)))
+
+
+def decoded(file: File) -> str:
+    """The text of a file, without a byte order mark; lines end in a line feed.
+
+    Source: Own.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
+    try:
+        text = file.content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = file.content[: error.start].count(b"\n") + 1
+        raise UserError(f"{file.name}, line {line} is not UTF-8 text; {advised(error)}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _records(file: File) -> Iterator[tuple[str, list[str]]]:
+    """The cells of each record, and where it begins: one may go on over several lines."""
+    reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
+    begins = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield f"{file.name}, line {begins}", cells
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{file.name}, line {begins} is no row of a table: {error}; mend its quotes"
+        ) from None
+
+
+def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
+    if len(cells) != len(names):
+        raise UserError(f"{place} has {len(cells)} cells; expected {len(names)}: mend that line")
+    return Row(place, dict(zip(names, cells, strict=True)))
+
+
+def _parsed(place: str, text: str, mend: str) -> Any:
+    try:  # numbers as they are written: 1.50 is no 1.5
+        return check_text(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
+    except ValueError as error:
+        said = getattr(error, "msg", str(error))
+        raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
+
+
+def _object(place: str, found: Any) -> Row:
+    if not isinstance(found, dict):
+        raise UserError(f"{place} is {shown(found)}; expected an object")
+    cells = {name.lower(): _cell(value) for name, value in found.items()}
+    return Row(place, cells)
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, list):
+        return [shown(one) if isinstance(one, list | dict) else str(_cell(one)) for one in value]
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value
+
+
+def _plain(file: File) -> list[str]:
+    lines = decoded(file).split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _same(file: File, count: int, beside: File, other: int) -> None:
+    if count != other:
+        raise UserError(
+            f"{file.name} has {count} rows and {beside.name} has {other}; expected as many: "
+            "copy both anew"
+        )
+
+
+_FORMS: Mapping[Form, Callable[..., Iterator[Row]]] = {
+    "csv": of_table,
+    "headless": of_headless_table,
+    "jsonl": of_lines,
+    "json": of_list,
+    "labelled": of_labelled_lines,
+    "parallel": of_parallel_lines,
+}

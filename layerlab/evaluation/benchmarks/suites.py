@@ -1,0 +1,54 @@
+"""What a user names to be asked: a suite, a group of the source, a benchmark, or several."""
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.validation import shown
+
+GENERAL = ("examination", "knowledge", "reasoning", "understanding")
+SPECIAL = ("finance", "law")
+# The groups of the source that a name stands for.
+SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "general": GENERAL,
+        **{name: (name,) for name in (*SPECIAL, *GENERAL)},
+        "all": (*GENERAL, *SPECIAL),
+    }
+)
+
+
+def chosen(names: str) -> tuple[Benchmark, ...]:
+    """Benchmarks of suites, groups and single names with commas between, each once.
+
+    Raises:
+        UserError: there is none of such a name.
+
+    Example:
+        >>> [one.name for one in chosen("finance,ceval")]
+        ['financeiq', 'fineval', 'ceval']
+    """
+    found: dict[str, Benchmark] = {}
+    words = [word.strip().lower() for word in names.split(",") if word.strip()]
+    for word in words:
+        for benchmark in _meant(word):
+            found[benchmark.name] = benchmark
+    if not found:
+        raise UserError(f"no suite is named in {shown(names)}; type for example --suite law")
+    return tuple(found.values())
+
+
+def _meant(word: str) -> list[Benchmark]:
+    if word in SUITES:
+        return [one for one in BENCHMARKS.values() if one.group in SUITES[word]]
+    if word in BENCHMARKS:
+        return [BENCHMARKS[word]]
+    known = [*SUITES, *BENCHMARKS]
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(
+        f"there is no suite or benchmark {shown(word)}; {hint}expected one of {', '.join(known)}"
+    )

@@ -1,0 +1,1 @@
+"""Models put to tasks, by lm-evaluation-harness."""

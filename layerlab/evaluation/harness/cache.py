@@ -1,0 +1,99 @@
+"""Finished tasks, each in a file of its own: a run that was interrupted goes on after the last."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import read_json, seal, unseal
+from layerlab.system.files import write_file
+
+LEAVES, SAMPLES = "leaves", "samples"
+# All that makes a score of an output; what a task asks is in the task itself.
+SCORERS = (
+    *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py"),
+    *(f"harness/{name}.py" for name in ("lm", "prefix_cache", "fewshot", "run", "low_precision")),
+    *("harness/soundness.py", "harness/model_checks.py"),
+)
+# It cuts Chinese into words, and another version of it into others.
+SEGMENTER = "jieba"
+
+
+def key(**parts: str) -> str:
+    """A hash of all that a task's result depends on: model, task, options, versions.
+
+    Example:
+        >>> key(model="a", task="b") == key(task="b", model="a")
+        True
+    """
+    content = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(content.encode("utf-8"), digest_size=12).hexdigest()
+
+
+@cache
+def scorer(folder: Path = Path(__file__).parents[1]) -> str:
+    """A hash of the code that scores: what was kept before it changed is of another measure.
+
+    Args:
+        folder: of this package.
+
+    Example:
+        >>> scorer() == scorer()
+        True
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(one for pattern in SCORERS for one in folder.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
+        digest.update(content)
+    try:
+        words = version(SEGMENTER)
+    except PackageNotFoundError:
+        words = "none"
+    return f"{digest.hexdigest()} {SEGMENTER} {words}"
+
+
+class Keeper:
+    """The folder of a run; without one nothing is kept.
+
+    Args:
+        folder: of results; made when the first task is finished.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """What was kept under a key; None where there is nothing, or nothing whole.
+
+        Raises:
+            UserError: it is there, and cannot be read or is not what was written.
+        """
+        if self.folder is None:
+            return None
+        path = self.folder / LEAVES / f"{name}.json"
+        if not path.is_file() or not self._samples(name).is_file():
+            return None
+        try:
+            return unseal(read_json(path), self._samples(name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {path}: {error}; delete it and type it again") from None
+
+    def save(
+        self, name: str, record: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Keep a task with its samples; the samples first, so that a record is always whole."""
+        if self.folder is None:
+            return
+        lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
+        whole = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
+        kept = seal(record, whole.read_bytes())
+        write_file(self.folder / LEAVES / f"{name}.json", json.dumps(kept, ensure_ascii=False))
+
+    def _samples(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / SAMPLES / f"{name}.jsonl"

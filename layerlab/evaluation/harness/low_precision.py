@@ -1,0 +1,109 @@
+"""The same questions in a lower precision: what it costs on tasks, and in perplexity."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import torch
+
+from layerlab.errors import UserError
+from layerlab.loading.inputs import sample, sequences
+from layerlab.loading.model import Subject
+from layerlab.numerics.emulation.emulate import emulate
+from layerlab.numerics.emulation.policy import Policy, load_policy
+from layerlab.numerics.formats.formats import find
+
+SAMPLES = 4
+CONTEXT = 512
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a model computes in.
+
+    Attributes:
+        format: that every result is rounded to; None: as the model was loaded.
+        policy: what stays in float32.
+    """
+
+    format: str | None = None
+    policy: Policy | None = None
+
+    @property
+    def name(self) -> str:
+        """As tables call it; empty for a model as it was loaded.
+
+        Example:
+            >>> Arithmetic("int4").name, Arithmetic().name
+            ('int4', '')
+        """
+        kept = f", {len(self.policy.keep)} kept" if self.policy is not None else ""
+        return f"{self.format or ''}{kept}"
+
+    @property
+    def key(self) -> str:
+        """All of it as a text."""
+        return (self.format or "") + (self.policy.toml() if self.policy is not None else "")
+
+    @contextmanager
+    def running(self, subject: Subject) -> Iterator[None]:
+        """A model computes in it until the block ends."""
+        if self.format is None:
+            yield
+            return
+        with emulate(subject.model, self.format, policy=self.policy):
+            yield
+
+
+def arithmetics(
+    formats: str | None, policy: str | PathLike[str] | Policy | None
+) -> tuple[Arithmetic, ...]:
+    """As loaded, and in each format with commas between, and under a policy.
+
+    Raises:
+        UserError: no such format, or a policy that cannot be read.
+
+    Example:
+        >>> [one.name for one in arithmetics("bf16,int4", None)]
+        ['', 'bf16', 'int4']
+    """
+    names = [word.strip() for word in (formats or "").split(",") if word.strip()]
+    found = [Arithmetic(), *(Arithmetic(_format(name)) for name in names)]
+    if policy is not None:
+        read = policy if isinstance(policy, Policy) else load_policy(policy)
+        found.append(Arithmetic(str(read.format), read))
+    return tuple({one.key: one for one in found}.values())
+
+
+def perplexity(subject: Subject) -> dict[str, float | None]:
+    """Of a model on the built-in sample, in the arithmetic that it runs in now.
+
+        perplexity = exp(nats per token)
+
+    1 means that every token was foreseen; None that the model computes no finite number.
+
+    Raises:
+        UserError: the sample cannot be read with this model's tokenizer.
+    """
+    limit = min(subject.context or CONTEXT, CONTEXT)
+    nats, tokens = 0.0, 0
+    with torch.no_grad():
+        for ids in sequences(sample(samples=SAMPLES, context=limit), subject):
+            logits: Any = subject.model(input_ids=ids[None], use_cache=False).logits
+            scores = torch.log_softmax(logits[0, :-1].to(torch.float32), dim=-1)
+            nats -= float(scores.gather(-1, ids[1:, None]).sum())
+            tokens += len(ids) - 1
+    mean = nats / tokens
+    if not math.isfinite(mean):
+        return {"nats_per_token": None, "perplexity": None, "tokens": tokens}
+    return {"nats_per_token": mean, "perplexity": math.exp(min(mean, 700.0)), "tokens": tokens}
+
+
+def _format(name: str) -> str:
+    try:
+        return str(getattr(find(name), "name", name))
+    except UserError as error:
+        raise UserError(f"--format: {error}") from None

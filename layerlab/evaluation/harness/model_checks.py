@@ -1,0 +1,48 @@
+"""What the engine needs of a tokenizer, and how many tokens a model reads at once."""
+
+import copy
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from layerlab.errors import UserError
+from layerlab.loading.model import Subject
+
+# Of a model without a longest input, whose tokenizer names none either.
+UNBOUNDED = 2048
+ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
+
+
+def words(subject: Subject) -> PreTrainedTokenizerBase:
+    """A copy of the tokenizer that has an end of text and can fill rows up.
+
+    Raises:
+        UserError: the model has no tokenizer, or one without an end and a beginning of text.
+    """
+    given = subject.tokenizer
+    if given is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer, which questions have to be read with; "
+            "save one beside it with tokenizer.save_pretrained(FOLDER)"
+        )
+    if not isinstance(given, PreTrainedTokenizerFast):
+        raise UserError(
+            f"the tokenizer of {subject.name} is a {type(given).__name__}; "
+            "save a fast one (tokenizer.json) beside the model"
+        )
+    found = copy.deepcopy(given)
+    found.eos_token = found.eos_token or found.bos_token or found.pad_token
+    if found.eos_token is None:
+        raise UserError(
+            f"the tokenizer of {subject.name} has no token for the end or the beginning of a "
+            "text; set its eos_token, and save it again"
+        )
+    found.pad_token = found.pad_token or found.eos_token
+    return found
+
+
+def room(subject: Subject) -> int:
+    """Tokens that a model reads at once."""
+    if subject.context is not None:
+        return subject.context
+    limit = getattr(subject.tokenizer, "model_max_length", None)
+    return limit if isinstance(limit, int) and limit < ENDLESS else UNBOUNDED

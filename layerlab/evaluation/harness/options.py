@@ -1,0 +1,118 @@
+"""How benchmarks are put to a model: one frozen value, checked before anything is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring
+from layerlab.validation import Domain, shown
+
+SCORINGS: tuple[str, ...] = get_args(Scoring)
+DOMAINS = {
+    "scoring": Domain(kind=str, choices=SCORINGS),
+    "shots": Domain(kind=int, least=0, most=1000),
+    "limit": Domain(kind=int, least=1, most=10**9),
+    "batch": Domain(kind=int, least=1, most=10**6),
+    "seed": Domain(kind=int, least=0, most=2**32 - 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How questions are put.
+
+    Attributes:
+        scoring: "choice_ll": the option whose tokens are likeliest after the prompt; "mean_nll":
+            the option with which prompt and option together are likeliest per token; "gen": what
+            the model writes is searched for an answer. A benchmark that knows no such scoring is
+            asked in its usual one. None: each in its usual one.
+        shots: examples before each question; as each benchmark is usually asked where left out.
+        cot: examples are shown with their explanations, where a benchmark has them.
+        limit: only the first so many questions of every subject.
+        chat: prompts as the tokenizer's chat template has them.
+        batch: prompts that are run at once, at most.
+        seed: of examples that are drawn.
+
+    Raises:
+        UserError: a value that is none of those.
+    """
+
+    scoring: Any = None
+    shots: Any = None
+    cot: bool = False
+    limit: Any = None
+    chat: bool = False
+    batch: Any = 16
+    seed: Any = 0
+
+    def __post_init__(self) -> None:
+        for name, domain in DOMAINS.items():
+            value = getattr(self, name)
+            if value is None and name not in ("batch", "seed"):
+                continue
+            if value not in domain:
+                raise UserError(f"{name} is {shown(value)}; expected {domain}")
+
+    def scored(self, benchmark: Benchmark) -> str:
+        """The scoring that a benchmark is asked in; whoever is to reason writes the answer."""
+        if self.explained(benchmark):
+            return "gen"
+        usual = benchmark.scorings[0]
+        return str(self.scoring) if self.scoring in benchmark.scorings else usual
+
+    def explained(self, benchmark: Benchmark) -> bool:
+        """Whether the examples of a benchmark come with explanations."""
+        return self.cot and benchmark.explained
+
+    def group(self, benchmark: Benchmark) -> str:
+        """The name of its tasks in lm-eval, asked in this way.
+
+        Example:
+            >>> from layerlab.evaluation.benchmarks.catalog import declared
+            >>> Options(cot=True).group(declared("ceval")), Options().group(declared("ceval"))
+            ('layerlab_ceval_cot', 'layerlab_ceval')
+        """
+        if self.explained(benchmark):
+            return f"{benchmark.task}_cot"
+        scoring = self.scored(benchmark)
+        return benchmark.task + ("_gen" if scoring == "gen" != benchmark.scorings[0] else "")
+
+    def inside(self, benchmark: Benchmark) -> int:
+        """Examples that stand in the benchmark's own files, where the engine cannot count them."""
+        return min(self.shots or 0, 1) if "one_shot" in benchmark.files else 0
+
+    def changes(self, benchmark: Benchmark) -> dict[str, Any]:
+        """What the reader of its questions has to know."""
+        found: dict[str, Any] = {}
+        if self.scored(benchmark) == "mean_nll":
+            found["scoring"] = "mean_nll"
+        if self.inside(benchmark):
+            found["shots"] = self.inside(benchmark)
+        return found
+
+    def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
+        """Where a benchmark is asked in another way than was wished, in words."""
+        found = []
+        other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
+        if other:
+            found.append(f"{', '.join(other)}: not scored by {self.scoring}")
+        plain = [one.title for one in benchmarks if self.cot and not one.explained]
+        if plain:
+            found.append(f"{', '.join(plain)}: no explanations are there to show")
+        bare = [one.title for one in benchmarks if (self.shots or 0) > self._most(one)]
+        if bare:
+            few = "no example is" if self.shots == 1 else f"fewer than {self.shots} examples are"
+            found.append(f"{', '.join(bare)}: {few} there")
+        return found
+
+    def examples(self, benchmark: Benchmark) -> int | None:
+        """Examples that the engine is to show; None as the task declares."""
+        return None if self.shots is None else min(self.shots, benchmark.most_shots)
+
+    def _most(self, benchmark: Benchmark) -> int:
+        return 1 if "one_shot" in benchmark.files else benchmark.most_shots
+
+    def to_json(self) -> dict[str, Any]:
+        """As results keep it."""
+        return asdict(self)

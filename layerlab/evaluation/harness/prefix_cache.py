@@ -1,0 +1,119 @@
+"""The forward pass of a batch of prompts: what they begin with alike is run once.
+
+The prompts of a task share their instruction and examples. The engine runs them whole, once for
+every question, and keeps the logits of every token. Here the shared beginning is run once for a
+batch, through the model's cache, and logits are made only where an answer is read.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from layerlab.training.step.microbatch import is_out_of_memory
+
+# A shorter beginning is not worth a pass of its own.
+WORTH = 16
+# How far logits through the cache may be from those without, as a share of the largest: the
+# rounding of a sum of thousands of terms in float32; in narrower formats as much as they round.
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+class Forward:
+    """Logits of prompts, of no more tokens than are needed.
+
+    Attributes:
+        tokens: that prompts had, padding included.
+        passed: that went through the model.
+
+    Args:
+        model: any causal language model; one without a cache, as those with a recurrent state, one
+            whose cache is not of keys and values alone, or whose logits through the cache differ,
+            is run without.
+        share: whether to try the cache at all.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, share: bool = True) -> None:
+        self.model = model
+        takes = inspect.signature(model.forward).parameters
+        self.share = share and "past_key_values" in takes
+        self.tokens = 0
+        self.passed = 0
+        self._narrows = "logits_to_keep" in takes
+        self._proven = False
+
+    def __call__(self, ids: Tensor, need: int) -> Tensor:
+        """Logits of the last tokens of every row.
+
+        Args:
+            ids: batch x token, padded at the end with zeros.
+            need: how far back from its end logits of a row are wanted.
+
+        Returns:
+            batch x token x vocab, for as many of the last tokens as reach back that far in the
+            shortest row.
+        """
+        rows, length = ids.shape
+        first = max(0, _shortest(ids) - need)
+        self.tokens += rows * length
+        with torch.no_grad():
+            prefix = min(_alike(ids), first) if self.share and rows > 1 else 0
+            found = self._shared(ids, prefix, first) if prefix >= WORTH else None
+            if found is not None and self._proven:
+                self.passed += prefix + rows * (length - prefix)
+                return found
+            whole = self._run(ids, length - first)
+            self.passed += rows * length
+        if found is not None:
+            self._prove(found, whole)
+        return whole
+
+    def _run(self, ids: Tensor, keep: int, **options: Any) -> Tensor:
+        if self._narrows:
+            options["logits_to_keep"] = keep
+        logits: Tensor = self.model(input_ids=ids, **options).logits
+        return logits[:, -keep:]
+
+    def _shared(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
+        """Logits with the first `prefix` tokens run once; None where the model's cache forbids."""
+        try:
+            cache = self._begun(ids[:1, :prefix])
+            if cache is not None:
+                cache.batch_repeat_interleave(len(ids))
+                keep = ids.shape[1] - first
+                return self._run(ids[:, prefix:], keep, past_key_values=cache, use_cache=True)
+        except Exception as error:  # of a cache of any family; the plain pass raises all others
+            if is_out_of_memory(error):
+                raise
+        self.share = False
+        return None
+
+    def _begun(self, ids: Tensor) -> DynamicCache | None:
+        """Keys and values of a beginning; None where the model keeps something else, or nothing."""
+        options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
+        empty = DynamicCache(config=self.model.config)
+        found = self.model(input_ids=ids, past_key_values=empty, use_cache=True, **options)
+        cache: Any = getattr(found, "past_key_values", None)
+        plain = type(cache) is DynamicCache and all(
+            type(layer).__name__ == "DynamicLayer" for layer in cache.layers
+        )
+        return cache if plain and cache.get_seq_length() == ids.shape[1] else None
+
+    def _prove(self, found: Tensor, whole: Tensor) -> None:
+        """Go on with the cache only if it gave the same logits once."""
+        limit = SLACK.get(whole.dtype, 0.0) * whole.abs().max()
+        self._proven = bool((found - whole).abs().max() <= limit)
+        self.share = self._proven
+
+
+def _shortest(ids: Tensor) -> int:
+    """Least number of tokens in a row; zeros at its end may be tokens, and are not counted."""
+    last = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+    return max(1, int((last * (ids != 0)).amax(dim=1).min()))
+
+
+def _alike(ids: Tensor) -> int:
+    """Number of tokens that all rows begin with."""
+    return int((ids == ids[:1]).all(dim=0).to(torch.int8).cumprod(0).sum())

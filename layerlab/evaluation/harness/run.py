@@ -1,0 +1,200 @@
+"""A model put to the tasks of its benchmarks, one leaf task after another; what is done is kept."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerlab.console.evaluation import Watch
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.spec import Benchmark, called
+from layerlab.evaluation.benchmarks.spec import Subject as Part
+from layerlab.evaluation.harness.cache import SAMPLES, Keeper, key, scorer
+from layerlab.evaluation.harness.lm import (
+    ALONE,
+    ENGINE,
+    Answer,
+    Engine,
+    answer,
+    described,
+    load_tasks,
+)
+from layerlab.evaluation.harness.low_precision import Arithmetic
+from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.lawbench.aggregate import corpus_mean
+from layerlab.evaluation.metrics.estimates import Mean, measured, spanned
+from layerlab.evaluation.tasks.configs import FOLDER as TASKS
+from layerlab.loading.model import Subject
+from layerlab.training.step.microbatch import is_out_of_memory
+from layerlab.version import VERSION
+
+__all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A task ready to be asked: one subject of one benchmark."""
+
+    benchmark: Benchmark
+    subject: Part
+    task: Any
+
+    @property
+    def name(self) -> str:
+        title, part = self.benchmark.title, self.subject.english
+        return title if part == title else f"{title} {part}"
+
+    def questions(self, limit: int | None) -> int:
+        """How many will be asked."""
+        whole = len(self.task.eval_docs)
+        return whole if limit is None else min(whole, limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sitting:
+    """One model, in one arithmetic, before its questions.
+
+    Attributes:
+        arm: what tables call it.
+        weights: their hash; None where they are not in memory as a whole.
+    """
+
+    arm: str
+    subject: Subject
+    weights: str | None
+    arithmetic: Arithmetic
+    options: Options
+    keeper: Keeper
+    watch: Watch
+
+    def records(self, leaves: list[Leaf]) -> Iterator[dict[str, Any]]:
+        """Results of all tasks, in their order; those that are kept are not asked again.
+
+        Raises:
+            UserError: the model has no tokenizer, a task fewer examples than were asked for, or
+                memory is too small.
+        """
+        model, engines = self._model(), dict[str, Engine]()
+        for leaf in leaves:
+            scoring = self.options.scored(leaf.benchmark)
+            name = self._name(leaf, model, scoring)
+            count = leaf.questions(self.options.limit)
+            self.watch.start(f"{self.arm}: {leaf.name}", count)
+            kept = self.keeper.load(name)
+            if kept is None:
+                if scoring not in engines:
+                    engines[scoring] = self._engine(scoring)
+                kept = self._asked(leaf, engines[scoring], name)
+            self.watch.ended()
+            yield {**kept, "arm": self.arm}
+
+    def _asked(self, leaf: Leaf, engine: Engine, name: str) -> dict[str, Any]:
+        options, start = self.options, time.monotonic()
+        engine.step = self.watch.asked
+        with self._roomy(leaf), self.arithmetic.running(self.subject):
+            found = answer(
+                engine,
+                leaf.task,
+                shots=options.examples(leaf.benchmark),
+                limit=options.limit,
+                seed=options.seed,
+                chat=options.chat,
+            )
+        record = _record(leaf, found, time.monotonic() - start)
+        record.update(
+            scoring=engine.scoring, cot=options.explained(leaf.benchmark), chat=options.chat
+        )
+        if inside := options.inside(leaf.benchmark):
+            record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
+        record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
+        self.keeper.save(name, record, found.samples)
+        return record
+
+    @contextmanager
+    def _roomy(self, leaf: Leaf) -> Iterator[None]:
+        """A lack of memory in words."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            batch = self.options.batch
+            less = f"--batch {batch // 2}" if batch > 1 else "--dtype bfloat16"
+            raise UserError(
+                f"{leaf.name} does not fit into memory beside {self.subject.name} with --batch "
+                f"{batch}; type {less}"
+            ) from error
+
+    def _engine(self, scoring: str) -> Engine:
+        # A cache would hold what an emulation rounds on its way, and what it does not.
+        share = self.arithmetic.format is None
+        return Engine(self.subject, batch=self.options.batch, scoring=scoring, share=share)
+
+    def _model(self) -> str:
+        words = self.subject.tokenizer
+        backend = getattr(words, "backend_tokenizer", None)
+        told = backend.to_str() if backend is not None else repr(words)
+        model = self.subject.model
+        about = {
+            "config": {**model.config.to_dict(), "_name_or_path": ""},
+            # A penalty of repetitions changes what is written, a template what is asked.
+            "generation": getattr(model.generation_config, "to_dict", dict)(),
+            "template": getattr(words, "chat_template", None),
+            "special": getattr(words, "special_tokens_map", None),
+        }
+        told += json.dumps(about, sort_keys=True, default=str)
+        digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
+        # Weights that are not in memory as a whole are known by where they came from.
+        known = self.weights or f"{self.subject.source} {self.subject.revision}"
+        return f"{known} {digest} {model.dtype}"
+
+    def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
+        options = self.options
+        parts = {
+            "model": model,
+            "context": str(self.subject.context),
+            "arithmetic": self.arithmetic.key,
+            "task": described(leaf.task, options.limit),
+            "scoring": scoring,
+            "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
+            "cot": str(options.explained(leaf.benchmark)),
+            "versions": f"{ENGINE} layerlab {VERSION} {scorer()}",
+        }
+        return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
+
+
+def together(found: Answer) -> Mean:
+    """The score of a task: the mean of its questions', or one of their edits taken together.
+
+    Source: fei23 for corrections, whose samples have counts of edits as their score.
+    """
+    counts = [one["score"] for one in found.samples if ALONE in one]
+    return corpus_mean(counts) if counts else measured(list(found.scores.values()))
+
+
+def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
+    whole = together(found)
+    return {
+        "task": leaf.task.task_name,
+        "benchmark": leaf.benchmark.name,
+        "subject": leaf.subject.name,
+        "english": leaf.subject.english,
+        "called": called(leaf.subject.name, leaf.subject.english),
+        "category": leaf.subject.category,
+        "score": whole.value,
+        "error": whole.error,
+        **spanned(whole),
+        "n": whole.n,
+        "abstained": found.abstained,
+        "chance": found.chance,
+        "shots": asdict(found.shots),
+        "limited": found.limited,
+        "unsound": found.unsound,
+        "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= whole.n,
+        "metrics": dict(found.metrics),
+        "seconds": round(seconds, 3),
+        "scores": dict(found.scores),
+    }

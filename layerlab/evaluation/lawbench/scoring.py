@@ -1,0 +1,128 @@
+"""How an output of each kind of task is marked, given what the reference answer means."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from layerlab.evaluation.metrics.character_f1 import character_f1
+from layerlab.evaluation.metrics.chinese_numerals import with_digits
+from layerlab.evaluation.metrics.edit_f import edit_count, edit_f
+from layerlab.evaluation.metrics.label_match import labels_in, only_label, set_f1
+from layerlab.evaluation.metrics.mark import Mark
+from layerlab.evaluation.metrics.rouge import rouge
+from layerlab.evaluation.metrics.segmentation import Words
+from layerlab.evaluation.metrics.soft_f1 import soft_f1, soft_f1_in_order
+
+# What an empty output is read as where texts are compared: "no content".
+EMPTY = "无内容"
+_UNSAID = {"无", "未提及"}
+
+
+def text(output: str, gold: str, *, words: Words) -> Mark:
+    """ROUGE-L over words.
+
+    Source: fei23.
+    Differs: an empty output counts as an abstention here; the source counts none in these tasks.
+    """
+    return Mark(rouge(output if output.strip() else EMPTY, gold, words=words), not output.strip())
+
+
+def characters(output: str, gold: str) -> Mark:
+    """F1 over characters; an empty output is an abstention.
+
+    Source: fei23.
+    """
+    return Mark(character_f1(output, gold), not output.strip())
+
+
+def choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
+    """Right if the gold option is the only one that occurs.
+
+    Source: fei23.
+    """
+    return only_label(output, options, gold)
+
+
+def label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> Mark:
+    """F1 of the labels that occur.
+
+    Source: fei23.
+    """
+    found = labels_in(output, options)
+    return Mark(set_f1(found, gold), not found)
+
+
+def entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]) -> Mark:
+    """Soft F1 of the entities by their types.
+
+    Source: fei23.
+    """
+    found = entities_in(output, types)
+    return Mark(soft_f1(found, gold), bool(gold) and not found)
+
+
+def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
+    """What follows a type and a colon, up to the next space or line; the last mention wins.
+
+    Nothing is read from the last two characters of an output, and entities that are said to be
+    absent are left out. A semicolon ends no entity, so that an answer on one line runs on.
+
+    Source: fei23.
+
+    Example:
+        >>> entities_in("受害人：严某某 时间:无", ["受害人", "时间"])
+        {'受害人': '严某某'}
+    """
+    found = {}
+    for name in types:
+        for place in re.finditer(re.escape(name), output):
+            rest = output[place.end() :]
+            if len(rest) > 2 and rest[0] in ":：":
+                entity = re.split("[\n ]", rest[1:].strip())[0].strip()
+                if entity not in _UNSAID:
+                    found[name] = entity
+    return found
+
+
+def triggers(output: str, gold: Sequence[str]) -> Mark:
+    """Soft F1 of words in their order, between semicolons.
+
+    Source: fei23.
+    """
+    return Mark(soft_f1_in_order(output.split(";"), gold), not output.strip())
+
+
+def articles(output: str, gold: frozenset[int]) -> Mark:
+    """F1 of the numbers of articles.
+
+    Source: fei23.
+    """
+    found = articles_in(output)
+    return Mark(set_f1(found, gold), not found)
+
+
+def articles_in(output: str) -> set[int]:
+    """The first number of each part between enumeration commas, without its paragraph (款).
+
+    Source: fei23.
+
+    Example:
+        >>> articles_in("刑法第二百六十四条、第67条第3款")
+        {264}
+    """
+    found = set()
+    for part in output.split("、"):
+        part = re.sub("第(.*?)款", "", part.replace("万元", "元"))
+        part = with_digits(re.sub("第(.*?)条", r"\1", part))
+        if number := re.search(r"\d+", part):
+            found.add(int(number[0][:4000]))
+    return found
+
+
+def corrected(output: str, gold: str, *, source: str) -> Mark:
+    """F0.5 of the corrections of one sentence, approximate.
+
+    Source: fei23.
+    Differs: of difflib's edits, where the source has an aligner of its own. It takes one F of the
+    sums over all sentences, as `corpus.corpus_f`; this is what one sentence is worth alone.
+    """
+    return Mark(edit_f(edit_count(source, output, gold)), not output.strip())

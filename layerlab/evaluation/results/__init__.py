@@ -1,0 +1,1 @@
+"""What an evaluation came to, beside what was published."""

@@ -1,0 +1,161 @@
+"""Official averages: one rule for every benchmark, in numbers and in words.
+
+| rule | benchmarks | average |
+|---|---|---|
+| macro | C-Eval, CMMLU, MMLU, AGIEval, FinanceIQ | every subject counts alike, as in OpenCompass |
+| weighted | FinEval | every question counts alike |
+| lawbench | LawBench | (2 M + 10 U + 8 A) / 20: every task counts alike |
+
+What was not run is never averaged over in silence: it is named, and the average is then not the
+official one. A benchmark of one subject is its own average under every rule.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.metrics.estimates import Mean, combined
+
+# Questions of the four parts of FinEval's scored split, as the source weighs them.
+FINEVAL: Mapping[str, int] = MappingProxyType(
+    {"Accounting": 305, "Certificate": 334, "Economy": 207, "Finance": 305}
+)
+# Tasks of LawBench at each level.
+LAWBENCH: Mapping[str, int] = MappingProxyType(
+    {"memorization": 2, "understanding": 10, "applying": 8}
+)
+GROUPS = ("examination", "knowledge", "reasoning", "understanding")
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average of means, and what it is one of.
+
+    Attributes:
+        mean: its value, standard error and number of questions.
+        formula: how it was taken, in words.
+        parts: how many means it was taken of.
+        missing: names of those that it lacks.
+    """
+
+    mean: Mean
+    formula: str
+    parts: int
+    missing: tuple[str, ...] = ()
+
+    @property
+    def official(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing
+
+
+def official(
+    benchmark: str,
+    parts: Mapping[str, Mean],
+    *,
+    without: Sequence[str] = (),
+) -> Average:
+    """The official average of a benchmark.
+
+    value = sum w m / sum w over its subjects, with w = 1, or the number of questions where the
+    rule is weighted; standard error = sqrt(sum (w e)^2) / sum w, its subjects being independent.
+
+    Source: pangu23, section 5.4; fei23; OpenCompass for the plain means.
+    Unit: that of the parts.
+
+    Args:
+        parts: the mean of every subject that was run, by its name.
+        without: subjects that are left out on purpose, as LawBench's 2-1.
+
+    Example:
+        >>> found = official("lawbench", {"1-1": Mean(0.2, None, 500), "1-2": Mean(0.4, None, 500)})
+        >>> round(found.mean.value, 3), len(found.missing), found.official
+        (0.3, 18, False)
+    """
+    one = declared(benchmark)
+    wanted = [subject.name for subject in one.subjects if subject.name not in without]
+    if one.average == "weighted":
+        shares = {name: parts[name].n for name in wanted if name in parts}
+        return weighted(parts, shares, wanted, "subjects, weighted by their questions")
+    what = "tasks" if one.average == "lawbench" else "subjects"
+    found = macro(parts, wanted, what)
+    return _told(found, one, without)
+
+
+def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts") -> Average:
+    """Plain mean: every part counts alike.
+
+    Source: Own.
+
+    Example:
+        >>> macro({"a": Mean(0.2, None, 5), "b": Mean(0.4, None, 9)}, ["a", "b", "c"]).formula
+        'mean of 2 of 3 parts; not run: c'
+    """
+    return weighted(parts, dict.fromkeys(wanted, 1), wanted, what)
+
+
+def weighted(
+    parts: Mapping[str, Mean],
+    weights: Mapping[str, int | float],
+    wanted: Sequence[str],
+    what: str = "parts",
+) -> Average:
+    """Mean of parts by their weights.
+
+    Source: Own.
+
+    Args:
+        weights: of every part that is there.
+        wanted: names of all parts, in order.
+        what: they are, in words.
+    """
+    there = [name for name in wanted if name in parts]
+    missing = tuple(name for name in wanted if name not in parts)
+    mean = combined([parts[name] for name in there], [float(weights[name]) for name in there])
+    share = f"{len(there)} of {len(wanted)}" if missing else str(len(there))
+    if len(wanted) == 1:  # its own average
+        what = re.sub(r"s\b", "", what, count=1)
+    lacking = f"; not run: {', '.join(missing)}" if missing else ""
+    return Average(mean, f"mean of {share} {what}{lacking}", len(there), missing)
+
+
+def headed(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
+    """Plain means under headings, as LawBench's levels and kinds of task.
+
+    Source: Own.
+
+    Args:
+        headings: the heading of every part, of those too that were not run.
+    """
+    names = dict.fromkeys(headings.values())
+    return {
+        heading: macro(parts, [part for part, its in headings.items() if its == heading])
+        for heading in names
+    }
+
+
+def group_means(parts: Mapping[str, Mean]) -> dict[str, Average]:
+    """Means of the general benchmarks by the source's groups, and of all eleven.
+
+    Source: pangu23, tables 5 and 6: the average of all is the plain mean of the eleven.
+
+    Args:
+        parts: the score of every benchmark that was run, by its name.
+    """
+    groups = {name: one.group for name, one in BENCHMARKS.items() if one.group in GROUPS}
+    return {
+        **headed(parts, groups),
+        "general": macro(parts, list(groups), "benchmarks"),
+    }
+
+
+def _told(found: Average, one: Benchmark, without: Sequence[str]) -> Average:
+    formula = found.formula
+    if one.average == "lawbench" and found.official and not without:
+        formula = f"(2 M + 10 U + 8 A) / 20 = {formula}"
+    if without:
+        formula += f", without {', '.join(without)}"
+    return Average(found.mean, formula, found.parts, found.missing)

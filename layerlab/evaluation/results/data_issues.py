@@ -1,0 +1,41 @@
+"""What is odd in the files of benchmarks, in lines to stand below their scores."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from layerlab.evaluation.benchmarks.items import oddities
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.lawbench.rows import scored_rows
+
+
+def remarks(benchmarks: Iterable[Benchmark]) -> list[str]:
+    """A line for each benchmark and each way in which its questions are odd.
+
+    They are scored as published or left out, so that counts are the official ones.
+    """
+    return [
+        line
+        for one in benchmarks
+        for line in (_unscored(one) if one.name == "lawbench" else _odd(one))
+    ]
+
+
+def _odd(benchmark: Benchmark) -> Iterator[str]:
+    """The first question of each kind, and how many more there are."""
+    found: dict[str, list[str]] = {}
+    for subject in benchmark.subjects:
+        for line in oddities(benchmark, subject, benchmark.split):
+            found.setdefault(line.rpartition("; ")[2], []).append(line)
+    for lines in found.values():
+        more = len(lines) - 1
+        others = f"; so {'is' if more == 1 else 'are'} {more} more" if more else ""
+        yield f"{benchmark.title}: {lines[0]}{others}"
+
+
+def _unscored(benchmark: Benchmark) -> Iterator[str]:
+    """Rows that the source leaves out of a task's score."""
+    for subject in benchmark.subjects:
+        left_out = scored_rows(subject.name).left_out
+        for why, count in Counter(left_out.values()).items():
+            rows = "1 row is" if count == 1 else f"{count} rows are"
+            yield f"{benchmark.title} {subject.name}: {rows} left out: {why}"

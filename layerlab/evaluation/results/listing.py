@@ -1,0 +1,68 @@
+"""What can be asked: every benchmark, whether its data is here, its licence, how to get it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
+from layerlab.evaluation.benchmarks.files import here
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.results.table import Column, Row, grid
+
+# Characters from which on the list is one table.
+WHOLE = 80
+
+
+def listed(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Every benchmark in a row.
+
+    Args:
+        folder: of the data; LAYERLAB_DATA where none is given.
+    """
+    return [
+        {
+            "benchmark": one.name,
+            "title": one.title,
+            "group": one.group,
+            "subjects": len(one.subjects),
+            "split": one.split,
+            "examples": one.shots,
+            "scorings": list(one.scorings),
+            **_found(one, folder),
+            "licence": one.licence,
+            "source": one.source,
+            "hub": one.hub,
+            "folder": one.folder,
+        }
+        for one in BENCHMARKS.values()
+    ]
+
+
+def _found(one: Benchmark, folder: Path | None) -> dict[str, Any]:
+    """Whether it is here; one that cannot be read hides no other."""
+    try:
+        return {"here": here(one, folder), "fault": None}
+    except UserError as error:
+        return {"here": False, "fault": str(error)}
+
+
+def _place(row: Row) -> str:
+    return str(row["fault"] or ("here" if row["here"] else f"put it in {row['folder']}/"))
+
+
+_COLUMNS: tuple[Column, ...] = (
+    ("benchmark", lambda row: str(row["benchmark"])),
+    ("group", lambda row: str(row["group"])),
+    ("subjects", lambda row: str(row["subjects"])),
+    ("data", _place),
+    ("get it from", lambda row: str(row["source"])),
+    ("licence", lambda row: str(row["licence"])),
+)
+
+
+def drawn_list(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
+    """The rows for a terminal, in several tables where it is narrow."""
+    words = tuple(name for name, _ in _COLUMNS if name != "subjects")
+    return grid(rows, _COLUMNS, words, None if width >= WHOLE else width)

@@ -1,0 +1,83 @@
+"""The source's printed tables with our rows among them; every row says which it is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.evaluation.results.published import KEY, LABEL, Published, published, tables
+
+Row = Mapping[str, Any]
+OURS, AVERAGE = "measured here", "average"
+
+
+def published_rows(
+    arms: Sequence[str],
+    benchmarks: Sequence[Row],
+    subjects: Sequence[Row],
+    sections: Sequence[Row],
+) -> list[dict[str, Any]]:
+    """Rows of every table of the source that prints a benchmark of ours, in percent.
+
+    Args:
+        arms: our models.
+        benchmarks: their official averages.
+        subjects: their scores by subject.
+        sections: their scores by category or level.
+    """
+    asked = dict.fromkeys(str(row["benchmark"]) for row in benchmarks)
+    numbers = {table.number for name in asked for table in published(name)}
+    found: list[dict[str, Any]] = []
+    for number in sorted(numbers):
+        table = tables()[number]
+        for arm in arms:
+            own = _own(table, arm, benchmarks, subjects, sections)
+            if any(value is not None for value in own.values()):
+                found.append(_row(table, arm, OURS, own))
+        for model in table.rows:
+            cells = {part: table.cells(model).get(part) for part in table.parts}
+            printed = {**cells, AVERAGE: table.printed(model)}
+            found.append(_row(table, model, LABEL, printed))
+    return found
+
+
+def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any]:
+    names = dict(zip(table.parts, table.columns, strict=False))
+    return {
+        "table": table.number,
+        "title": table.title,
+        "source": KEY,
+        "model": model,
+        "from": origin,
+        "cells": {names.get(part, part): value for part, value in cells.items()},
+    }
+
+
+def _own(
+    table: Published,
+    arm: str,
+    benchmarks: Sequence[Row],
+    subjects: Sequence[Row],
+    sections: Sequence[Row],
+) -> dict[str, float | None]:
+    """Our cells in the columns of a table; the average only where no column is empty."""
+    whole = {
+        str(row["benchmark"]): row["score"]
+        for row in benchmarks
+        if row["arm"] == arm and not row.get("without")
+    }
+    if not table.benchmark:
+        cells = {part: _percent(whole.get(part)) for part in table.parts}
+        values = [value for value in cells.values() if value is not None]
+        full = len(values) == len(cells)
+        return {**cells, AVERAGE: sum(values) / len(values) if full else None}
+    inside = [
+        row
+        for row in (*subjects, *sections)
+        if (row["arm"], row["benchmark"]) == (arm, table.benchmark)
+    ]
+    scores = {str(row.get("subject", row.get("section"))): row["score"] for row in inside}
+    cells = {part: _percent(scores.get(part)) for part in table.parts}
+    return {**cells, AVERAGE: _percent(whole.get(table.benchmark))}
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value

@@ -1,0 +1,190 @@
+"""What an evaluation came to: a value with tables, written as JSON and CSV, shown in a terminal."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console, RenderableType
+
+from layerlab.errors import UserError
+from layerlab.evaluation.results.table import drawn
+from layerlab.records.parse import explain, read_json, seal, unseal
+from layerlab.system.files import write_file
+from layerlab.validation import shown
+
+RESULTS, TABLES = "results.json", "tables"
+KINDS = ("benchmarks", "subjects", "groups", "sections", "precision", "compared", "published")
+STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+Share = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class Arm(BaseModel):
+    """A model that was asked."""
+
+    model_config = STRICT
+    arm: str
+
+
+class Score(Arm):
+    """What a model came to in a benchmark."""
+
+    benchmark: str
+    score: Share
+
+
+class Shots(BaseModel):
+    """Examples that were asked for."""
+
+    model_config = STRICT
+    asked: int
+
+
+class Task(Score):
+    """What it came to in a part of one, question by question."""
+
+    task: str
+    scoring: str
+    shots: Shots
+    scores: dict[str, Share]
+
+
+class Scores(BaseModel):
+    """What results.json holds; more may stand there."""
+
+    model_config = STRICT
+    arms: list[Arm] = Field(min_length=1)
+    benchmarks: list[Score]
+    subjects: list[Task]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Scores of one or several models.
+
+    Attributes:
+        content: all of it, as results.json keeps it.
+        folder: where it is written; None where nowhere.
+    """
+
+    content: Mapping[str, Any] = field(repr=False)
+    folder: Path | None = None
+
+    def frame(self, kind: str = "benchmarks") -> pd.DataFrame:
+        """One table of it.
+
+        Args:
+            kind: "benchmarks", "subjects", "groups" (means of the source's headings), "sections"
+                (levels and kinds inside a benchmark), "precision", "compared" or "published".
+
+        Raises:
+            UserError: there is no such table.
+        """
+        if kind not in KINDS:
+            raise UserError(f"there is no table {shown(kind)}; expected {', '.join(KINDS)}")
+        return pd.DataFrame([_flat(row) for row in self.content.get(kind, ())])
+
+    def score(self, benchmark: str, arm: str | None = None) -> float:
+        """The score of a benchmark, from 0 to 1.
+
+        Args:
+            benchmark: its name.
+            arm: which of several models; the first if left out.
+
+        Raises:
+            UserError: it was not asked.
+        """
+        for row in self.content["benchmarks"]:
+            if row["benchmark"] == benchmark and arm in (None, row["arm"]):
+                return float(row["score"])
+        asked = dict.fromkeys(str(row["benchmark"]) for row in self.content["benchmarks"])
+        raise UserError(
+            f"{shown(benchmark)} was not asked; asked were {', '.join(asked) or 'none'}"
+        )
+
+    def table(self, width: int = 100, *, subjects: bool = False) -> RenderableType:
+        """What a terminal shows of it.
+
+        Args:
+            width: of the terminal in characters.
+            subjects: show every subject as well.
+        """
+        return drawn(self.content, width, subjects=subjects)
+
+    def told(self, width: int = 100, *, subjects: bool = False) -> str:
+        """The same as plain text."""
+        console = Console(width=width, markup=False, highlight=False, color_system=None)
+        with console.capture() as caught:
+            console.print(self.table(width, subjects=subjects))
+        return caught.get()
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        return json.dumps(self.content, ensure_ascii=False, indent=1)
+
+    def save(self, folder: Path) -> "Result":
+        """Write results.json and tables/*.csv.
+
+        Raises:
+            UserError: they cannot be written there.
+        """
+        for kind in KINDS:
+            path = folder / TABLES / f"{kind}.csv"
+            if self.content.get(kind):
+                write_file(path, self.frame(kind).to_csv(index=False))
+            else:  # of an earlier run, whose results these are not
+                path.unlink(missing_ok=True)
+        whole = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
+        write_file(folder / RESULTS, whole + "\n")
+        return Result(self.content, folder)
+
+    def __str__(self) -> str:
+        return self.told()
+
+
+def load_result(path: str | PathLike[str]) -> Result:
+    """Read a results.json, or the folder that holds one.
+
+    Raises:
+        UserError: there is none, or it is of something else.
+    """
+    given = Path(path)
+    file = given / RESULTS if given.is_dir() else given
+    try:
+        content = read_json(file)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {file}: {error.strerror}; give the results.json of an evaluation"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{file} is not whole JSON: {error}; evaluate again") from None
+    if not isinstance(content, dict) or not {"benchmarks", "subjects", "arms"} <= set(content):
+        raise UserError(
+            f"{file} holds no scores of layerlab evaluate; give the results.json of an evaluation"
+        )
+    try:
+        content = unseal(content)
+        Scores.model_validate(content)
+    except ValueError as error:
+        why = explain(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"cannot read {file}: {why}; evaluate again") from None
+    return Result(content, file.parent)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table: nested values get a name each, scores of single questions are left out."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "scores":
+            continue
+        if isinstance(value, Mapping):
+            found.update({f"{name}_{inner}": one for inner, one in value.items()})
+        elif isinstance(value, list | tuple):
+            found[name] = "; ".join(map(str, value))
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,250 @@
+"""Scores for a terminal; what came from outside is never read as markup."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from layerlab.console import tables
+from layerlab.console.tables import plain
+from layerlab.evaluation.benchmarks.spec import called
+from layerlab.evaluation.metrics.estimates import Mean
+from layerlab.evaluation.results.aggregate import left_out_line
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+WIDE = 100  # from here on a table also says how its averages are taken
+LISTED = 6  # of names in a line
+
+
+def drawn(content: Row, width: int, *, subjects: bool = False) -> Group:
+    """Everything that a result holds, arm by arm, then what has to be known beside."""
+    return Group(*_parts(content, width, subjects))
+
+
+def percent(value: float | None, error: float | None = None) -> str:
+    """A share of one in percent, with its standard error.
+
+    Example:
+        >>> percent(0.5, 0.0312), percent(None)
+        ('50.00 +- 3.12', '-')
+    """
+    return "-" if value is None else Mean(value, error, 0).told()
+
+
+def scored(row: Row) -> str:
+    """A score with its standard error; none where no question had logits that are numbers.
+
+    Example:
+        >>> scored({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
+        'not finite'
+    """
+    if row.get("lost"):
+        return "not finite"
+    return percent(row["score"], row["error"])
+
+
+def span(row: Row) -> str:
+    """The 95 % interval of a score, in percent.
+
+    Example:
+        >>> span({"low": 0.0, "high": 0.65762}), span({"score": 1.0})
+        ('[0.0, 65.8]', '-')
+    """
+    low, high = row.get("low"), row.get("high")
+    return (
+        "-"
+        if low is None or high is None or row.get("lost")
+        else f"[{100 * low:.1f}, {100 * high:.1f}]"
+    )
+
+
+def grid(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    left: Sequence[str] = (),
+    width: int | None = None,
+) -> RenderableType:
+    """A table of rows; numbers stand to the right.
+
+    Args:
+        left: headings of columns of words.
+        width: of the terminal: what is wider comes in several tables, each with the first columns
+            of words; None leaves it whole.
+    """
+    names = [name for name, _ in columns]
+    cells = ([cell(row) for _, cell in columns] for row in rows)
+    if width is None:
+        return tables.grid(names, cells, left)
+    return tables.grids(names, cells, left, width)
+
+
+def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]:
+    for arm in content["arms"]:
+        rows = [row for row in content["benchmarks"] if row["arm"] == arm["arm"]]
+        yield plain(f"{arm['arm']}: {_about(arm)}", "bold")
+        yield _benchmarks(rows, width)
+        yield Text()
+        groups = [row for row in content["groups"] if row["arm"] == arm["arm"]]
+        if groups:
+            yield grid(groups, _GROUPS, ("mean of", "how"), width)
+            yield Text()
+        if subjects:
+            yield from _subjects(content, str(arm["arm"]), width)
+        sections = [row for row in content["sections"] if row["arm"] == arm["arm"]]
+        if sections and (subjects or any(row["benchmark"] == "lawbench" for row in sections)):
+            shown = [row for row in sections if subjects or row["benchmark"] == "lawbench"]
+            yield grid(shown, _SECTIONS, ("benchmark", "by", "section"), width)
+            yield Text()
+    yield from _precision(content, width)
+    yield from _compared(content, width)
+    yield from _published(content, width)
+    yield from _below(content)
+
+
+def _about(arm: Row) -> str:
+    context = arm["context"] if arm["context"] is not None else "endless"
+    precision = arm["precision"] or arm["dtype"]
+    return (
+        f"{arm['parameters']:,} parameters, context {context}, {precision}; "
+        "percent +- standard error"
+    )
+
+
+_BENCHMARKS: tuple[Column, ...] = (
+    ("benchmark", lambda row: str(row["title"])),
+    ("score", scored),
+    ("95 % interval", span),
+    ("chance", lambda row: percent(row.get("chance"))),
+    ("n", lambda row: f"{row['n']:,}"),
+    ("no answer", lambda row: percent(row.get("abstained"))),
+    ("examples", lambda row: str(row.get("shots", {}).get("told", "-"))),
+)
+_HOW: Column = ("how", lambda row: _how(row))
+_GROUPS: tuple[Column, ...] = (
+    ("mean of", lambda row: str(row["group"])),
+    ("score", scored),
+    ("95 % interval", span),
+    ("n", lambda row: f"{row['n']:,}"),
+    ("how", lambda row: _shortened(str(row["formula"]))),
+)
+_SECTIONS: tuple[Column, ...] = (
+    ("benchmark", lambda row: str(row["benchmark"])),
+    ("by", lambda row: str(row["by"])),
+    ("section", lambda row: str(row["section"])),
+    ("score", scored),
+    ("95 % interval", span),
+    ("n", lambda row: f"{row['n']:,}"),
+)
+_SUBJECTS: tuple[Column, ...] = (
+    ("subject", lambda row: called(str(row["subject"]), str(row["english"]))),
+    ("score", scored),
+    ("95 % interval", span),
+    ("n", lambda row: f"{row['n']:,}"),
+    ("no answer", lambda row: percent(row["abstained"])),
+)
+_DIFFERENCES: tuple[Column, ...] = (
+    ("model", lambda row: str(row["arm"])),
+    ("against", lambda row: str(row["against"])),
+    ("what", lambda row: str(row["title"])),
+    ("difference", lambda row: ("+" if row["difference"] > 0 else "") + _difference(row)),
+    ("n", lambda row: f"{row['n']:,}"),
+)
+
+
+def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
+    if width >= WIDE + 60:
+        return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "examples"), width)
+    lines = [plain(f"{row['title']}: {_how(row)}", "dim") for row in rows]
+    return Group(grid(rows, _BENCHMARKS, ("benchmark", "examples"), width), *lines)
+
+
+def _how(row: Row) -> str:
+    """The average, the scoring, and what else is known of a score."""
+    found = [_shortened(str(row["formula"]))]
+    if "scoring" in row:
+        found.append(f"{row['metric']} by {row['scoring']}" + ", explained" * bool(row["cot"]))
+    if row.get("limited"):
+        found.append(f"answers of at most {row['limited']} tokens, half of the context")
+    found += [f"{name} {value:.4f}" for name, value in row.get("other", {}).items()]
+    return "; ".join(found)
+
+
+def _shortened(formula: str) -> str:
+    """A formula that names only the first of many that are missing."""
+    head, sign, names = formula.partition("; not run: ")
+    listed = names.split(", ")
+    more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
+    return head + sign + ", ".join(listed[:LISTED]) + more
+
+
+def _subjects(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
+    rows = [row for row in content["subjects"] if row["arm"] == arm]
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        yield plain(str(benchmark), "bold")
+        inside = [row for row in rows if row["benchmark"] == benchmark]
+        yield grid(inside, _SUBJECTS, ("subject",), width)
+        yield Text()
+
+
+def _precision(content: Row, width: int) -> Iterator[RenderableType]:
+    rows = content.get("precision", ())
+    if rows:
+        yield plain("What a precision costs, over the same questions", "bold")
+        words = ("model", "against", "what")
+        yield grid([row for row in rows if "title" in row], _DIFFERENCES, words, width)
+        for row in rows:
+            if "perplexity" in row:
+                yield plain(f"{row['arm']}: {_perplexity(row)} ({row['tokens']:,} tokens)")
+        yield Text()
+
+
+def _perplexity(row: Row) -> str:
+    if row["perplexity"] is None:
+        return "perplexity on the built-in sample is not finite"
+    return (
+        f"perplexity {row['perplexity']:.4g} on the built-in sample, "
+        f"{row['nats_per_token']:.4f} nats per token"
+    )
+
+
+def _compared(content: Row, width: int) -> Iterator[RenderableType]:
+    if rows := content.get("compared", ()):
+        yield plain("Differences to another run, over the same questions", "bold")
+        yield grid(rows, _DIFFERENCES, ("model", "against", "what"), width)
+        yield Text()
+
+
+def _published(content: Row, width: int) -> Iterator[RenderableType]:
+    rows = content.get("published", ())
+    for table in dict.fromkeys(row["table"] for row in rows):
+        inside = [row for row in rows if row["table"] == table]
+        yield plain(f"Table {table} of {inside[0]['source']}, {inside[0]['title']}", "bold")
+        names = list(inside[0]["cells"])
+        columns: list[Column] = [
+            ("model", lambda row: str(row["model"])),
+            ("from", lambda row: str(row["from"])),
+            *((name, _cell(name)) for name in names),
+        ]
+        yield grid(inside, columns, ("model", "from"), width)
+        yield Text()
+
+
+def _cell(name: str) -> Callable[[Row], str]:
+    def shown(row: Row) -> str:
+        value = row["cells"].get(name)
+        return "-" if value is None else f"{value:.2f}"
+
+    return shown
+
+
+def _below(content: Row) -> Iterator[Text]:
+    for row in content["left_out"]:
+        yield plain(f"- left out: {left_out_line(row)}", "yellow")
+    for remark in content["remarks"]:
+        yield plain(f"- {remark}", "yellow" if "NaN" in remark else "dim")
+
+
+def _difference(row: Row) -> str:
+    return Mean(row["difference"], row["error"], row["n"]).told()

@@ -1,0 +1,101 @@
+"""The questions of a task as lm-eval takes them: a row of texts for each.
+
+A row is all that a task needs, so a YAML file only says which columns are what.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.items import Question, questions
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.evaluation.tasks.prompts import Manner, posed
+
+# What each column holds.
+COLUMNS: Mapping[str, str] = {
+    "header": "what stands once before the examples",
+    "prompt": "what is asked",
+    "choices": "what may follow",
+    "gold": "places of the right choices",
+    "target": "what follows in an example",
+    "reply": "the right text where there are no choices",
+    "letters": "the right choices, as letters",
+    "question": "the question as the file has it",
+    "place": "the file and line of the question",
+}
+
+
+def documents(
+    benchmark: Benchmark,
+    subject: Subject,
+    split: str,
+    manner: Manner | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """The questions of a split that have an answer, each with the columns of `COLUMNS`.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: the split cannot be read, or an example has no explanation to show.
+    """
+    manner = manner or Manner()
+    found = questions(benchmark, subject, split, folder)
+    if manner.cot and split == benchmark.shots_split:
+        _explained(found, benchmark)
+    return [_document(one, benchmark, subject, manner) for one in found]
+
+
+def splits(
+    benchmark: str, subject: str, manner: Manner, folder: Path | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """The scored split of a subject as `test`, and the one that examples come from as `dev`.
+
+    Args:
+        benchmark: its name.
+        subject: its name.
+        folder: the data folder; LAYERLAB_DATA where none is given.
+
+    Raises:
+        UserError: there is no such benchmark, a split cannot be read, or the benchmark has no
+            explanations and is asked to show them.
+    """
+    one = declared(benchmark)
+    if manner.cot and not one.explained:
+        raise UserError(
+            f"the examples of {one.title} come without explanations; leave --cot out, "
+            "or name C-Eval or FinEval"
+        )
+    found = {"test": documents(one, one[subject], one.split, manner, folder)}
+    if one.shots_split:
+        found["dev"] = documents(one, one[subject], one.shots_split, manner, folder)
+    return found
+
+
+def _document(
+    one: Question, benchmark: Benchmark, subject: Subject, manner: Manner
+) -> dict[str, Any]:
+    prompt = posed(one, benchmark, subject, manner)
+    return {
+        "header": prompt.header,
+        "prompt": prompt.text,
+        "choices": list(prompt.choices),
+        "gold": list(one.right),
+        "target": prompt.target,
+        "reply": one.reply,
+        "letters": one.letters,
+        "question": one.text,
+        "place": one.line,
+    }
+
+
+def _explained(found: list[Question], benchmark: Benchmark) -> None:
+    for one in found:
+        if not one.explanation.strip():
+            raise UserError(
+                f"{one.place} has no explanation; leave --cot out, or copy the examples of "
+                f"{benchmark.title} anew"
+            )

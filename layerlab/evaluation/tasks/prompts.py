@@ -1,0 +1,207 @@
+"""How a question is put to a model: the wording of the benchmark's own code, or of OpenCompass's.
+
+Header, prompt and choice are joined without anything between them. So a choice carries the blank
+that stands before it in English and none in Chinese, where "答案：" and " A" would be tokens that
+no text has. A prompt of one scoring may differ from that of another: `mean_nll` compares whole
+texts, and for some benchmarks these are texts of different length.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from layerlab.evaluation.benchmarks.items import LETTERS, Question
+from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring, Subject
+
+# Tasks of AGIEval that are asked in English; the others are Chinese.
+ENGLISH = ("aqua", "gaokao-english", "logiqa-en", "lsat", "math", "sat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A question as a model reads it.
+
+    Attributes:
+        header: stands once, before the examples.
+        text: the question; the choices go on where it ends.
+        choices: what may follow; none where the model writes its reply.
+        target: what follows it in an example, the end of the example included.
+    """
+
+    header: str = ""
+    text: str
+    choices: tuple[str, ...] = ()
+    target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """The way in which questions are put.
+
+    Attributes:
+        scoring: how an answer is scored.
+        cot: whether examples reason before they answer, and the model is to do so too.
+    """
+
+    scoring: Scoring = "choice_ll"
+    cot: bool = False
+
+
+def posed(
+    question: Question, benchmark: Benchmark, subject: Subject, manner: Manner | None = None
+) -> Prompt:
+    r"""Put a question into words.
+
+    Example:
+        >>> from layerlab.evaluation.benchmarks.catalog import declared
+        >>> one = Question(place="x", text="几？", options=tuple("1234"), right=(1,))
+        >>> prompt = posed(one, declared("financeiq"), declared("financeiq").subjects[0])
+        >>> prompt.text
+        '题目：几？\nA. 1\nB. 2\nC. 3\nD. 4\n答案是：'
+        >>> prompt.choices, prompt.target
+        (('A', 'B', 'C', 'D'), 'B')
+    """
+    return _WORDINGS[benchmark.name](question, subject, manner or Manner())
+
+
+def _of_ceval(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    start = "答案：让我们一步一步思考，\n" if manner.cot else "答案："
+    steps = f"{question.explanation}\n所以答案是" if manner.cot else ""
+    return Prompt(
+        header=f"以下是中国关于{subject.chinese}考试的单项选择题，请选出其中的正确答案。\n\n",
+        text=f"{question.text}\n{_listed(question)}\n{start}",
+        choices=tuple(LETTERS[: len(question.options)]),
+        target=f"{steps}{question.letters}" + "。" * manner.cot,
+    )
+
+
+def _of_cmmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    return Prompt(
+        header=f"以下是关于{subject.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
+        text=f"题目：{question.text}\n{_listed(question)}\n答案是：",
+        choices=tuple(LETTERS[: len(question.options)]),
+        target=question.letters,
+    )
+
+
+def _of_mmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    name = subject.name.replace("_", " ")
+    return Prompt(
+        header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
+        text=f"{question.text}\n{_listed(question)}\nAnswer:",
+        choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
+        target=f" {question.letters}",
+    )
+
+
+def _of_agieval(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    last = LETTERS[len(question.options) - 1]
+    if not subject.file.startswith(ENGLISH):
+        asked = f"{question.passage}问题：{question.text}"
+        if not question.options:
+            return Prompt(text=f"{asked}\n答案：", target=question.reply)
+        return Prompt(
+            text=f"{asked} 选项：{' '.join(question.options)}\n答案：从A到{last}, 我们应选择",
+            choices=tuple(LETTERS[: len(question.options)]),
+            target=question.letters,
+        )
+    asked = f"{question.passage}Q: {question.text}"
+    if not question.options:
+        return Prompt(text=f"{asked}\nA: The answer is", target=f" {question.reply}")
+    options = " ".join(question.options)
+    return Prompt(
+        text=f"{asked} Answer Choices: {options}\nA: Among A through {last}, the answer is",
+        choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
+        target=f" {question.letters}",
+    )
+
+
+def _of_boolq(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    asked = f"{question.passage}\nQuestion: {question.text}?\n"
+    if manner.scoring == "mean_nll":
+        return _whole(tuple(f"{asked}{option}" for option in question.options), question)
+    return _spaced(f"{asked}Answer:", question)
+
+
+def _of_ax_b(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    if manner.scoring == "mean_nll":
+        labels = ("entailment", "not_entailment")
+        texts = tuple(f"{question.passage}?{label}, {question.text}" for label in labels)
+        return _whole(texts, question)
+    return _spaced(
+        f"{question.passage}\nQuestion: {question.text} True or False?\nAnswer:", question
+    )
+
+
+def _of_piqa(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    if manner.scoring == "mean_nll":
+        start = f"The following makes sense: \nQ: {question.text}\nA: "
+        return _whole(tuple(f"{start}{option}\n" for option in question.options), question)
+    return _spaced(f"Question: {question.text}\nAnswer:", question)
+
+
+def _of_csl(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    """Two texts of different length under `mean_nll`: the abstract alone, or with the keywords."""
+    abstract = f"摘要：{question.passage}"
+    if manner.scoring == "mean_nll":
+        return _whole((abstract, f"{abstract}\n关键词：{question.text}"), question)
+    return Prompt(
+        text=(
+            "摘要是对论文内容不加注释和评论的简短陈述，要求扼要地说明研究工作的目的、"
+            "研究方法和最终结论等。\n关键词是一篇学术论文的核心词汇，一般由一系列名词组成。"
+            "关键词在全文中应有较高出现频率，且能起到帮助文献检索的作用。\n"
+            f"{abstract}\n关键词：{question.text}\n请问上述关键词是否匹配摘要且符合要求？\n"
+            f"{_listed(question)}\n请从”A“，”B“中进行选择。\n答："
+        ),
+        choices=tuple(LETTERS[: len(question.options)]),
+        target=question.letters,
+    )
+
+
+def _of_eprstmt(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    asked = f'内容： "{question.text}"。情绪分类：'
+    labels = tuple(f"{option}。" for option in question.options)
+    if manner.scoring == "mean_nll":
+        return _whole(tuple(f"{asked}\n{label}" for label in labels), question)
+    return Prompt(text=asked, choices=labels, target=labels[question.right[0]])
+
+
+def _of_xsum(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    ask = "Based on the previous text, provide a brief single summary:"
+    return Prompt(text=f"Document：{question.text}\n{ask}", target=f" {question.reply}")
+
+
+def _of_lcsts(question: Question, subject: Subject, manner: Manner) -> Prompt:
+    return Prompt(
+        text=f"阅读以下文章，并给出简短的摘要：{question.text}\n摘要如下：", target=question.reply
+    )
+
+
+def _listed(question: Question) -> str:
+    return "\n".join(
+        f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False)
+    )
+
+
+def _spaced(text: str, question: Question) -> Prompt:
+    choices = tuple(f" {option}" for option in question.options)
+    return Prompt(text=text, choices=choices, target=choices[question.right[0]])
+
+
+def _whole(texts: tuple[str, ...], question: Question) -> Prompt:
+    """Whole texts to compare, with nothing before them."""
+    return Prompt(text="", choices=texts, target=texts[question.right[0]])
+
+
+_WORDINGS: Mapping[str, Callable[[Question, Subject, Manner], Prompt]] = {
+    **dict.fromkeys(("ceval", "fineval"), _of_ceval),
+    **dict.fromkeys(("cmmlu", "financeiq"), _of_cmmlu),
+    "mmlu": _of_mmlu,
+    "agieval": _of_agieval,
+    "boolq": _of_boolq,
+    "ax-b": _of_ax_b,
+    "piqa": _of_piqa,
+    "csl": _of_csl,
+    "eprstmt": _of_eprstmt,
+    "xsum": _of_xsum,
+    "lcsts": _of_lcsts,
+}

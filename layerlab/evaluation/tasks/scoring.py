@@ -1,0 +1,118 @@
+"""Marks of one question: its likelihoods or its written answer against what is right.
+
+Pure functions of lists and texts; the file beside the tasks hands them what lm-eval gives.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+from layerlab.data.normal_form import normal_form
+from layerlab.evaluation.tasks.answer_extraction import chosen
+
+
+def likeliest(likelihoods: Sequence[float]) -> int:
+    """The place of the largest; of equal ones, the first.
+
+    Source: Own.
+
+    Example:
+        >>> likeliest([-2.0, -1.0, -1.0])
+        1
+    """
+    return max(range(len(likelihoods)), key=lambda place: likelihoods[place])
+
+
+def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
+    """1 where the likeliest choice is right, else 0.
+
+    Differs: AGIEval asks for all right options of some questions; one choice can name only one,
+    so it is right where it is among them, as in lm-eval's own tasks. A likelihood that is no number
+    tells nothing, and the question counts as wrong; lm-eval takes the first choice there, so that a
+    model that computes nothing scores as one that guesses.
+
+    Source: Own.
+
+    Example:
+        >>> by_likelihood([-1.0, -2.0], [0]), by_likelihood([math.nan, math.nan], [0])
+        (1.0, 0.0)
+    """
+    told = not any(map(math.isnan, likelihoods))
+    return float(told and likeliest(likelihoods) in right)
+
+
+def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:
+    """Whether a written answer names the right option; an abstention counts as wrong.
+
+    Source: Own.
+
+    Example:
+        >>> by_letter("我不知道", "ABCD", "B")
+        {'score': 0.0, 'abstained': 1.0}
+    """
+    letter = chosen(output, letters, reasoned=reasoned)
+    return {"score": float(letter == right), "abstained": float(letter is None)}
+
+
+def by_value(output: str, reply: str) -> dict[str, float]:
+    r"""Whether a written answer is the right one, written the same up to what has no meaning.
+
+    Differs: AGIEval compares through many rules of LaTeX; this is an exact match after the few
+    that are safe, so it can only be lower.
+
+    Source: Own.
+
+    Example:
+        >>> by_value(r"so the answer is $\dfrac{1}{2}$.", r"\frac12")
+        {'score': 1.0, 'abstained': 0.0}
+    """
+    value = _value(output)
+    return {"score": float(value == _plain(reply) != ""), "abstained": float(not value)}
+
+
+def _value(output: str) -> str:
+    """The value that an output ends in.
+
+    What is boxed, else what stands between the last dollars of its first line, else what follows
+    the last "is" or "=" there.
+    """
+    boxed = output.rfind("\\boxed{")
+    if boxed >= 0:
+        return _plain(_braced(output[boxed + len("\\boxed") :]))
+    lines = [line for line in output.strip().split("\n") if line.strip()]
+    first = lines[0] if lines else ""
+    dollars = re.findall(r"\$([^$]+)\$", first)
+    if dollars:
+        return _plain(dollars[-1].rpartition("=")[2])
+    return _plain(re.split(r"\bis\b|=|答案是|为", first)[-1])
+
+
+def _braced(text: str) -> str:
+    """What the first pair of braces of a text holds."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "{") - (letter == "}")
+        if depth == 0:
+            return text[1:place]
+    return ""
+
+
+def _plain(value: str) -> str:
+    """A value without what changes nothing in it."""
+    text = normal_form("NFKC", value)
+    text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
+    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)
+    return text.strip(".。,，;；")
+
+
+def summary(output: str) -> str:
+    r"""The first line of an output that says something.
+
+    Source: Own.
+
+    Example:
+        >>> summary("\n 央行降准\n以下")
+        '央行降准'
+    """
+    return next((line.strip() for line in output.split("\n") if line.strip()), "")

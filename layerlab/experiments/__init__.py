@@ -1,0 +1,1 @@
+"""Many runs: planned, carried out, compared."""

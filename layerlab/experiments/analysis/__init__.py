@@ -1,0 +1,1 @@
+"""From the folders of runs to a comparison."""

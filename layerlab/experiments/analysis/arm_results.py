@@ -1,0 +1,178 @@
+"""One side of a comparison: an arm's runs, and the learning rate that each seed is judged at.
+
+A rate that is chosen on the runs that judge it looks better than it is, the more so the more rates
+were tried. Each seed is therefore judged at the rate that the seeds before it like best, on each
+half of the held-out blocks at the one that they like best on the other half; the first seed of a
+sweep chooses, and does not judge. What a seed adds is then independent of what chose its rate,
+which it is not where all other seeds choose (bench/statistics.py, part `rates`).
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from layerlab.experiments.plan.lr_search import Best, best
+from layerlab.experiments.statistics.differences import deviation
+from layerlab.records.run import Record
+
+Runs = Mapping[int, Record]
+# A seed's rate for the blocks with even and with odd numbers.
+Rates = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """An arm with its runs.
+
+    Attributes:
+        name: of the arm.
+        sweep: runs by rate, then by seed.
+        tried: mean loss of each rate over the seeds that all of its rates have finished.
+        chosen: the best of them; None while nothing has finished.
+        metric: that is compared.
+    """
+
+    name: str
+    sweep: Mapping[float, Runs]
+    tried: Mapping[float, float]
+    chosen: Best | None
+    metric: str
+
+    @cached_property
+    def rates(self) -> dict[int, Rates]:
+        """By seed: that which is best for the seeds before it, on the other half of the blocks."""
+        seeds = sorted({seed for runs in self.sweep.values() for seed in runs})
+        found = {}
+        for number, seed in enumerate(seeds):
+            # With one rate there is nothing to choose; a seed that is alone has nobody to ask.
+            free = len(self.sweep) == 1 or len(seeds) == 1
+            before = seeds if free else seeds[:number]
+            even, odd = (self._best(before, half) for half in (1, 0))
+            if even is not None and odd is not None:
+                found[seed] = even, odd
+        return found
+
+    @cached_property
+    def runs(self) -> Runs:
+        """At the rate that each seed is judged at; of two, at that for the even blocks."""
+        found = {seed: self.sweep[even].get(seed) for seed, (even, _) in self.rates.items()}
+        return {seed: run for seed, run in found.items() if run is not None}
+
+    @cached_property
+    def blocks(self) -> dict[int, np.ndarray]:
+        """Nats per token of each block of the held-out text, by seed, where runs kept them."""
+        found = {}
+        for seed in self.values:
+            even, odd = (self.sweep[rate][seed].blocks for rate in self.rates[seed])
+            if even is not None and odd is not None:
+                found[seed] = np.where(np.arange(len(even)) % 2 == 0, even, odd)
+        return found
+
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """What is compared, by seed; diverged runs have no value."""
+        found = {seed: self._value(seed) for seed in self.rates if seed not in self.diverged}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    @cached_property
+    def diverged(self) -> dict[int, str]:
+        """Why, by seed."""
+        found = {}
+        for seed, rates in self.rates.items():
+            for rate in rates:
+                run = self.sweep[rate].get(seed)
+                if run is not None and run.diverged is not None:
+                    found[seed] = run.diverged
+        return found
+
+    @property
+    def ended(self) -> int:
+        """Seeds that came to their end, diverged or not."""
+        return len(self.values) + len(self.diverged)
+
+    def mean(self, name: str) -> float | None:
+        """Of a number of the results, over the seeds that did not diverge."""
+        if name == self.metric:
+            numbers = list(self.values.values())
+        else:
+            found = [self.runs[seed].value(name) for seed in self.values]
+            numbers = [one for one in found if one is not None]
+        return math.fsum(numbers) / len(numbers) if numbers else None
+
+    def most(self, name: str) -> float | None:
+        """The largest of a number of the results."""
+        found = [run.value(name) for run in self.runs.values()]
+        return max((one for one in found if one is not None), default=None)
+
+    def sd(self) -> float | None:
+        """Of what is compared, from seed to seed."""
+        values = list(self.values.values())
+        return deviation(values) if len(values) > 1 else None
+
+    def missing(self, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[int]:
+        """Planned seeds that have not finished at every rate: those given, or those begun."""
+        sweep = [self.sweep.get(rate, {}) for rate in rates or self.sweep]
+        return [
+            seed
+            for seed in seeds
+            if not sweep or any(seed not in runs or not runs[seed].finished for runs in sweep)
+        ]
+
+    def _value(self, seed: int) -> float | None:
+        """Of both halves of the held-out text together."""
+        runs = [self.sweep[rate].get(seed) for rate in self.rates[seed]]
+        parts = [None if run is None else run.halves(self.metric) for run in runs]
+        even, odd = parts
+        return None if even is None or odd is None else even[0] + odd[1]
+
+    def _best(self, seeds: Collection[int], half: int) -> float | None:
+        """The best rate for some seeds, on one half of the blocks."""
+        asked = {
+            rate: {seed: run for seed, run in runs.items() if seed in seeds}
+            for rate, runs in self.sweep.items()
+        }
+        tried = _tried(asked, self.metric, half)
+        return best(tried).rate if tried else None
+
+
+def side_of(name: str, records: Sequence[Record], metric: str) -> Side:
+    """Collect an arm's runs.
+
+    A rate at which a run diverged counts as infinitely bad.
+    """
+    sweep: dict[float, dict[int, Record]] = {}
+    for record in records:
+        sweep.setdefault(record.rate, {})[record.seed] = record
+    tried = _tried(sweep, metric)
+    chosen = best(tried) if tried else None
+    return Side(name=name, sweep=sweep, tried=tried, chosen=chosen, metric=metric)
+
+
+def _tried(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
+    """Mean loss of each rate, on all blocks or on one half of them."""
+    done = {
+        rate: {seed: run for seed, run in runs.items() if run.finished}
+        for rate, runs in sweep.items()
+    }
+    done = {rate: runs for rate, runs in done.items() if runs}
+    shared = set.intersection(*(set(runs) for runs in done.values())) if done else set()
+    return {
+        rate: _mean(
+            [_loss(run, metric, half) for seed, run in runs.items() if seed in shared or not shared]
+        )
+        for rate, runs in done.items()
+    }
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return math.fsum(losses) / len(losses)
+
+
+def _loss(run: Record, metric: str, half: int | None) -> float:
+    found = None if run.diverged is not None else run.halves(metric)
+    if found is None:
+        return math.inf
+    return sum(found) if half is None else found[half]

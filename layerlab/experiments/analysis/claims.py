@@ -1,0 +1,268 @@
+"""What sources say of arms, judged by runs: each claim holds, fails, or is not decided.
+
+A claim is made of pairs of arms, and each pair of tests: is the difference below 0, or below an end
+of a margin? The tests are those of the whole recipe, corrected together (`family`), so that a claim
+says of a pair what the table says. It holds where every test came out as it says, and fails where
+one came out otherwise. That two arms are alike is a claim as well: their difference must lie below
+one end of the margin and above the other, and fails where it surely lies beyond one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.monitor_metrics import UNITS
+from layerlab.experiments.analysis.verdict import interval_said, later_said, number
+from layerlab.experiments.statistics.differences import Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, Finding, PairTest
+from layerlab.recipes.comparison_sections import Claim, CompareSection
+
+Word = Literal["holds", "fails", "not decided"]
+# A test, and the side of its shift that the claim says the difference is on.
+Asked = tuple[PairTest, int]
+# Relations that a margin belongs to.
+_WITHIN = ("alike", "no better")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two arms of a claim.
+
+    Attributes:
+        arm: that it says something of.
+        rival: that it is held against.
+        evidence: what the runs say of them.
+        asked: findings of its tests, each with the side that it should be on.
+        missing: seeds of either that have not finished.
+        later: the difference over all seeds, where an earlier look has decided.
+    """
+
+    arm: str
+    rival: str
+    evidence: Evidence
+    asked: Sequence[tuple[Finding, int]]
+    missing: Sequence[int] = ()
+    later: Difference | None = None
+
+    @property
+    def right(self) -> tuple[float, float]:
+        """P of being as it is said to be, before and after the correction."""
+        both = [found.toward(side) for found, side in self.asked]
+        return max(raw for raw, _ in both), max(after for _, after in both)
+
+    @property
+    def wrong(self) -> tuple[float, float]:
+        """P of being otherwise, before and after the correction."""
+        both = [found.toward(-side) for found, side in self.asked]
+        return min(raw for raw, _ in both), min(after for _, after in both)
+
+    def content(self) -> dict[str, Any]:
+        """As plain values."""
+        found = self.evidence.found
+        return {
+            "arm": self.arm,
+            "against": self.rival,
+            "n": found.n,
+            "difference": found.mean,
+            "low": found.low,
+            "high": found.high,
+            "p": found.p,
+            "as_said": self.right[1],
+            "otherwise": self.wrong[1],
+            "missing": list(self.missing),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A claim with its pairs and what came out.
+
+    Attributes:
+        p: before the correction for all tests.
+        holm: after it.
+    """
+
+    claim: Claim
+    pairs: Sequence[Pair]
+    word: Word
+    p: float
+    holm: float
+
+
+def claimed(
+    section: CompareSection,
+    rivals: Mapping[str, str],
+    stages: Sequence[Stage],
+    family: Family,
+    unit: str,
+) -> list[dict[str, Any]]:
+    """Every claim of a recipe with its verdict, as plain values.
+
+    Args:
+        rivals: the baseline of each arm.
+        stages: the runs up to each look.
+        family: the tests with what came of them.
+        unit: of the losses that are compared.
+    """
+    rows, level = [], stages[-1].level
+    for claim in section.claims:
+        found = [_pair(each, section, stages, family) for each in tests(claim, rivals)]
+        right, wrong = _chances(found)
+        word: Word = "not decided"
+        if min(right[1], wrong[1]) < level.alpha:
+            word = "holds" if right[1] <= wrong[1] else "fails"
+        decisive = wrong if word == "fails" else right
+        judged = Judged(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
+        rows.append(_row(judged, level, UNITS.get(claim.measure, unit)))
+    return rows
+
+
+def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[Asked]]:
+    """The tests that a claim is made of, by its pairs."""
+    return [_tests(claim, arm, rival) for arm, rival in pairs(claim, rivals)]
+
+
+def _tests(claim: Claim, arm: str, rival: str) -> list[Asked]:
+    def at(shift: float) -> PairTest:
+        return PairTest(arm, rival, shift, claim.measure)
+
+    if claim.relation == "alike":
+        return [(at(claim.margin), -1), (at(-claim.margin), 1)]
+    if claim.relation == "no better":
+        return [(at(-claim.margin), 1)]
+    return [(at(0.0), 1 if claim.relation == "worse" else -1)]
+
+
+def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The pairs of arms that a claim is made of; of an order the better one comes first."""
+    groups = [[one] if isinstance(one, str) else list(one) for one in claim.arms]
+    if claim.relation == "order":
+        for better, worse in pairwise(groups):
+            yield from ((one, other) for one in better for other in worse)
+    elif claim.relation == "alike" and groups:
+        alone = all(len(group) == 1 for group in groups)
+        for group in [[name for one in groups for name in one]] if alone else groups:
+            yield from ((one, other) for i, one in enumerate(group) for other in group[i + 1 :])
+    else:
+        for arm in [claim.arm] if claim.arm else [name for group in groups for name in group]:
+            yield arm, claim.against or rivals[arm]
+
+
+def _pair(
+    asked: Sequence[Asked], section: CompareSection, stages: Sequence[Stage], family: Family
+) -> Pair:
+    """A pair as the look that came last to any of its tests has it."""
+    test, stage = asked[0][0], stages[-1]
+    judged = stages[max((family[one].look for one, _ in asked))]
+    planned = section.seeds, section.rates if section.search == "grid" else ()
+    sides = stage.sides[test.arm], stage.sides[test.rival]
+    return Pair(
+        arm=test.arm,
+        rival=test.rival,
+        evidence=judged.evidence(test),
+        later=(None if judged is stage else stage.difference(test.arm, test.rival, test.measure)),
+        asked=[(family[one], side) for one, side in asked],
+        missing=sorted({seed for side in sides for seed in side.missing(*planned)}),
+    )
+
+
+def _chances(found: Sequence[Pair]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Of the whole claim: p of its being right, and of its being wrong, raw and corrected."""
+    rights, wrongs = [pair.right for pair in found], [pair.wrong for pair in found]
+    return max(rights, key=lambda both: both[1]), min(wrongs, key=lambda both: both[1])
+
+
+def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
+    claim = judged.claim
+    named = dict.fromkeys(name for pair in judged.pairs for name in (pair.arm, pair.rival))
+    return {
+        "source": claim.source,
+        "says": claim.says,
+        "relation": claim.relation,
+        "measure": claim.measure,
+        "margin": claim.margin if claim.relation in _WITHIN else None,
+        "arms": list(named),
+        "verdict": judged.word,
+        "said": _said(judged, level, unit),
+        "number": _decisive(judged).evidence.found.mean,
+        "p": judged.p,
+        "holm": judged.holm,
+        "pairs": [pair.content() for pair in judged.pairs],
+    }
+
+
+def _said(judged: Judged, level: Level, unit: str) -> str:
+    """The verdict in a sentence, with the number that decides it."""
+    count, told = len(judged.pairs), _decisive(judged)
+    head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
+    if count > 1:
+        head += f", {_share(judged, level)}"
+    later = later_said(told.later, told.evidence, unit)
+    parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _decisive(judged: Judged) -> Pair:
+    """The surest pair against a claim that fails; else the one that is least sure."""
+    if judged.word == "fails":
+        return min(judged.pairs, key=lambda pair: pair.wrong[1])
+    return max(judged.pairs, key=lambda pair: (pair.right[1], -pair.wrong[1]))
+
+
+def _share(judged: Judged, level: Level) -> str:
+    count = len(judged.pairs)
+    if judged.word == "holds":
+        return f"{count} of {count} pairs are as said; the least sure"
+    if judged.word == "fails":
+        contrary = sum(pair.wrong[0] < 1 for pair in judged.pairs)
+        verb = "looks" if contrary == 1 else "look"
+        return f"{contrary} of {count} pairs {verb} otherwise; the surest"
+    sure = sum(pair.right[1] < level.alpha for pair in judged.pairs)
+    return f"{sure} of {count} pairs surely as said; the least sure"
+
+
+def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
+    names = f"{pair.arm} against {pair.rival}"
+    found, lost, ended = pair.evidence.found, pair.evidence.lost, pair.evidence.ended
+    if any(lost):
+        return (
+            f"{names}: {lost[0]} of {ended[0]} runs diverged against {lost[1]} of {ended[1]}, "
+            f"p = {judged.holm:.2g} of the claim"
+        )
+    if found.mean is None or found.n == 0:
+        lacking = " with a monitor" if judged.claim.measure in UNITS else ""
+        return f"no seed has finished for {pair.arm} and {pair.rival} both{lacking}"
+    within = f", with a margin of {judged.claim.margin:g}" if _margined(judged) else ""
+    if found.identical:
+        return f"{names}: a difference of exactly 0 at {_seeds(found.n)}{within}"
+    size = f"{names}: {number(found.mean, sign=True)} {unit}{within}"
+    if found.interval is None:
+        same = "every seed shows the same, which tells nothing of chance"
+        return f"{size}; {'one seed tells nothing of chance' if found.n == 1 else same}"
+    return f"{size} ({_evidence(judged, pair, level)})"
+
+
+def _margined(judged: Judged) -> bool:
+    return judged.claim.relation in _WITHIN
+
+
+def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
+    found, count = pair.evidence.found, level.comparisons
+    told = interval_said(found)
+    if count > 1:
+        told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
+    else:
+        told += f", p = {judged.holm:.2g} of the claim"
+    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+
+
+def _unfinished(judged: Judged) -> str:
+    missing = any(pair.missing for pair in judged.pairs)
+    return "planned seeds are missing: this verdict is not final" if missing else ""
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed" if n == 1 else f"{n} seeds"

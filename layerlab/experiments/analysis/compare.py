@@ -1,0 +1,384 @@
+"""From the folders of runs to a comparison: equal terms checked, differences judged, all kept."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.console.units import amount
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.arm_results import Side
+from layerlab.experiments.analysis.claims import claimed, tests
+from layerlab.experiments.analysis.comparison import SCHEMA, Comparison, plain
+from layerlab.experiments.analysis.curves import curves, paired_curves
+from layerlab.experiments.analysis.gradient_profile import gradients
+from layerlab.experiments.analysis.interim import LOSS, Stage, staged
+from layerlab.experiments.analysis.timing import timed
+from layerlab.experiments.analysis.verdict import Case, judge, number
+from layerlab.experiments.analysis.warnings import loose, remarks
+from layerlab.experiments.plan.equal_terms import Varied, notes, refuse
+from layerlab.experiments.plan.factors import departures, several_slots, together, trained
+from layerlab.experiments.plan.plan import arms
+from layerlab.experiments.statistics.additive_model import presence
+from layerlab.experiments.statistics.differences import Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.recipes.training import Recipe
+from layerlab.records.run import Record, read_record
+from layerlab.version import VERSION
+
+# Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
+# that is trained differs with its text.
+_WORDS = ("data.tokenizer", "data.vocab", "data.sources")
+_COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
+UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
+
+
+def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
+    """Compare the runs of a recipe, those that are not finished named as such.
+
+    Args:
+        found: folders of runs, or what was read from them.
+
+    Raises:
+        UserError: the recipe compares nothing, runs differ in what was not declared, or two runs
+            claim one arm, seed and rate.
+    """
+    section = recipe.compare
+    if section is None:
+        raise UserError(
+            f"the recipe {recipe.name} has no compare section; write [compare] with "
+            'arms = ["llama", "gpt2"]'
+        )
+    rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
+    names = list(rivals)
+    records, left = _planned(section, names, _read(found))
+    records, speeds = timed(section, records)
+    contrasts = refuse([one.manifest for one in records], Varied.of(section))
+    _refuse_twice(records)
+    metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
+    stages, family = weighed(section, rivals, records, metric)
+    stage = stages[-1]
+    planned, section, sides = section, stage.section, stage.sides
+    differs = departures(trained(records), rivals)
+    rows = _rows(stages, family, rivals, [one.path for one in contrasts], differs)
+    content = {
+        "schema": SCHEMA,
+        "layerlab": VERSION,
+        "recipe": recipe.model_dump(mode="json"),
+        "name": recipe.name,
+        "about": recipe.about,
+        "inferred": recipe.inferred,
+        "baseline": section.baseline or names[0],
+        "arms": names,
+        "metric": metric,
+        "confidence": section.confidence,
+        "power": section.power,
+        "seeds": list(planned.seeds),
+        "match": section.match,
+        "rows": rows,
+        "tests": len(family),
+        "claims": claimed(section, rivals, stages, family, UNITS[metric]),
+        "runs": [_run(one, sides) for one in records],
+        "gradients": gradients(section, sides),
+        "curves": [curves(one, _is_chosen(one, sides)) for one in records],
+        # Runs matched by time meet at the k-th evaluation of each.
+        "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
+        "remarks": [
+            *remarks(section, sides, contrasts, _worse(rows)),
+            *_stopped(planned, section if family.looked else None),
+            *_unequal(stage),
+            *_one_text(stage, rivals),
+            *_alone(rivals),
+            *notes([one.manifest for one in records]),
+            *several_slots(rows),
+            *_loose(section, rows),
+            *speeds,
+            *left,
+        ],
+    }
+    return Comparison(plain(content))
+
+
+def _read(found: Sequence[Path | Record]) -> list[Record]:
+    read = [one if isinstance(one, Record) else read_record(one) for one in found]
+    return [one for one in read if one is not None]
+
+
+def _planned(
+    section: CompareSection, names: Sequence[str], records: Sequence[Record]
+) -> tuple[list[Record], list[str]]:
+    """The runs that the plan knows, and a remark for each that it does not."""
+    kept, left = [], []
+    for record in records:
+        if record.arm not in names:
+            left.append(f"{record.name} is left out: the recipe has no arm {record.arm!r}")
+        elif record.seed not in section.seeds:
+            left.append(
+                f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
+            )
+        elif section.search == "grid" and section.rates and record.rate not in section.rates:
+            left.append(
+                f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
+            )
+        else:
+            kept.append(record)
+    return kept, left
+
+
+def _refuse_twice(records: Sequence[Record]) -> None:
+    seen: dict[tuple[str, int, float], str] = {}
+    for record in records:
+        key = record.arm, record.seed, record.rate
+        if key in seen:
+            raise UserError(
+                f"{seen[key]} and {record.name} are both {record.arm} with seed {record.seed} at "
+                f"rate {record.rate:g}; delete one of them"
+            )
+        seen[key] = record.name
+
+
+def weighed(
+    section: CompareSection, rivals: Mapping[str, str], records: Sequence[Record], metric: str
+) -> tuple[list[Stage], Family]:
+    """The runs up to each look that was taken, and what came of every test at any.
+
+    Where none was, the stage is that of the first.
+    """
+    asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
+    asked += [
+        test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
+    ]
+    shared = presence([(test.arm, test.rival) for test in asked if test.measure == LOSS])
+    parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
+    level = Level(
+        confidence=section.confidence,
+        power=section.power,
+        comparisons=len(Family(asked, (), 0.0)),
+        share=parts[-1],
+    )
+
+    def at(asked: CompareSection) -> Stage:
+        return Stage(
+            section=asked,
+            sides=staged(records, list(rivals), metric, asked.seeds),
+            shared=shared,
+            level=level,
+        )
+
+    if not section.looks:
+        whole = at(section)
+        return [whole], Family(asked, [(1.0, whole)], level.alpha)
+    stages = [at(section.at(look)) for look in section.looks]
+    taken = [
+        (part, stage)
+        for part, stage in zip(parts, stages, strict=True)
+        if not any(_missing(stage.section, side) for side in stage.sides.values())
+    ]
+    return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
+
+
+def _rows(
+    stages: Sequence[Stage],
+    family: Family,
+    rivals: Mapping[str, str],
+    differ: Sequence[str],
+    differs: Mapping[str, Mapping[str, Any] | None],
+) -> list[dict[str, Any]]:
+    rows = []
+    stage, section = stages[-1], stages[-1].section
+    for name, rival in rivals.items():
+        side, base = stage.sides[name], stage.sides[rival]
+        row = {**_figures(section, side, base), "differs": differs[name]}
+        if name == rival:
+            none = Difference(kind="paired", n=len(side.values))
+            rows.append({**row, **_tested(none), **_baseline(side)})
+            continue
+        test = PairTest(name, rival)
+        judged = stages[family[test].look]
+        case = Case(
+            arm=name,
+            baseline=rival,
+            evidence=judged.evidence(test),
+            finding=family[test],
+            later=None if judged is stage else stage.difference(name, rival),
+            level=stage.level,
+            planned=len(section.seeds),
+            diverged=judged.sides[name].diverged,
+            base_diverged=judged.sides[rival].diverged,
+            missing=sorted({*_missing(section, side), *_missing(section, base)}),
+            differ=differ,
+            looked=family.looked,
+            together=together(differs[name]),
+            scale=_scale(side),
+            unit=UNITS[side.metric],
+        )
+        verdict = judge(case)
+        tested = _tested(case.difference, family[test].corrected)
+        rows.append({**row, **tested, "verdict": verdict.word, "said": verdict.said})
+    return rows
+
+
+def _scale(side: Side) -> str:
+    """The size that a verdict is about: what holds there may not hold at another."""
+    parameters, tokens = side.most("parameters"), side.most("tokens")
+    if parameters is None or tokens is None:
+        return ""
+    return f"at {amount(parameters)} parameters and {amount(tokens)} tokens a run"
+
+
+def _unequal(stage: Stage) -> list[str]:
+    """A remark where arms vary unlike each other more than chance would have it."""
+    p = stage.model.unequal() if stage.section.variance == "moderated" else None
+    if p is None or p >= stage.level.alpha:
+        return []
+    spreads = {name: stage.model.spread(name) for name in stage.model.arms}
+    least, most = min(spreads, key=spreads.__getitem__), max(spreads, key=spreads.__getitem__)
+    return [
+        f"arms do not vary alike from seed to seed (Bartlett's p = {p:.2g}): {most} by "
+        f"{number(spreads[most])}, {least} by {number(spreads[least])}; each keeps some of its own"
+    ]
+
+
+def _alone(rivals: Mapping[str, str]) -> list[str]:
+    """A remark where there is nothing to compare."""
+    if any(name != rival for name, rival in rivals.items()):
+        return []
+    (name,) = rivals
+    return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
+
+
+def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
+    """A remark where intervals leave the choice of the held-out text out."""
+    found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
+    if not any(one.text is None and one.interval for one in found):
+        return []
+    by_bytes = stage.metric != "nats"
+    why = "arms differ in their tokens" if by_bytes else "runs kept no losses by block"
+    return [f"intervals are over seeds, and hold for this held-out text alone: {why}"]
+
+
+def _missing(section: CompareSection, side: Side) -> list[int]:
+    return side.missing(section.seeds, section.rates if section.search == "grid" else ())
+
+
+def _stopped(section: CompareSection, look: CompareSection | None) -> list[str]:
+    """A remark on looks: after how many seeds this was judged, and that it may be final."""
+    if not section.looks:
+        return []
+    looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
+    if look is None:
+        return [f"looks were planned at {looks} seeds, and the first has not been taken"]
+    return [
+        f"looks were planned at {looks} seeds, and this is the one at {len(look.seeds)} of at most "
+        f"{most}; each spends a part of alpha (Lan and DeMets), so that words that stand may end "
+        "the comparison"
+    ]
+
+
+def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
+    return [one for one in told if one is not None]
+
+
+def _worse(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [row["arm"] for row in rows if row["verdict"] == "worse"]
+
+
+def _figures(section: CompareSection, side: Side, base: Side) -> dict[str, Any]:
+    return {
+        "arm": side.name,
+        "against": base.name,
+        "nats": side.mean("nats"),
+        "bits_per_byte": side.mean("bits_per_byte"),
+        "accuracy": side.mean("accuracy"),
+        "sd": side.sd(),
+        "rate": side.chosen.rate if side.chosen else None,
+        "rates": [{"rate": rate, side.metric: one} for rate, one in sorted(side.tried.items())],
+        "edge": side.chosen.edge if side.chosen else None,
+        "tokens_per_second": side.mean("tokens_per_second"),
+        "peak_memory_bytes": side.most("peak_memory_bytes"),
+        "parameters": side.most("parameters"),
+        "flops": side.mean("flops"),
+        "seconds": side.mean("seconds"),
+        "start": _start(side, base),
+        "mismatch": _mismatch(section, side, base),
+        "diverged": sorted(side.diverged),
+        "missing": _missing(section, side),
+    }
+
+
+def _tested(found: Difference, corrected: float | None = None) -> dict[str, Any]:
+    return {
+        "n": found.n,
+        "difference": found.mean,
+        "difference_sd": found.sd,
+        "low": found.low,
+        "high": found.high,
+        "seeds_error": found.error,
+        "text_error": found.text[0] if found.text else None,
+        "p": found.p,
+        "holm": None if found.p is None else corrected,
+        "detectable": found.detectable,
+        "seeds_needed": found.needed,
+        "variance": found.kind,
+        "paired": found.kind != "welch",
+    }
+
+
+def _start(side: Side, base: Side) -> float | None:
+    """The largest difference to the baseline before the first update, over shared seeds."""
+    pairs = [
+        (run.value("step0_nats"), base.runs[seed].value("step0_nats"))
+        for seed, run in side.runs.items()
+        if seed in base.runs
+    ]
+    gaps = [one - other for one, other in pairs if one is not None and other is not None]
+    return max(gaps, key=abs, default=None)
+
+
+def _mismatch(section: CompareSection, side: Side, base: Side) -> float | None:
+    """What matching left, in percent of the baseline's."""
+    if section.match == "none":
+        return None
+    if section.match == "time":
+        found = side.mean("seconds"), base.mean("seconds")
+    else:
+        name = _COUNTS[section.match]
+        found = _count(side, name), _count(base, name)
+    own, wanted = found
+    return 100 * (own - wanted) / wanted if own is not None and wanted else None
+
+
+def _count(side: Side, name: str) -> float | None:
+    return next((run.count(name) for run in side.runs.values()), None)
+
+
+def _baseline(side: Side) -> dict[str, str]:
+    mean, sd = side.mean(side.metric), side.sd()
+    said = f"{side.name} is the baseline"
+    if mean is None:
+        said += ", and no seed of it has finished with a number"
+    else:
+        spread = f", from seed to seed {number(sd)}" if sd is not None else ""
+        unit, n = UNITS[side.metric], len(side.values)
+        said = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
+    return {"verdict": "baseline", "said": f"{said}."}
+
+
+def _is_chosen(record: Record, sides: Mapping[str, Side]) -> bool:
+    return sides[record.arm].runs.get(record.seed) is record
+
+
+def _run(record: Record, sides: Mapping[str, Side]) -> dict[str, Any]:
+    left = ("schema", "blocks")
+    result = {name: one for name, one in (record.result or {}).items() if name not in left}
+    return {
+        **result,
+        "run": record.name,
+        "arm": record.arm,
+        "seed": record.seed,
+        "rate": record.rate,
+        "finished": record.finished,
+        "diverged": record.diverged,
+        "chosen": _is_chosen(record, sides),
+    }

@@ -1,0 +1,109 @@
+"""A comparison as a value: plain numbers and sentences, to print and to draw."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from layerlab.errors import UserError
+from layerlab.validation import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+SCHEMA = 1
+# What has to be looked into; texts and whole numbers, most of all there is, need no look.
+_DEEP = (float, Mapping, list, tuple)
+Part = Literal["rows", "claims", "runs", "curves", "paired"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing.
+
+    Attributes:
+        content: plain JSON values: who was compared on what terms, a row for each arm with its
+            verdict, every run, every curve, and what has to be known beside.
+    """
+
+    content: Mapping[str, Any]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each arm, in the order of the recipe."""
+        return list(self.content["rows"])
+
+    @property
+    def failed(self) -> list[str]:
+        """Runs that failed, each with why; they can be taken up again."""
+        return list(self.content.get("failed", ()))
+
+    def row(self, arm: str) -> dict[str, Any]:
+        """The row of an arm.
+
+        Raises:
+            UserError: there is no such arm.
+        """
+        for row in self.rows:
+            if row["arm"] == arm:
+                return dict(row)
+        raise UserError(
+            f"the comparison has no arm {arm!r}; expected one of {', '.join(self.content['arms'])}"
+        )
+
+    def frame(self, part: Part = "rows") -> "pd.DataFrame":
+        """A part of it as a table; of curves a row is a point of a run.
+
+        Raises:
+            UserError: there is no such part.
+        """
+        import pandas as pd
+
+        if part not in get_args(Part):
+            raise UserError(
+                f"a comparison has no part {shown(part)}; expected one of "
+                f'{", ".join(get_args(Part))}: type frame("rows")'
+            )
+
+        if part in ("rows", "runs"):
+            return pd.DataFrame(self.content[part])
+        if part == "claims":
+            return pd.DataFrame(self.content.get(part, ())).drop(columns="pairs", errors="ignore")
+        return pd.DataFrame(_points(self.content[part], part))
+
+    def table(self, width: int = 100) -> "RenderableType":
+        """For a terminal of this width."""
+        from layerlab.experiments.analysis.table import table
+
+        return table(self.content, width)
+
+
+def plain(value: Any) -> Any:
+    """The same in what JSON has: no infinity, and nothing that is not a number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {
+            str(name): plain(one) if isinstance(one, _DEEP) else one for name, one in value.items()
+        }
+    return (
+        [plain(one) if isinstance(one, _DEEP) else one for one in value]
+        if isinstance(value, list | tuple)
+        else value
+    )
+
+
+def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:
+    if part == "paired":
+        return [{"arm": one["arm"], **point} for one in curves for point in one["points"]]
+    return [
+        {
+            **{name: one[name] for name in ("run", "arm", "seed", "rate", "chosen")},
+            "kind": kind,
+            **dict(zip(one[kind], point, strict=True)),
+        }
+        for one in curves
+        for kind in ("train", "evaluation")
+        for point in zip(*one[kind].values(), strict=True)
+    ]

@@ -1,0 +1,97 @@
+"""Curves of a comparison: each run's, and each arm's difference to the baseline as it goes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.experiments.analysis.interim import Judging, Stage
+from layerlab.experiments.statistics.additive_model import Additive
+from layerlab.records.run import Record
+
+# Points of a curve that are kept; a picture shows no more.
+MOST = 400
+AXES = ("update", "tokens", "flops", "seconds")
+TRAINED = (*AXES, "loss")
+EVALUATED = (*AXES, "nats", "bits_per_byte", "accuracy")
+Points = Mapping[str, list[Any]]
+
+
+def curves(record: Record, chosen: bool) -> dict[str, Any]:
+    """The curves of a run, column by column.
+
+    Args:
+        chosen: whether it ran at the rate that its arm is judged at.
+    """
+    return {
+        "run": record.name,
+        "arm": record.arm,
+        "seed": record.seed,
+        "rate": record.rate,
+        "chosen": chosen,
+        "train": _columns(record, "train", TRAINED),
+        "evaluation": _columns(record, "evaluation", EVALUATED),
+    }
+
+
+def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
+    """Each arm's difference to its baseline at each evaluation, with its interval.
+
+    Each is that of the table, with the losses of its moment.
+
+    Args:
+        rivals: the baseline of each arm.
+        by: `tokens`, at which both were evaluated; or `rank`, the k-th evaluation of either.
+    """
+    found = {name: _by_point(side.runs, by, stage.metric) for name, side in stage.sides.items()}
+    tables: dict[int | float, dict[str, Mapping[int, float]]] = {}
+    for name, points in found.items():
+        for place, values in points.items():
+            tables.setdefault(place, {})[name] = values
+    judged = {
+        place: stage.judging(Additive(tables[place], stage.shared)) for place in sorted(tables)
+    }
+    return [
+        {"arm": name, "against": rival, "by": by, "points": _points(judged, name, rival, by)}
+        for name, rival in rivals.items()
+        if name != rival
+    ]
+
+
+def _points(
+    judged: Mapping[int | float, Judging], arm: str, rival: str, by: str
+) -> list[dict[str, Any]]:
+    points = []
+    for place, difference in judged.items():
+        found = difference(arm, rival)
+        if found.kind != "welch" and found.mean is not None:
+            ends = {"low": found.low, "high": found.high}
+            points.append({by: place, "n": found.n, "difference": found.mean, **ends})
+    return points
+
+
+def _by_point(
+    runs: Mapping[int, Record], by: str, metric: str
+) -> dict[int | float, dict[int, float]]:
+    """Values by point, then by seed."""
+    found: dict[int | float, dict[int, float]] = {}
+    for seed, record in runs.items():
+        events = [event for event in record.events if event.get("kind") == "evaluation"]
+        for rank, event in enumerate(events):
+            value = event.get(metric)
+            place = rank if by == "rank" else event.get(by)
+            if place is not None and isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(place, {})[seed] = float(value)
+    return found
+
+
+def _columns(record: Record, kind: str, names: Sequence[str]) -> Points:
+    events = [event for event in record.events if event.get("kind") == kind]
+    stride = max(1, math.ceil(len(events) / MOST))
+    # Counted from the end, so that the last point stays.
+    kept = events[::-1][::stride][::-1]
+    return {name: [_plain(event.get(name)) for event in kept] for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and nothing that is not a number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,79 @@
+"""Whether a gradient grows or shrinks on its way back through the blocks, by a run's readings.
+
+All blocks of a model have the same parts, so the norms of their gradients can be held against each
+other. A gradient that explodes is larger in the first block than in the last, by a factor that
+grows with depth; one that vanishes is smaller.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from layerlab.experiments.analysis.arm_results import Side
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.run import Record
+
+UNIT = "powers of ten"
+
+
+def gradient_ratio(record: Record) -> float | None:
+    """Gradient of the first block over that of the last: the logarithm, in the mean of readings.
+
+    Unit: powers of ten; above 0 the gradient grows on its way back.
+
+    Returns:
+        None where nothing was read, or a norm is 0 or not finite.
+
+    Source: Own.
+    """
+    ratios = [norms[0] - norms[-1] for norms in profiles(record).values()]
+    return sum(ratios) / len(ratios) if ratios else None
+
+
+def profiles(record: Record) -> dict[int, list[float]]:
+    """Logarithms of the gradient norm of every block, the first one first, by update.
+
+    Unit: powers of ten. A reading that lacks a block, or has one of norm 0, is left out.
+    """
+    count = record.manifest["recipe"].get("model", {}).get("layers") or 0
+    found = {}
+    for event in record.events:
+        if event.get("kind") != "monitor":
+            continue
+        norms = dict(_norms(event))
+        # 0 is what stands before the blocks, and behind them is one more.
+        inside = [norms.get(layer) for layer in range(1, count + 1)]
+        kept = [math.log10(norm) for norm in inside if norm]
+        if inside and len(kept) == len(inside):
+            found[int(event["update"])] = kept
+    return found
+
+
+def gradients(section: CompareSection, sides: Mapping[str, Side]) -> list[dict[str, Any]]:
+    """Profiles of the runs that are judged, where a claim is on gradients, as plain values.
+
+    `start` is the first reading, before any update, and `mean` that of all readings.
+    """
+    if not any(claim.measure == "gradient" for claim in section.claims):
+        return []
+    judged = [run for side in sides.values() for run in side.runs.values()]
+    read = [(record, list(profiles(record).values())) for record in judged if record.finished]
+    return [
+        {
+            "run": record.name,
+            "arm": record.arm,
+            "seed": record.seed,
+            "start": each[0],
+            "mean": [sum(of) / len(of) for of in zip(*each, strict=True)],
+        }
+        for record, each in read
+        if each
+    ]
+
+
+def _norms(event: Mapping[str, Any]) -> list[tuple[int, float | None]]:
+    return [
+        (row["layer"], row["value"])
+        for row in event["rows"]
+        if row["measure"] == "gradient" and row["layer"] is not None
+    ]

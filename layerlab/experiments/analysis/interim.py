@@ -1,0 +1,115 @@
+"""The runs of a comparison up to a look, and what they say of each pair of arms."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from layerlab.experiments.analysis.arm_results import Side, side_of
+from layerlab.experiments.analysis.monitor_metrics import heard
+from layerlab.experiments.statistics.additive_model import Additive
+from layerlab.experiments.statistics.differences import Difference, Level, Range, against
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.run import Record
+
+LOSS = "loss"
+# The difference of an arm to its rival.
+Judging = Callable[[str, str], Difference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Sides of a comparison, all of the same seeds.
+
+    Attributes:
+        section: what was planned, with the seeds of the look.
+        sides: by arm.
+        shared: by arm, the part of the other tests that it stands in as well.
+        level: how sure a comparison has to be.
+    """
+
+    section: CompareSection
+    sides: Mapping[str, Side]
+    shared: Mapping[str, float]
+    level: Level
+    _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
+
+    @property
+    def metric(self) -> str:
+        """That is compared."""
+        return next(iter(self.sides.values())).metric
+
+    @cached_property
+    def model(self) -> Additive:
+        """Of the losses at the end."""
+        return Additive({name: side.values for name, side in self.sides.items()}, self.shared)
+
+    def judging(self, model: Additive) -> Judging:
+        """What gives the difference of two arms in a table of losses, as this comparison does."""
+
+        def difference(arm: str, rival: str) -> Difference:
+            ours, theirs = (model.values.get(name, {}) for name in (arm, rival))
+            if self.section.variance == "own" or not ours.keys() & theirs.keys():
+                return against(ours, theirs, self.level)
+            return model.difference(arm, rival, self.level)
+
+        return difference
+
+    def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
+        """Of two arms: of their losses, or of what else was counted."""
+        key = arm, rival, measure
+        if key not in self._found:
+            self._found[key] = self._difference(*key)
+        return self._found[key]
+
+    def evidence(self, test: PairTest) -> Evidence:
+        """What the runs say of the pair of a test."""
+        arm, rival = self.sides[test.arm], self.sides[test.rival]
+        return Evidence(
+            found=self.difference(test.arm, test.rival, test.measure),
+            lost=(len(arm.diverged), len(rival.diverged)),
+            ended=(arm.ended, rival.ended),
+        )
+
+    def _difference(self, arm: str, rival: str, measure: str) -> Difference:
+        ours, theirs = self.sides[arm], self.sides[rival]
+        if measure != LOSS:
+            return against(heard(measure, ours.runs), heard(measure, theirs.runs), self.level)
+        found = self.judging(self.model)(arm, rival)
+        return replace(found, text=text_error(ours, theirs))
+
+
+def staged(
+    records: Sequence[Record],
+    names: Sequence[str],
+    metric: str,
+    seeds: Collection[int],
+) -> dict[str, Side]:
+    """The sides of a comparison, of these seeds."""
+    kept = [one for one in records if one.seed in seeds]
+    return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
+
+
+def text_error(ours: Side, theirs: Side) -> Range | None:
+    """Standard error that the choice of the held-out text adds to a difference, with its degrees.
+
+    Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
+    (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. None where runs kept no blocks, or
+    where a token is not the same token for both.
+    """
+    seeds = sorted(ours.blocks.keys() & theirs.blocks.keys())
+    pairs = [(ours.blocks[seed], theirs.blocks[seed]) for seed in seeds]
+    alike = bool(pairs) and len({len(one) for pair in pairs for one in pair}) == 1
+    if ours.metric != "nats" or not alike or len(pairs[0][0]) < 2:
+        return None
+    table = np.array([one - other for one, other in pairs])
+    n, blocks = table.shape
+    means = table.mean(0)
+    between = n * means.var(ddof=1)
+    rest = 0.0
+    if n > 1:
+        left = table - means - table.mean(1, keepdims=True) + table.mean()
+        rest = float((left**2).sum()) / ((n - 1) * (blocks - 1))
+    return float(np.sqrt(max(0.0, between - rest) / (n * blocks))), blocks - 1

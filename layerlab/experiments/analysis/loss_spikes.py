@@ -1,0 +1,13 @@
+"""Loss spikes of a run, where a monitor listened for them."""
+
+from layerlab.records.run import Record
+
+UNIT = "loss spikes a run"
+
+
+def count(run: Record) -> float | None:
+    """How many there were; None where nobody listened."""
+    if not run.manifest["recipe"].get("monitor", {}).get("every"):
+        return None
+    alarms = (one for one in run.events if one.get("kind") == "alarm")
+    return float(sum(one.get("measure") == "loss" for one in alarms))

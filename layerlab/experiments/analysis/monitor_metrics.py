@@ -1,0 +1,22 @@
+"""What a monitor heard in a run, as one number: what claims compare in place of the loss."""
+
+from collections.abc import Callable, Mapping
+
+from layerlab.experiments.analysis import gradient_profile, loss_spikes
+from layerlab.records.run import Record
+
+UNITS = {"spikes": loss_spikes.UNIT, "gradient": gradient_profile.UNIT}
+_COUNTS: Mapping[str, Callable[[Record], float | None]] = {
+    "spikes": loss_spikes.count,
+    "gradient": gradient_profile.gradient_ratio,
+}
+
+
+def heard(measure: str, runs: Mapping[int, Record]) -> dict[int, float]:
+    """The number of each run that has ended, by seed; nothing of runs that were not watched.
+
+    Args:
+        measure: of a claim; one of `UNITS`, which has its unit.
+    """
+    found = {seed: _COUNTS[measure](run) for seed, run in runs.items() if run.finished}
+    return {seed: value for seed, value in found.items() if value is not None}

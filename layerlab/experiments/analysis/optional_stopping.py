@@ -1,0 +1,59 @@
+"""Looks at a comparison: seeds that were planned after one are told with every later table.
+
+p and intervals hold for seeds that were fixed before anything of the result was seen. A comparison
+therefore keeps, as `looked`, the seeds that were planned when its verdicts were first shown.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.experiments.analysis.comparison import SCHEMA
+from layerlab.records.parse import read_json
+
+Content = Mapping[str, Any]
+# Rows that show nothing of an arm's result.
+_BLIND = ("baseline", "no verdict")
+
+
+def looked(content: Content, file: Path) -> dict[str, Any]:
+    """A comparison with the seeds of its first look, and a remark on those that came later.
+
+    Runs that went on after an interruption came later too, but their seeds were planned before.
+
+    Args:
+        content: that has just been judged.
+        file: comparison.json of an earlier judging, where there was one.
+    """
+    seen, earlier = _seen(content), _read(file)
+    again = bool(_seen(earlier) & {run["run"] for run in content["runs"]})
+    if not again and not seen:
+        return dict(content)
+    seeds = content["seeds"]
+    first = earlier.get("looked", earlier["seeds"]) if again else seeds
+    added = [seed for seed in seeds if seed not in first]
+    told = [_remark(first, added)] if added else []
+    return {**content, "looked": first, "remarks": [*content["remarks"], *told]}
+
+
+def _seen(content: Content) -> set[str]:
+    """The runs that a table has shown the results of, without those of baselines."""
+    arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
+    return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return {}
+    known = isinstance(found, dict) and found.get("schema") == SCHEMA
+    return found if known else {}
+
+
+def _remark(first: list[int], added: list[int]) -> str:
+    return (
+        f"seeds added after a look: {', '.join(map(str, added))}; a table of seeds "
+        f"{', '.join(map(str, first))} had been shown before, and p and intervals do not account "
+        "for that"
+    )

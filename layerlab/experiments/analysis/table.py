@@ -1,0 +1,238 @@
+"""A comparison for a terminal; what came from outside is never read as markup."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.console.tables import WORDS, grids, plain
+from layerlab.console.units import amount, duration
+from layerlab.experiments.analysis.verdict import number
+
+Row = Mapping[str, Any]
+Value = int | float | None
+STYLES = {
+    "better": "green",
+    "worse": "red",
+    "identical": "cyan",
+    "baseline": "bold",
+    "too few seeds": "yellow",
+    "no verdict": "yellow",
+}
+CLAIMS = {"holds": "green", "fails": "red"}
+Column = tuple[str, Callable[[Row, str], str]]
+_ARM: Column = ("arm", lambda row, _: str(row["arm"]))
+_VERDICT: Column = ("verdict", lambda row, _: str(row["verdict"]))
+# What decides, the most telling first: on a narrow terminal the last of them go below.
+_DECISIVE = ("difference", "mean", "interval", "p (Holm)", "detectable")
+_BESIDE = ("sd", "n", "start", "rate", "match %")
+_COST = ("parameters", "tokens/s", "memory", "time a run")
+# In the order that they stand in.
+_COLUMNS: dict[str, Callable[[Row, str], str]] = {
+    "n": lambda row, _: f"{row['n']}",
+    "mean": lambda row, metric: _short(row[metric], ".4f"),
+    "sd": lambda row, _: _number(row["sd"]),
+    "difference": lambda row, _: _number(row["difference"], sign=True),
+    "interval": lambda row, _: _interval(row),
+    "p (Holm)": lambda row, _: _short(row["holm"], ".2g"),
+    "detectable": lambda row, _: _range(row["detectable"]),
+    "start": lambda row, _: _number(row["start"], sign=True),
+    "rate": lambda row, _: _short(row["rate"], "g"),
+    "match %": lambda row, _: _short(row["mismatch"], "+.2f"),
+    "parameters": lambda row, _: _short(row["parameters"], ",.0f"),
+    "tokens/s": lambda row, _: _short(row["tokens_per_second"], ",.0f"),
+    "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
+    "time a run": lambda row, _: _time(row["seconds"]),
+}
+# Columns whose cells may go on in the next line, in the order in which they do.
+_FOLDING = ("verdict", "interval", "detectable", "arm")
+
+
+def table(content: Mapping[str, Any], width: int) -> Group:
+    """The rows, then each verdict in words, then what has to be known beside.
+
+    No column is left out: what finds no room beside the verdicts has a table below them.
+    """
+    shown = _chosen(content, width)
+    drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
+    for title, names in (("Beside", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
+        left = [column for column in _columns(names) if column[0] not in shown]
+        if left:
+            whole = [_ARM, *left]
+            rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
+            below = grids([name for name, _ in whole], rows, {"arm"}, width)
+            drawn += [Text(), plain(title, "bold"), below]
+    return Group(*_above(content), *drawn, Text(), *_differs(content), *_below(content))
+
+
+def differences(rows: Sequence[Row]) -> list[str]:
+    """In what each arm differs from its baseline, a line for each that has one."""
+    return [
+        f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
+        for row in rows
+        if row["arm"] != row["against"]
+    ]
+
+
+def _columns(names: Collection[str]) -> list[Column]:
+    return [(name, cell) for name, cell in _COLUMNS.items() if name in names]
+
+
+def _chosen(content: Mapping[str, Any], width: int) -> list[str]:
+    """The columns that find room between the arm and its verdict.
+
+    What decides may fold the words of others for it; what costs stands together or not at all.
+    """
+    natural = _widths(content, _columns(_COLUMNS))
+    least = {**natural, **{name: _least(name, natural[name], content) for name in _FOLDING}}
+
+    def fits(names: Collection[str], wide: Mapping[str, int]) -> bool:
+        return sum(wide[name] + 1 for name in ("arm", "verdict", *names)) <= width + 1
+
+    shown: list[str] = []
+    for name in _DECISIVE:
+        if not fits([*shown, name], least):
+            return shown
+        shown.append(name)
+    for group in (*((name,) for name in _BESIDE), _COST):
+        if not fits([*shown, *group], natural):
+            break
+        shown += group
+    return shown
+
+
+def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> Table:
+    wide = _widths(content, columns)
+    for name in _FOLDING:
+        excess = sum(wide.values()) + len(wide) - 1 - width
+        if name in wide and excess > 0:
+            wide[name] = max(_least(name, wide[name], content), wide[name] - excess)
+    # One blank between columns: "not distinguishable" then breaks between its words at 80 columns.
+    found = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for name, most in wide.items():
+        left, folds = name in ("arm", "verdict"), name in _FOLDING
+        found.add_column(
+            plain(name),
+            justify="left" if left else "right",
+            no_wrap=not folds,
+            overflow="fold",
+            width=most,
+        )
+    for row in content["rows"]:
+        style = STYLES.get(str(row["verdict"]), "")
+        cells = _cells(row, [_ARM, *columns, _VERDICT], content)
+        found.add_row(*(plain(cell, style) for _, cell in cells))
+    return found
+
+
+def _cells(
+    row: Row, columns: Sequence[Column], content: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    metric = str(content["metric"])
+    return ((name, cell(row, metric)) for name, cell in columns)
+
+
+def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
+    """Characters that each column asks for, with the arm and its verdict around them."""
+    whole = [_ARM, *columns, _VERDICT]
+    found = {name: len(name) for name, _ in whole}
+    for row in content["rows"]:
+        for name, cell in _cells(row, whole, content):
+            found[name] = max(found[name], plain(cell).cell_len)
+    return found
+
+
+def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
+    """Characters that a column can do with: names fold anywhere, others before their last word."""
+    if name == "arm":
+        return min(natural, WORDS)
+    cell = _VERDICT[1] if name == "verdict" else _COLUMNS[name]
+    parts = [len(part) for row in content["rows"] for part in cell(row, "").rpartition(" ")]
+    return max([len(name), *parts])
+
+
+def _above(content: Mapping[str, Any]) -> Iterator[Text]:
+    unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
+    rivals = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
+    head = f"{content['name']}: {unit} on held-out text, lower is better; differences to {rivals}"
+    yield plain(head, "bold")
+    if content["about"]:
+        yield plain(content["about"], "dim")
+    if content["inferred"]:
+        yield plain(f"Inferred: {content['inferred']}", "dim")
+
+
+def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
+    lines = differences(content["rows"])
+    if lines:
+        yield plain("Differs", "bold")
+        yield from (plain(line) for line in lines)
+        yield Text()
+
+
+def _below(content: Mapping[str, Any]) -> Iterator[Text]:
+    for row in content["rows"]:
+        yield plain(row["said"], STYLES.get(str(row["verdict"]), ""))
+    for claim in content.get("claims", ()):
+        said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
+        yield plain(said, CLAIMS.get(str(claim["verdict"]), ""))
+    for remark in content["remarks"]:
+        yield plain(f"- {remark}", "dim")
+
+
+def _number(value: Value, sign: bool = False) -> str:
+    return "-" if value is None else number(value, sign)
+
+
+def _range(ends: Sequence[float] | None) -> str:
+    return "-" if ends is None else " to ".join(map(number, ends))
+
+
+def _interval(row: Row) -> str:
+    if row["low"] is None or row["high"] is None:
+        return "-"
+    return f"{number(row['low'], True)} to {number(row['high'], True)}"
+
+
+def _short(value: Value, style: str) -> str:
+    return "-" if value is None else format(value, style)
+
+
+def _time(value: Value) -> str:
+    return "-" if value is None else duration(value)
+
+
+def _memory(value: Value) -> str:
+    return "-" if value is None else amount(value, "B")
+
+
+def _departure(differs: Mapping[str, Any] | None) -> str:
+    if differs is None:
+        return "not known: one of the two has no run, or names a part that is not loaded"
+    found: dict[str, list[str]] = {}
+    for one in differs["factors"]:
+        found.setdefault(one["place"], []).append(_change(one))
+    what = "; ".join(f"{place}: {', '.join(changes)}" for place, changes in found.items())
+    counts = (("parameters", differs["parameters"]), ("FLOPs a token", differs["flops"]))
+    sizes = [_more(count, name) for name, count in counts if count is not None]
+    return "; ".join(filter(None, [what or "the same model", ", ".join(sizes)]))
+
+
+def _change(one: Mapping[str, Any]) -> str:
+    option = "" if one["option"] is None else f"{one['option']} "
+    if one["arm"] is None:  # of another part
+        return f"without {option}{one['against']}"
+    return (
+        f"{option}{one['arm']}"
+        if one["against"] is None
+        else (f"{option}{one['against']} -> {one['arm']}")
+    )
+
+
+def _more(count: Mapping[str, Any], name: str) -> str:
+    if not count["difference"]:
+        return f"as many {name}"
+    share = "" if count["percent"] is None else f" ({count['percent']:+.2f} %)"
+    return f"{count['difference']:+,.0f} {name}{share}"

@@ -1,0 +1,34 @@
+"""Whose speed counts: runs that shared their device with others say nothing of their own speed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.run import Record
+
+SPEEDS = ("seconds", "tokens_per_second")
+
+
+def timed(section: CompareSection, records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """The records without the speeds of those that are not timed, and a remark where there are any.
+
+    Example:
+        >>> timed(CompareSection(arms=("llama",)), [])
+        ([], [])
+    """
+    named = set(section.timed)
+    if not named:
+        return list(records), []
+    told = ", ".join(section.timed)
+    return [one if f"{one.arm}-s{one.seed}" in named else _untimed(one) for one in records], [
+        f"of speeds only those of {told} count: the other runs shared their device, and their "
+        "seconds and tokens per second are left out"
+    ]
+
+
+def _untimed(record: Record) -> Record:
+    result = record.result and {
+        name: value for name, value in record.result.items() if name not in SPEEDS
+    }
+    events = tuple({**event, "seconds": None} for event in record.events)
+    return replace(record, result=result, events=events)

@@ -1,0 +1,286 @@
+"""A comparison in plain words: what it says of an arm, and what it cannot say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, Finding
+
+Word = Literal[
+    "baseline",
+    "better",
+    "worse",
+    "identical",
+    "not distinguishable",
+    "diverged",
+    "too few seeds",
+    "no verdict",
+]
+Losses = Mapping[int, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """All that a verdict on one arm rests on.
+
+    Attributes:
+        arm: that is judged.
+        baseline: that it is judged against.
+        evidence: what the runs say of both.
+        finding: what came of the test among all tests of the recipe.
+        later: the difference over all seeds, where an earlier look has decided.
+        level: what was asked for in advance.
+        planned: seeds, fixed in advance.
+        diverged: of the arm's seeds, with what happened.
+        base_diverged: of the baseline's.
+        missing: seeds of either side that have not finished.
+        differ: declared settings in which runs differ beside the arm.
+        looked: whether a look that was planned has been taken.
+        together: what is said where more than one slot differs between the two.
+        scale: parameters and tokens that the verdict is about.
+        unit: of the differences.
+    """
+
+    arm: str
+    baseline: str
+    evidence: Evidence
+    finding: Finding
+    level: Level
+    planned: int
+    later: Difference | None = None
+    diverged: Losses = field(default_factory=dict)
+    base_diverged: Losses = field(default_factory=dict)
+    missing: Sequence[int] = ()
+    differ: Sequence[str] = ()
+    looked: bool = True
+    together: str = ""
+    scale: str = ""
+    unit: str = "nats"
+
+    @property
+    def difference(self) -> Difference:
+        """Between the two, over the seeds that ended with a number."""
+        return self.evidence.found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A word to sort by, and a sentence to read.
+
+    Attributes:
+        word: the verdict.
+        said: the sentence, with its numbers and its limits.
+    """
+
+    word: Word
+    said: str
+
+
+def judge(case: Case) -> Verdict:
+    """The verdict on an arm."""
+    word = _word(case)
+    parts = [
+        _sentence(case, word),
+        later_said(case.later, case.evidence, case.unit),
+        case.scale,
+        case.together,
+        _unfinished(case),
+        _beside(case),
+    ]
+    return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
+
+
+def number(value: int | float, sign: bool = False) -> str:
+    """Four decimals, or two digits of what is smaller than they show.
+
+    Example:
+        >>> number(0.01234), number(-0.000012), number(0.5, sign=True)
+        ('0.0123', '-1.2e-05', '+0.5000')
+    """
+    style = ".4f" if value == 0 or abs(value) >= 1e-3 else ".2g"
+    return format(value, f"+{style}" if sign else style)
+
+
+def _word(case: Case) -> Word:
+    found, decided = case.difference, case.finding
+    if not case.looked:
+        return "no verdict"
+    if decided.corrected < case.level.alpha and decided.side:
+        return "better" if decided.side < 0 else "worse"
+    if case.diverged or case.base_diverged:
+        return "diverged"
+    if found.n == 0 or found.mean is None:
+        return "no verdict"
+    if found.identical:
+        return "identical"
+    if found.n == 1:
+        return "too few seeds"
+    return "no verdict" if found.p is None else "not distinguishable"
+
+
+def _sentence(case: Case, word: Word) -> str:
+    if not case.looked:
+        return f"no verdict on {case.arm}: the seeds of the first look have not all finished"
+    if case.diverged or case.base_diverged:
+        return _divergence(case, word)
+    if word == "no verdict":
+        return _nothing(case)
+    if word == "identical":
+        seeds = _seeds(case.difference.n)
+        return f"{case.arm} is identical to {case.baseline}: a difference of exactly 0 at {seeds}"
+    if word == "too few seeds":
+        return _few(case)
+    if word == "not distinguishable":
+        return _undecided(case)
+    size = number(abs(case.difference.mean or 0))
+    return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({_evidence(case)})"
+
+
+def _divergence(case: Case, word: Word) -> str:
+    told = [
+        f"{name} diverged at {_listed(losses)} ({'; '.join(dict.fromkeys(losses.values()))})"
+        for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
+        if losses
+    ]
+    said = f"{case.arm} is {word} than {case.baseline}"
+    if word == "diverged":
+        said = f"no verdict on {case.arm}"
+    said += f": {', '.join(told)}"
+    evidence, found = case.evidence, case.difference
+    lost, ended = evidence.lost, evidence.ended
+    said += (
+        f"; {lost[0]} of {ended[0]} runs against {lost[1]} of {ended[1]}, "
+        f"Fisher's exact p = {evidence.divergence:.2g}"
+    )
+    if found.mean is not None:
+        mean = number(found.mean, sign=True)
+        left = _seeds(found.n)
+        said += f"; over the {left} left the difference is {mean} {case.unit}"
+        said += f" ({_evidence(case)})" if found.interval else ""
+    return said
+
+
+def _nothing(case: Case) -> str:
+    if case.difference.flat:
+        mean = number(case.difference.mean or 0, sign=True)
+        return (
+            f"no verdict on {case.arm}: every seed shows the same difference of {mean} "
+            f"{case.unit}, so the seeds did not vary the runs and tell nothing of chance"
+        )
+    return f"no verdict on {case.arm}: no seed has finished for it and {case.baseline} both"
+
+
+def _few(case: Case) -> str:
+    mean = number(case.difference.mean or 0, sign=True)
+    who = "one pair" if case.difference.kind == "paired" else "one seed of either"
+    return (
+        f"too few seeds for a verdict ({case.difference.n}): {case.arm} ended {mean} {case.unit} "
+        f"from {case.baseline}, but {who} cannot say how much of that is chance, nor how many "
+        "seeds would tell: type compare.seeds = [1, 2, 3] or more"
+    )
+
+
+def _undecided(case: Case) -> str:
+    found = case.difference
+    said = (
+        f"{case.arm} is not distinguishable from {case.baseline} at this budget: "
+        f"{number(found.mean or 0, sign=True)} {case.unit} ({_evidence(case)})"
+    )
+    if found.low is not None and found.high is not None and not found.low <= 0 <= found.high:
+        said += (
+            "; the interval alone leaves 0 out, but not after the correction for "
+            f"{case.level.comparisons} tests"
+        )
+    if found.detectable is not None:
+        low, high = map(number, found.detectable)
+        said += (
+            f"; {_seeds(found.n)} find an effect of {low} to {high} with a probability of "
+            f"{_percent(case.level.power)} (a range, as sigma is an estimate)"
+        )
+    return said + _more(case)
+
+
+def _more(case: Case) -> str:
+    found = case.difference
+    if found.needed is None:
+        return ""
+    least, most = found.needed
+    if least is None:
+        return f"; if it is no larger than it looks, even {MOST_SEEDS:,} seeds would not tell"
+    start = max(1, least - found.n)
+    if most is None:
+        more = f"{start:,} more seeds or any number"
+    else:
+        end = max(1, most - found.n)
+        more = f"{start:,} to {end:,} more seeds" if end > start else f"{_seeds(start)} more"
+    return f"; if it is as large as it looks, {more} find it with that probability"
+
+
+def _evidence(case: Case) -> str:
+    found = case.difference
+    told, holm = interval_said(found), case.finding.corrected
+    if case.level.comparisons > 1:
+        tests = case.level.comparisons
+        told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
+    else:
+        told += f", p = {holm:.2g}"
+    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+
+
+def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
+    """What the seeds after the deciding look say; the word stands whatever they do.
+
+    Args:
+        later: over all seeds; None where the last look decided.
+        decided: at the look that did.
+    """
+    if later is None or later.mean is None:
+        return ""
+    mean, seeds = number(later.mean, sign=True), _seeds(later.n)
+    said = f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
+    said += f" ({interval_said(later)})" if later.interval else ""
+    if later.mean * (decided.found.mean or 0.0) < 0:
+        said += ", on the other side of 0: doubt the word"
+    return said
+
+
+def interval_said(found: Difference) -> str:
+    """The interval, and what part of it is the seeds' and what the text's."""
+    low, high = found.interval or (0.0, 0.0)
+    told = (
+        f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"
+    )
+    if found.text is None or not found.error:
+        return told
+    seeds, text = number(found.error), number(found.text[0])
+    return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _unfinished(case: Case) -> str:
+    if not case.missing:
+        return ""
+    done = case.planned - len(set(case.missing))
+    return f"{done} of {case.planned} planned seeds: this verdict is not final"
+
+
+def _beside(case: Case) -> str:
+    if not case.differ:
+        return ""
+    return (
+        f"arms also differ in {', '.join(case.differ)}, so this is no comparison of variants alone"
+    )
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed" if n == 1 else f"{n} seeds"
+
+
+def _listed(losses: Losses) -> str:
+    named = ", ".join(map(str, sorted(losses)))
+    return f"seed {named}" if len(losses) == 1 else f"seeds {named}"

@@ -1,0 +1,115 @@
+"""What a reader of a comparison has to know beside its numbers, each in a sentence."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from layerlab.experiments.analysis.arm_results import Side
+from layerlab.experiments.plan.equal_terms import Contrast
+from layerlab.experiments.plan.lr_search import wider
+from layerlab.recipes.comparison_sections import CompareSection
+
+# Sides that were to be equal and lie further apart than this, in percent, are named.
+LOOSE = 0.5
+
+
+def remarks(
+    section: CompareSection,
+    sides: Mapping[str, Side],
+    contrasts: Sequence[Contrast],
+    worse: Collection[str] = (),
+) -> list[str]:
+    """On rates, seeds, divergence and declared differences.
+
+    Args:
+        worse: arms with that verdict.
+    """
+    return [
+        *(f"declared to differ: {contrast}" for contrast in contrasts),
+        *_published(section),
+        *_rates(section, sides),
+        *_unfinished(section, sides),
+        *_few(section),
+        *_diverged(sides, worse),
+    ]
+
+
+def loose(name: str, baseline: str, match: str, percent: float | None) -> str | None:
+    """A sentence where matching left something between two sides."""
+    if percent is None or abs(percent) <= LOOSE:
+        return None
+    return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"
+
+
+def _published(section: CompareSection) -> Iterator[str]:
+    if section.published is not None:
+        printed = section.published
+        told = ", ".join(f"{arm} {value:g}" for arm, value in printed.values.items())
+        yield f"for reference and no target, {printed.source} printed {told}; {printed.note}"
+
+
+def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+    if not section.rates:
+        rates = sorted({rate for side in sides.values() for rate in side.sweep})
+        if len(rates) == 1:
+            yield (
+                f"compared at one learning rate {rates[0]:g} for all: an arm that would rather "
+                "have another is judged too harshly"
+            )
+        elif rates:
+            yield "each arm is compared at one declared learning rate of its own"
+        return
+    if len(section.rates) == 2 and section.search == "grid":
+        yield "two learning rates are no sweep: an optimum shows between three or more"
+    counts = {name: len(side.tried) for name, side in sides.items()}
+    if max(counts.values(), default=0) > 1:
+        yield (
+            "each seed is judged at the learning rate that the seeds before it like best, so that "
+            "no run judges the rate that it chose; the first seed of a sweep chooses, and does not "
+            "judge"
+        )
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        yield (
+            f"the arms tried unequally many learning rates ({told}): more tries find a better best"
+        )
+    for side in sides.values():
+        if side.chosen and side.chosen.edge:
+            yield (
+                f"the best learning rate of {side.name}, {side.chosen.rate:g}, is the "
+                f"{side.chosen.edge} of the sweep: add "
+                f"{wider(side.tried, side.chosen.edge):g}"
+            )
+
+
+def _unfinished(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+    rates = section.rates if section.search == "grid" else ()
+    missing = {name: side.missing(section.seeds, rates) for name, side in sides.items()}
+    told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
+    if told:
+        yield (
+            f"seeds that have not finished: {'; '.join(told)}: no verdict is final before they "
+            "have, and stopping when it looks good makes it false"
+        )
+
+
+def _few(section: CompareSection) -> Iterator[str]:
+    # Of one seed every verdict says so itself.
+    if len(section.seeds) == 2:
+        yield (
+            "with two seeds the spread is that of two numbers: a small p may mean no more than "
+            "that they happen to agree, and does not say that the difference matters; plan three "
+            "or more"
+        )
+
+
+def _diverged(sides: Mapping[str, Side], worse: Collection[str]) -> Iterator[str]:
+    for side in sides.values():
+        for runs in side.sweep.values():
+            for run in runs.values():
+                if run.diverged is None:
+                    continue
+                if run.rate not in side.rates.get(run.seed, ()):
+                    yield f"{run.name} diverged, so its rate is not chosen: {run.diverged}"
+                elif side.name in worse:
+                    yield f"{run.name} diverged and counts as worse: {run.diverged}"
+                else:
+                    yield f"{run.name} diverged: {run.diverged}"

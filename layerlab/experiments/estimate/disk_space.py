@@ -1,0 +1,65 @@
+"""What runs leave on the disk: while they are under way, when they are finished, and their page."""
+
+from layerlab.recipes.training import Recipe
+from layerlab.training.run_spec import account_of, designed
+
+# Bytes of a parameter in a file: float32 weights, and AdamW's two moments.
+WEIGHT, MOMENTS = 4, 8
+# Bytes as they were counted: of a page without its numbers (nearly all of it draws pictures), of
+# the code beside a model's weights, of a token in a tokenizer's file, of a run's recipe, manifest,
+# result and log, of a line of a journal, and of what a monitor writes for a head.
+PAGE, CODE, TOKEN, PAPERS, LINE, HEAD = 4_900_000, 120_000, 45, 6_000, 165, 490
+TEXT = 4  # bytes of a token in a sample
+TABLES = 2  # times the journals: a page and the tables beside it hold their numbers again
+
+
+def checkpoints(recipe: Recipe) -> int:
+    """The most that a resolved recipe's run takes for its checkpoints while it is under way.
+
+    A new one is whole before the oldest goes; a finished run keeps none.
+
+    Unit: bytes.
+    """
+    updates = recipe.train.updates or 0
+    every = recipe.run.checkpoint or max(1, updates // 10)
+    held = min(recipe.run.keep + 1, max(0, updates - 1) // every)
+    return held * (WEIGHT + MOMENTS) * account_of(recipe).parameters
+
+
+def kept(recipe: Recipe) -> int:
+    """What a finished run keeps: its journal and papers, and its model where `run.model` is true.
+
+    Unit: bytes.
+    """
+    return PAPERS + journal(recipe) + (_model(recipe) if recipe.run.model else 0)
+
+
+def journal(recipe: Recipe) -> int:
+    """Of a resolved recipe's run: losses, evaluations, samples, and what a monitor has read.
+
+    Unit: bytes.
+    """
+    updates, shape = recipe.train.updates or 0, designed(recipe).shape
+    losses = updates // max(1, updates // recipe.run.points)
+    evaluations = 1 + -(-updates // (recipe.evaluate.every or max(1, updates)))
+    sample = LINE // 2 + TEXT * recipe.evaluate.length
+    every = recipe.monitor.every
+    readings = 1 + (updates - 1) // every if every else 0
+    return (
+        LINE * losses
+        + evaluations * (LINE + sample * len(recipe.evaluate.prompts))
+        + HEAD * readings * shape.layers * shape.heads
+    )
+
+
+def _model(recipe: Recipe) -> int:
+    shape = designed(recipe).shape
+    return WEIGHT * account_of(recipe).parameters + CODE + TOKEN * shape.vocab
+
+
+def page(journals: int) -> int:
+    """A report with what lies beside it, of runs with so many bytes of journals.
+
+    Unit: bytes.
+    """
+    return PAGE + TABLES * journals

@@ -1,0 +1,260 @@
+"""What a plan costs, before anything runs: time by calibration, memory, and room on the disk."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from layerlab.experiments.estimate.disk_space import (
+    MOMENTS,
+    WEIGHT,
+    checkpoints,
+    journal,
+    kept,
+    page,
+)
+from layerlab.experiments.estimate.startup import room, starting
+from layerlab.experiments.estimate.step_time import Pace, paced
+from layerlab.experiments.executors.slots import at_once
+from layerlab.model.cost.cost import account
+from layerlab.model.cost.match import Match
+from layerlab.recipes.training import Recipe
+from layerlab.recipes.training_sections import RunSection
+from layerlab.training.flops import Work, peak_of, utilisation, work
+from layerlab.training.run_spec import Run, designed
+
+GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What the runs of one arm cost, each.
+
+    Attributes:
+        layers: of the model.
+        match: what was resized, where arms are matched.
+        parameters: of embedding, head, blocks and scalars.
+        token_flops: of one token, forward and backward, by both conventions.
+        update_tokens: of one update.
+        flops: of a run, with the whole square of attention.
+        update_seconds: None where there is no such device here.
+        seconds: of a run, with its evaluations and the start of its process.
+        measured: by a calibration; else by formula.
+        mfu: FLOPs per second over the measured peak.
+        memory: bytes of weights, gradients, moments and activations; the process comes on top.
+        activations: bytes of it that are held during an update alone.
+        checkpoints: bytes on disk while a run is under way.
+        disk: bytes that a finished run keeps.
+    """
+
+    arm: str
+    runs: int
+    layers: int
+    match: Match | None
+    parameters: Mapping[str, int]
+    token_flops: Work
+    updates: int
+    update_tokens: int
+    flops: int
+    update_seconds: float | None
+    seconds: float | None
+    measured: bool
+    mfu: float | None
+    memory: int
+    activations: int
+    checkpoints: int
+    disk: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a plan costs, before anything runs.
+
+    Attributes:
+        slots: runs that go on at once; in lockstep one process carries them forward in turn.
+        memory: bytes of the runs that go on at once.
+        disk: bytes of all runs with their page, when the last are about to finish.
+        start: seconds until a run's process has imported what it needs; 0 where it has none.
+        seconds: until the last run has ended; None where it cannot be told here.
+        peak: FLOPs per second of the fastest matrix product; None where there is no such device.
+        room: bytes of memory that are free where the runs will be; None where it cannot be told.
+        compiled: whether models will be, and are measured as they are before.
+        lockstep: whether all runs of a seed share a process.
+        cluster: whether runs go to a cluster, and not to this machine.
+    """
+
+    sides: tuple[Side, ...]
+    slots: int
+    seconds: float | None
+    memory: int
+    disk: int
+    peak: float | None
+    start: float = 0.0
+    room: int | None = None
+    compiled: bool = False
+    lockstep: bool = False
+    cluster: bool = False
+
+    @property
+    def runs(self) -> int:
+        """Of all arms."""
+        return sum(side.runs for side in self.sides)
+
+    @property
+    def flops(self) -> int:
+        """Of all runs."""
+        return sum(side.runs * side.flops for side in self.sides)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, numbers and texts."""
+        totals = (
+            "runs",
+            "slots",
+            "lockstep",
+            "seconds",
+            "flops",
+            "memory",
+            "disk",
+            "peak",
+            "start",
+        )
+        return {name: getattr(self, name) for name in totals} | {
+            "arms": [
+                asdict(side) | {"match": side.match and side.match.to_json()} for side in self.sides
+            ]
+        }
+
+    def table(self, width: int = 120) -> Any:
+        """A row per arm, and what all runs take together, for a terminal of this width."""
+        from layerlab.experiments.estimate.table import (
+            quote,  # drawing is asked for on a terminal alone
+        )
+
+        return quote(self, width)
+
+
+def estimate(
+    runs: Sequence[Run],
+    settings: RunSection | None = None,
+    *,
+    measure: bool = True,
+    validation_tokens: int = 0,
+    processes: bool = True,
+    lockstep: bool = False,
+) -> Estimate:
+    """What the runs of a plan cost together.
+
+    Args:
+        runs: at least one, resolved.
+        settings: how they are carried out; those of the first run where they are left out.
+        measure: carry out a few updates of each arm; else a share of the peak is assumed.
+        validation_tokens: that each evaluation reads.
+        processes: whether each run has one of its own, which takes time to start.
+        lockstep: whether one process carries out all runs, those of a seed in turn.
+    """
+    first = runs[0].recipe
+    settings = settings or first.run
+    peak = peak_of(first)
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        arms.setdefault(run.arm, []).append(run)
+    paces = {
+        arm: paced(of[0], work(of[0].recipe).full, peak, measure=measure)
+        for arm, of in arms.items()
+    }
+    sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
+    own = processes and not lockstep
+    start = starting(first.run.device, measure=measure) if own and peak else 0.0
+    seconds = {
+        arm: side.seconds
+        and side.seconds + start + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
+        for arm, side in sides.items()
+    }
+    crowd = _crowd(runs, sides, settings, lockstep)
+    cluster = settings.runner == "slurm" and not lockstep
+    return Estimate(
+        sides=tuple(replace(side, seconds=seconds[arm]) for arm, side in sides.items()),
+        slots=len(crowd),
+        seconds=_makespan([seconds[run.arm] for run in runs], 1 if lockstep else len(crowd)),
+        memory=_in_one(crowd) if lockstep else sum(side.memory for side in crowd),
+        disk=_on_disk(runs, crowd),
+        peak=peak,
+        start=start,
+        room=room(first.run.device) if peak and not cluster else None,
+        compiled=any(run.recipe.train.compile for run in runs),
+        lockstep=lockstep,
+        cluster=cluster,
+    )
+
+
+def _crowd(
+    runs: Sequence[Run], sides: Mapping[str, Side], settings: RunSection, lockstep: bool
+) -> list[Side]:
+    """Who goes on at once: in lockstep all runs of a seed, else as many as there is room for."""
+    if lockstep:
+        return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
+    largest = max(sides.values(), key=lambda side: side.memory)
+    return [largest] * at_once(settings, len(runs))
+
+
+def _in_one(crowd: Sequence[Side]) -> int:
+    """Bytes of runs in one process: what each holds, and the pass of one after the other."""
+    passing = max(side.activations for side in crowd)
+    return passing + sum(side.memory - side.activations for side in crowd)
+
+
+def _on_disk(runs: Sequence[Run], crowd: Sequence[Side]) -> int:
+    finished = sum(kept(run.recipe) for run in runs)
+    under_way = sum(side.checkpoints for side in crowd)
+    return finished + under_way + page(sum(journal(run.recipe) for run in runs))
+
+
+def _side(runs: Sequence[Run], pace: Pace, peak: float | None) -> Side:
+    recipe = runs[0].recipe
+    found = designed(recipe)
+    cost, each = account(found.spec, found.shape), work(recipe)
+    updates = recipe.train.updates or 0
+    tokens = recipe.train.batch * (recipe.data.block or found.shape.context)
+    return Side(
+        arm=runs[0].arm,
+        runs=len(runs),
+        layers=found.shape.layers,
+        match=runs[0].match,
+        parameters={
+            name: getattr(cost, name) for name in ("embedding", "head", "blocks", "scalars")
+        },
+        token_flops=each,
+        updates=updates,
+        update_tokens=tokens,
+        flops=each.full * tokens * updates,
+        update_seconds=pace.update,
+        seconds=pace.update and updates * pace.update,
+        measured=pace.measured,
+        mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, peak),
+        memory=(WEIGHT + GRADIENT + MOMENTS) * cost.parameters + pace.activations,
+        activations=pace.activations,
+        checkpoints=checkpoints(recipe),
+        disk=kept(recipe),
+    )
+
+
+def _reading(recipe: Recipe, pace: Pace, validation: int) -> float:
+    """Seconds of a run's evaluations, which read each token forward only."""
+    if recipe.evaluate.blocks is not None:
+        validation = min(validation, recipe.evaluate.blocks * (recipe.data.block or validation))
+    updates = recipe.train.updates or 0
+    every = recipe.evaluate.every or max(1, updates // 10)
+    evaluations = 1 + -(-updates // every)
+    tokens = recipe.train.batch * (recipe.data.block or 1)
+    forward = (pace.update or 0.0) / 3 if pace.forward is None else pace.forward
+    return evaluations * validation * forward / tokens
+
+
+def _makespan(seconds: Sequence[float | None], slots: int) -> float | None:
+    """Until the last run ends, where each slot that falls free takes the next."""
+    free = [0.0] * slots
+    for each in seconds:
+        if each is None:
+            return None
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)

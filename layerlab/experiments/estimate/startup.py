@@ -1,0 +1,72 @@
+"""What a run takes beside its updates: a process that has imported everything, and memory."""
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+import torch
+
+from layerlab.errors import UserError
+from layerlab.system.files import write_file
+from layerlab.system.hardware import cache_folder, machine, versions
+
+ASSUMED = 6.0  # seconds, where nothing is measured
+# What a worker imports; then it takes its device.
+STARTED = """
+import os, sys, time
+import layerlab.training.trainer, torch
+torch.empty(1, device=sys.argv[1])
+print(time.process_time() + sum(os.times()[2:4]))
+"""
+
+
+def starting(device: str, *, measure: bool = True) -> float:
+    """Seconds until the process of a run can begin with its work.
+
+    It is measured once for each machine and each set of versions. On a CPU it is processor time,
+    as a pace is; else it is time as it passes, much of which a GPU takes to wake up.
+
+    Args:
+        measure: start one; else what was measured before, or 6 s.
+    """
+    key = [machine(device, 1), platform.node(), versions()]
+    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    file = cache_folder() / "start" / f"{name}.json"
+    try:
+        return float(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        found = _measured(device) if measure else None
+    if found is None:
+        return ASSUMED
+    try:
+        write_file(file, json.dumps(found) + "\n")
+    except UserError:
+        pass  # a cache that cannot be written costs as much each time
+    return found
+
+
+def room(device: str) -> int | None:
+    """Bytes of memory that are free for runs; None where the device does not tell."""
+    place = torch.device(device)
+    if place.type == "cpu":
+        return int(psutil.virtual_memory().available)
+    if place.type == "cuda":
+        return int(torch.cuda.mem_get_info(place)[0]) * torch.cuda.device_count()
+    return None
+
+
+def _measured(device: str) -> float | None:
+    """None where no process can be started like this."""
+    begun = time.perf_counter()
+    said: Any = subprocess.run(
+        [sys.executable, "-P", "-c", STARTED, device], capture_output=True, text=True, check=False
+    )
+    passed = time.perf_counter() - begun
+    if said.returncode:
+        return None
+    return float(said.stdout.split()[-1]) if torch.device(device).type == "cpu" else passed

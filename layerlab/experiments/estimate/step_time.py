@@ -1,0 +1,272 @@
+"""How long an update takes on this machine: a few of the real model, on random tokens."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.model.build import assemble
+from layerlab.model.cost.cost import account
+from layerlab.model.loss import causal_loss
+from layerlab.system.files import write_file
+from layerlab.system.hardware import (
+    DTYPES,
+    cache_folder,
+    machine,
+    stopwatch,
+    threaded,
+    versions,
+)
+from layerlab.training.optimizer import optimizer_of
+from layerlab.training.run_spec import Run, designed
+from layerlab.training.setup import attend
+from layerlab.training.step.emulated_rounding import emulation
+from layerlab.training.step.microbatch import Split
+
+PASS = 0.3  # seconds that one pass may take; what is longer is measured on fewer tokens
+TIMES = 3
+EMULATED = 3  # times as long as a plain pass, or more, is one under emulated rounding
+SITTINGS = 3  # of each arm, where arms are to take equal time
+ASSUMED = 0.4  # of the peak, where nothing is measured: most models here reach 0.2 to 0.7
+LARGEST = 100_000_000  # parameters that a CPU draws in a moment
+STATE = 16  # bytes of a parameter: weight, gradient and two moments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast a run is.
+
+    Attributes:
+        update: seconds of an update; None where there is no such device.
+        activations: bytes that a forward pass leaves for the backward pass.
+        measured: here, now; else by formula.
+        forward: seconds of a forward pass of as many tokens, as evaluations make it: without
+            gradients, and never rounded; None where it was not measured.
+    """
+
+    update: float | None
+    activations: int
+    measured: bool
+    forward: float | None = None
+
+
+def paced(run: Run, flops: int, peak: float | None, *, measure: bool = True) -> Pace:
+    """The pace of a run, measured in at most three seconds or so; else by formula.
+
+    Models that are compiled are measured as they are before, which takes no minute of compiling.
+
+    Args:
+        flops: of a token, forward and backward.
+        peak: FLOPs per second of the fastest matrix product.
+    """
+    tokens = run.recipe.train.batch * (run.recipe.data.block or 1)
+    if peak is None:
+        return Pace(update=None, activations=_assumed_activations(run), measured=False)
+    if not measure or not _fits(run):
+        share = tokens * flops / (ASSUMED * peak) / run.recipe.run.processes
+        return Pace(update=share, activations=_assumed_activations(run), measured=False)
+    devices: list[int] | None = [] if run.recipe.run.device == "cpu" else None
+    with threaded(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
+        return _Trial(run, flops, peak).pace()
+
+
+def settled(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> dict[str, float]:
+    """Seconds of an update of each arm, as they were first measured on this machine.
+
+    They no longer change: a plan that divides time by them is then the same each time, and what it
+    has begun can be resumed. Arms take turns, and the fastest of their turns counts, so that no arm
+    pays for what else the machine did.
+
+    Raises:
+        UserError: what was measured cannot be kept.
+    """
+    content = [[_timeless(run) for run in runs.values()], versions(), SITTINGS]
+    key = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    file = cache_folder() / "pace" / f"{key}.json"
+    try:
+        kept = [float(seconds) for seconds in json.loads(file.read_text("utf-8"))]
+        return dict(zip(runs, kept, strict=True))
+    except (OSError, ValueError, TypeError):
+        found = _turns(runs, flops, peak)
+    try:
+        write_file(file, json.dumps(list(found.values())) + "\n")
+    except UserError as error:
+        raise UserError(
+            f"arms are matched by time, and what was measured cannot be kept: {error}; "
+            "set LAYERLAB_CACHE to a folder that can be written"
+        ) from None
+    return found
+
+
+def _turns(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> dict[str, float]:
+    turns = [
+        {arm: paced(run, flops[arm], peak).update or 0.0 for arm, run in runs.items()}
+        for _ in range(SITTINGS)
+    ]
+    return {arm: min(turn[arm] for turn in turns) for arm in runs}
+
+
+def _timeless(run: Run) -> list[Any]:
+    """All that the time of an update depends on."""
+    recipe = run.recipe
+    kept = recipe.decisive()
+    train = {
+        name: value
+        for name, value in kept["train"].items()
+        if name not in {"seed", "rate", "updates", "tokens", "epochs"}
+    }
+    place = machine(recipe.run.device, recipe.run.threads)
+    emulate = recipe.emulate.model_dump()
+    return [kept["model"], recipe.data.block, train, emulate, recipe.run.processes, place]
+
+
+def _fits(run: Run) -> bool:
+    """Whether the model can be had here in a moment."""
+    recipe = run.recipe
+    found = designed(recipe)
+    size = account(found.spec, found.shape).parameters
+    if recipe.run.device == "cpu":
+        free = psutil.virtual_memory().available
+        return size <= LARGEST and STATE * size < free / 4
+    if torch.device(recipe.run.device).type == "cuda":
+        return STATE * size < torch.cuda.mem_get_info(recipe.run.device)[0] / 2
+    return size <= LARGEST
+
+
+def _assumed_activations(run: Run) -> int:
+    """Bytes: what a Llama block keeps of each token, and the logits with their gradient."""
+    shape, recipe = designed(run.recipe).shape, run.recipe
+    size = 4 if recipe.train.precision == "fp32" else 2
+    layer = (10 * shape.width + 4 * shape.inner) * size
+    tokens = _rows(run) * (recipe.data.block or shape.context)
+    return tokens * (shape.layers * layer + 8 * shape.vocab)
+
+
+def _rows(run: Run) -> int:
+    """Sequences of a forward pass in one process, as the loop splits its batch."""
+    train = run.recipe.train
+    return Split(train.batch // run.recipe.run.processes, train.micro_batch).size
+
+
+class _Trial:
+    """The real model with its real optimizer, on tokens drawn at random."""
+
+    def __init__(self, run: Run, flops: int, peak: float) -> None:
+        recipe = run.recipe
+        found = designed(recipe)
+        self.run, self.recipe = run, recipe
+        self.device = torch.device(recipe.run.device)
+        self.block = recipe.data.block or found.shape.context
+        slower = 1 if recipe.emulate.format is None else EMULATED
+        self.rows, self.length = _portion(
+            int(PASS * ASSUMED * peak / flops / slower), _rows(run), self.block
+        )
+        # A shorter sequence has less attention, which time is scaled by.
+        self.flops = flops
+        self.spec, self.shape = found.spec, found.shape
+        model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+        attend(model, recipe.train.attention)
+        self.model = model.train()
+        self.model.to(self.device)
+        self.optimizer = optimizer_of(self.model, recipe.train)
+        self.clock: Callable[[], float] = stopwatch(self.device, recipe.run.threads)
+        own = torch.Generator().manual_seed(0)
+        drawn = torch.randint(0, found.shape.vocab, (self.rows, self.length), generator=own)
+        self.tokens: Tensor = drawn.to(self.device)
+
+    def pace(self) -> Pace:
+        """Once to warm up and to see what is kept, then for the time."""
+        kept = _Kept(self.model)
+        with self._rounded():
+            with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+                loss = self._loss()
+            loss.backward()
+        self._step()
+        taken = [self._timed() for _ in range(TIMES)]
+        through, step = (min(column) for column in zip(*taken, strict=True))
+        wanted = self.recipe.train.batch * self.block / self.recipe.run.processes
+        scale = wanted / (self.rows * self.length) * self._longer()
+        portion = _rows(self.run) * self.block / (self.rows * self.length)
+        return Pace(
+            update=through * scale + step,
+            activations=round(kept.bytes * portion),
+            measured=True,
+            forward=min(self._forward() for _ in range(TIMES)) * scale,
+        )
+
+    @torch.no_grad()
+    def _forward(self) -> float:
+        start = self.clock()
+        self._loss()
+        return self.clock() - start
+
+    def _timed(self) -> tuple[float, float]:
+        start = self.clock()
+        with self._rounded():
+            self._loss().backward()
+        middle = self.clock()
+        self._step()
+        return middle - start, self.clock() - middle
+
+    def _loss(self) -> Tensor:
+        with self._precision():
+            logits = self.model(input_ids=self.tokens, use_cache=False).logits
+        return causal_loss(logits, self.tokens, logits.shape[-1])
+
+    def _step(self) -> None:
+        limit = self.recipe.train.clip or float("inf")
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.recipe.train.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=DTYPES[self.recipe.train.precision])
+
+    def _rounded(self) -> AbstractContextManager[Any]:
+        return emulation(self.model, self.recipe.emulate, seed=0, update=0)
+
+    def _longer(self) -> float:
+        """How many times the work of a token of the trial a token of a whole block is."""
+        if self.length == self.block:
+            return 1.0
+        shorter = replace(self.shape, context=self.length)
+        return self.flops / (3 * account(self.spec, shorter).forward)
+
+
+def _portion(tokens: int, rows: int, block: int) -> tuple[int, int]:
+    """Sequences and their length, of so many tokens at most.
+
+    Example:
+        >>> _portion(1000, 16, 128), _portion(100, 16, 128), _portion(10**9, 16, 128)
+        ((7, 128), (1, 100), (16, 128))
+    """
+    if tokens >= block:
+        return min(rows, tokens // block), block
+    return 1, min(block, max(16, tokens))
+
+
+class _Kept:
+    """Counts the bytes that wait for the backward pass, each storage once, without weights."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.known = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        self.bytes = 0
+        self._alive: list[Tensor] = []  # or a freed address would be taken for a known one
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        # Under emulated rounding a tensor is a shell around its values.
+        storage = getattr(tensor, "held", tensor).untyped_storage()
+        if storage.data_ptr() not in self.known:
+            self.known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+            self._alive.append(tensor)
+        return tensor

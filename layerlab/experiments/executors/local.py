@@ -1,0 +1,322 @@
+"""Runs of a plan, carried out side by side on this machine, each in a process of its own.
+
+A crash of one never touches another; what is finished is skipped, what was cut off is resumed.
+"""
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from layerlab.console.progress import Silent, Watch
+from layerlab.errors import UserError
+from layerlab.experiments.executors.process import WORKER, Processes
+from layerlab.experiments.executors.run_locks import held
+from layerlab.experiments.executors.slots import Slot, slots
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.heartbeat import LOG, Sign
+from layerlab.records.result import read_result
+from layerlab.system.graceful_stop import Halt
+from layerlab.system.locks import locked
+from layerlab.training.run_spec import Run, write_run
+from layerlab.training.worker import WRONG
+
+Ending = Literal["finished", "skipped", "failed", "stopped"]
+POLL = 0.1  # seconds between two looks at the processes
+GRACE = 120.0  # seconds for the checkpoints of all runs, when they are asked to stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a run.
+
+    Attributes:
+        folder: of the run.
+        ending: `skipped` was finished already; `stopped` left a checkpoint and can go on.
+        result: of a run that is finished.
+        said: the last lines of its log, where it failed.
+        why: it failed, in a few words, where its log may not say it.
+        attempts: that were made now.
+    """
+
+    run: Run
+    folder: Path
+    ending: Ending
+    result: dict[str, Any] | None = None
+    said: tuple[str, ...] = ()
+    why: str = ""
+    attempts: int = 0
+
+    @property
+    def text(self) -> str:
+        """In words: finished, diverged, or why it failed."""
+        if self.result is not None:
+            return "diverged" if self.result.get("diverged") else "finished"
+        if self.ending != "failed":
+            return self.ending
+        why = f" ({self.why})" if self.why else ""
+        return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
+
+
+def alone(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+    """Carry out one run, in this process where that is all it needs, and give its result.
+
+    A run that diverges has a result too, which says so.
+
+    Raises:
+        UserError: it fails, or another process is carrying it out.
+        Halted: a signal asked to stop; a checkpoint was left.
+    """
+    result, settings = finished(run, folder), run.recipe.run
+    if result is not None:
+        return result
+    if is_here(settings):
+        return _here(run, folder, watch or Silent())
+    (outcome,) = carry_out([run], folder.parent, settings, watch)
+    if outcome.result is None:
+        raise UserError(f"{run.name} {outcome.text}; all that it said is in {folder / LOG}")
+    return outcome.result
+
+
+def is_here(settings: RunSection) -> bool:
+    """Whether a single run is carried out in the process that asks for it.
+
+    Example:
+        >>> is_here(RunSection()), is_here(RunSection(processes=2))
+        (True, False)
+    """
+    return settings.processes == 1 and settings.runner == "local"
+
+
+def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
+    import torch
+
+    from layerlab.training import trainer
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(run.recipe.run.threads)
+    try:
+        with held([folder]), locked(folder):
+            write_run(run, folder)
+            return trainer.carry_out(run, folder, watch)
+    except trainer.Diverged:
+        if (lost := read_result(folder)) is None:
+            raise
+        return lost
+    finally:
+        torch.set_num_threads(before)
+
+
+def carry_out(
+    runs: Sequence[Run],
+    out: Path,
+    settings: RunSection,
+    watch: Watch | None = None,
+    command: Sequence[str] = WORKER,
+) -> list[Outcome]:
+    """Carry out runs in their order, as many at a time as there is room for.
+
+    Args:
+        out: in which each has a folder of its name.
+        settings: of where and how; `run.runner` says by whom.
+        watch: is told of every run's progress, and of its end.
+        command: that carries out the run whose folder is its last argument.
+
+    Returns:
+        What became of each run, in the order that they were given.
+
+    Raises:
+        UserError: there is no such device, a folder cannot be written, or another runner holds it.
+        Halted: a signal asked to stop; every run was given time for a checkpoint.
+    """
+    watch = watch or Silent()
+    ended = {run.name: skipped for run in runs if (skipped := _skipped(run, out))}
+    for outcome in ended.values():
+        watch.ended(outcome.run.name, outcome.text)
+    left = [run for run in runs if run.name not in ended]
+    with held(out / run.name for run in left):
+        for run in left:
+            write_run(run, out / run.name)
+        if left:
+            crew = _crew(settings, out, left, command)
+            ended |= _Pool(out, settings, watch, crew).carry_out(left)
+    return [ended[run.name] for run in runs]
+
+
+def _crew(settings: RunSection, out: Path, runs: Sequence[Run], command: Sequence[str]) -> "_Crew":
+    if settings.runner == "local":
+        return _Crew(slots(settings), lambda folder, row: Processes(folder, row, command))
+    # Late: it needs an extra.
+    from layerlab.experiments.executors.slurm import Cluster
+
+    cluster = Cluster(out.parent / "jobs", settings, command)
+    rows = cluster.rows([out / run.name for run in runs])
+    return _Crew(rows, cluster.start)
+
+
+def _skipped(run: Run, out: Path) -> Outcome | None:
+    folder = out / run.name
+    result = finished(run, folder)
+    if result is None:
+        return None
+    return Outcome(run=run, folder=folder, ending="skipped", result=result)
+
+
+def finished(run: Run, folder: Path) -> dict[str, Any] | None:
+    """The result of a run, where its folder holds it whole."""
+    result = read_result(folder)
+    return result if result and result.get("run") == run.name else None
+
+
+@runtime_checkable
+class Work(Protocol):
+    """A run that was handed out, to processes here or to a cluster."""
+
+    def code(self) -> int | None:
+        """Its exit code; None while it waits or goes on."""
+
+    def running(self) -> bool:
+        """Whether it goes on now, and so should be heard of."""
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and an end."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def words(self, most: int = 20) -> list[str]:
+        """The last lines that it said."""
+
+
+class _Crew(NamedTuple):
+    """Who carries out runs: the places there are, and how a run is put into one."""
+
+    places: list[tuple[Slot, ...]]
+    start: Callable[[Path, tuple[Slot, ...]], Work]
+
+
+@dataclass
+class _Active:
+    """A run on its way."""
+
+    run: Run
+    folder: Path
+    attempt: int
+    place: tuple[Slot, ...]
+    work: Work
+    sign: Sign
+    hung: bool = False
+
+
+@dataclass
+class _Pool:
+    """Hands out runs until each has its outcome."""
+
+    out: Path
+    settings: RunSection
+    watch: Watch
+    crew: _Crew
+    ended: dict[str, Outcome] = field(default_factory=dict)
+    active: list[_Active] = field(default_factory=list)
+
+    def carry_out(self, runs: Sequence[Run]) -> dict[str, Outcome]:
+        queue = deque((run, 1) for run in runs)
+        free = deque(self.crew.places)
+        with Halt() as halt:
+            try:
+                while queue or self.active:
+                    while queue and free:
+                        self._start(*queue.popleft(), free.popleft())
+                    for one in list(self.active):
+                        if self._over(one):
+                            free.append(one.place)
+                            # At the front again: what comes first in the plan is finished first.
+                            queue.extendleft(self._again(one))
+                    if halt.wanted:
+                        self._stop()
+                        halt.leave()
+                    time.sleep(POLL)
+            finally:
+                # However this ends, nothing that it has started is left behind.
+                self._stop()
+        return self.ended
+
+    def _start(self, run: Run, attempt: int, place: tuple[Slot, ...]) -> None:
+        folder = self.out / run.name
+        work = self.crew.start(folder, place)
+        self.active.append(_Active(run, folder, attempt, place, work, Sign(folder)))
+
+    def _over(self, one: _Active) -> bool:
+        """Whether a run has come to an end; tells what is new, and ends one that hangs."""
+        over = one.work.code() is not None
+        event = one.sign.news()
+        if event is not None:
+            self.watch.update(one.run.name, event)
+        if not one.work.running():
+            one.sign.renew()
+        elif one.sign.silent() > 60 * self.settings.timeout:
+            one.hung = True
+            one.work.kill()
+        return over
+
+    def _again(self, one: _Active) -> list[tuple[Run, int]]:
+        """A run that ended too soon is put back in the queue; any other has its outcome."""
+        self.active.remove(one)
+        code, result = one.work.code(), finished(one.run, one.folder)
+        if result is None and code != WRONG and one.attempt < self.settings.attempts:
+            self.watch.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
+            return [(one.run, one.attempt + 1)]
+        self._end(one, "failed" if result is None else "finished", result)
+        return []
+
+    def _end(self, one: _Active, ending: Ending, result: dict[str, Any] | None) -> None:
+        failed = ending == "failed"
+        outcome = Outcome(
+            run=one.run,
+            folder=one.folder,
+            ending=ending,
+            result=result,
+            said=tuple(one.work.words()) if failed else (),
+            why=_why(one) if failed and one.work.code() != WRONG else "",
+            attempts=one.attempt,
+        )
+        self.ended[one.run.name] = outcome
+        self.watch.ended(one.run.name, outcome.text)
+
+    def _stop(self) -> None:
+        """Ask all runs for a checkpoint, wait for it a while, and end them."""
+        if not self.active:
+            return
+        for one in self.active:
+            one.work.stop()
+        wait(lambda: all(one.work.code() is not None for one in self.active), GRACE)
+        for one in self.active:
+            one.work.kill()
+            result = finished(one.run, one.folder)
+            self._end(one, "stopped" if result is None else "finished", result)
+        self.active.clear()
+
+
+def wait(done: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is so, at most as long; whether it is."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+def _why(one: _Active) -> str:
+    """Why a run ended that has no result."""
+    code = one.work.code() or 0
+    if one.hung:
+        return "it said nothing for longer than run.timeout"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    if code > 128 and code - 128 in signal.valid_signals():
+        return f"stopped by {signal.Signals(code - 128).name}"
+    return f"exit code {code}" if code else "it ended without a result"

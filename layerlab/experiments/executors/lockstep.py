@@ -1,0 +1,98 @@
+"""All arms of a seed see each batch in turn, in one process: curves that share even their weather.
+
+Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+
+from layerlab.console.progress import Watch
+from layerlab.errors import UserError
+from layerlab.experiments.executors.local import finished
+from layerlab.experiments.executors.run_locks import held
+from layerlab.recipes.training import Recipe
+from layerlab.system.graceful_stop import Halt
+from layerlab.system.locks import locked
+from layerlab.training.run_spec import Run, write_run
+from layerlab.training.step.microbatch import memory_told
+from layerlab.training.trainer import Diverged, Training
+
+
+def allow(sides: Mapping[str, Recipe]) -> None:
+    """Refuse arms that one process cannot take batch by batch in turn, before anything is read.
+
+    Args:
+        sides: what each arm trains, by its name.
+
+    Raises:
+        UserError: another runner than this process is asked for, or several processes; or arms
+            differ in their precision, of which a process has one, or in their text.
+    """
+    for setting, expected in (("runner", "local"), ("processes", 1)):
+        for side in sides.values():
+            given = getattr(side.run, setting)
+            if given != expected:
+                raise UserError(
+                    "compare.lockstep runs all arms in one process, here, and "
+                    f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
+                    f"{setting} = {json.dumps(expected)}"
+                )
+    precisions = sorted({side.train.precision for side in sides.values()})
+    if len(precisions) > 1:
+        raise UserError(
+            f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
+            "expected one train.precision: write lockstep = false"
+        )
+    first = next(iter(sides))
+    for name, side in sides.items():
+        if side.data.text() != sides[first].data.text():
+            raise UserError(
+                f"compare.lockstep shows all arms the same batch in turn, and {name!r} has another "
+                f"text or tokenizer than {first!r}; write lockstep = false"
+            )
+
+
+def in_lockstep(runs: Sequence[Run], out: Path, watch: Watch) -> None:
+    """Carry out the runs that are not finished, one seed after the other.
+
+    Args:
+        runs: of sides that `allow` lets pass.
+        out: in which each run has a folder of its name.
+
+    Raises:
+        UserError: another process holds one of them.
+        Halted: a signal asked to stop; every run left a checkpoint.
+    """
+    for _, group in groupby(runs, key=lambda run: run.seed):
+        with ExitStack() as stack:
+            waiting = [run for run in group if finished(run, out / run.name) is None]
+            stack.enter_context(held(out / run.name for run in waiting))
+            for run in waiting:
+                stack.enter_context(locked(out / run.name))
+                write_run(run, out / run.name)
+            stack.enter_context(memory_told())
+            _together([Training(run, out / run.name, watch) for run in waiting])
+
+
+def _together(trainings: list[Training]) -> None:
+    """Advance whoever is behind, until all are done; a run that diverges leaves the others."""
+    for training in trainings:
+        training.start()
+    with Halt() as halt:
+        while trainings:
+            behind = min(training.update for training in trainings)
+            for training in [one for one in trainings if one.update == behind]:
+                try:
+                    training.advance()
+                except Diverged:
+                    trainings.remove(training)
+            for training in [one for one in trainings if one.done]:
+                training.finish()
+                trainings.remove(training)
+            if halt.wanted and trainings:
+                for training in trainings:
+                    training.checkpoint()
+                halt.leave()

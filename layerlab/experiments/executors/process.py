@@ -1,0 +1,129 @@
+"""The processes of one run, started together and ended together."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from layerlab.experiments.executors.slots import Slot
+from layerlab.records.heartbeat import LOG
+from layerlab.system.trust import GRANTS, list_grants
+from layerlab.training.worker import PARENT, WRONG
+
+# -P: no file of the folder that it is started in takes the place of a module.
+WORKER = (sys.executable, "-P", "-m", "layerlab.training.worker")
+
+
+class Processes:
+    """A run that is being carried out in processes of its own.
+
+    Args:
+        folder: of the run, with its recipe; what the processes say is added to its `log.txt`.
+        places: of its processes, one each; the first writes the files.
+        command: that carries out the run of the folder that is its last argument.
+        grants: what they may do, as `list_grants` says it; what this process may, if left out.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        places: Sequence[Slot],
+        command: Sequence[str] = WORKER,
+        grants: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._bad: int | None = None
+        given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
+        # One crash ends all of them: the rest would wait for it for ever.
+        with (folder / LOG).open("ab") as log:
+            self._said = log.tell()
+            for place, extra in zip(places, ranks(len(places)), strict=True):
+                own = subprocess.Popen(
+                    [*command, str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **place.environment(), **extra, **given},
+                    # Ctrl-c is for the one who started it, who passes it on.
+                    start_new_session=True,
+                )
+                self._all.append(own)
+                place.pin(own.pid)
+
+    def code(self) -> int | None:
+        """The exit code of the run: None while it goes on, else the first that is not 0."""
+        codes = [one.poll() for one in self._all]
+        bad = [code for code in codes if code]
+        if bad and self._bad is None:
+            # Kept: the others are killed below, and that is not why the run ended. Of several at
+            # once it is what a user can mend that the others fell over.
+            self._bad = WRONG if WRONG in bad else bad[0]
+        if bad and None in codes:
+            self.kill()
+        return self._bad if bad or None in codes else 0
+
+    def running(self) -> bool:
+        """Whether it goes on: here nothing waits."""
+        return self.code() is None
+
+    def stop(self, sign: int = signal.SIGTERM) -> None:
+        """Ask for a checkpoint and an end."""
+        for one in self._all:
+            one.send_signal(sign)
+
+    def kill(self) -> None:
+        """End it at once, and what it has started."""
+        for one in self._all:
+            if one.poll() is None:
+                with suppress(ProcessLookupError):
+                    if hasattr(os, "killpg"):
+                        os.killpg(one.pid, signal.SIGKILL)
+                    else:
+                        one.kill()
+            one.wait()
+
+    def words(self, most: int = 20) -> list[str]:
+        """The last lines that were said since it was started."""
+        return tail(self.folder / LOG, most, self._said)
+
+
+def tail(file: Path, most: int, start: int = 0) -> list[str]:
+    """The last lines of a file, but for empty ones; none where there is no such file.
+
+    Args:
+        start: where in the file to begin at the earliest.
+    """
+    try:
+        with file.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(start, end - 2**16))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-most:]
+
+
+def ranks(count: int) -> list[dict[str, str]]:
+    """What tells each of several processes on this machine of the others, as torchrun does."""
+    if count == 1:
+        return [{}]
+    shared = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free()),
+    }
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def _free() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        number: int = found.getsockname()[1]
+    return number

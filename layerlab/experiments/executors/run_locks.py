@@ -1,0 +1,27 @@
+"""A runner's hold on its runs: what it has planned, no other carries out, begun or not."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from layerlab.records.heartbeat import LOG
+from layerlab.system.locks import locked
+
+
+@contextmanager
+def held(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold folders of runs, and their logs, before anything is written to one.
+
+    A worker asks for its folder by itself, but what it says then goes to the log, which is that of
+    whoever came first. So a runner asks here, and is told where its user reads it.
+
+    Raises:
+        UserError: another runner holds one of them, or a worker is in it.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(locked(folder / LOG))
+            # Let go at once: it is the worker's own while it goes on.
+            with locked(folder):
+                pass
+        yield

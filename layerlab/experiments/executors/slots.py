@@ -1,0 +1,154 @@
+"""Places for runs on this machine: a core of its own for each, or a GPU."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerlab.errors import UserError
+from layerlab.recipes.training_sections import RunSection
+
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_QUOTA = "/sys/fs/cgroup/cpu.max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Where one process of a run is carried out.
+
+    Attributes:
+        threads: that it computes with.
+        cores: to which it is pinned, as the system numbers them; wherever it likes where empty.
+        gpus: that it sees, as CUDA_VISIBLE_DEVICES has them: those of all processes of its run,
+            of which it takes the one with its own number; whatever is there where it is left out.
+    """
+
+    threads: int
+    cores: tuple[int, ...] = ()
+    gpus: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What has to be set before the process imports torch."""
+        threads = str(self.threads)
+        found = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        return found if self.gpus is None else found | {"CUDA_VISIBLE_DEVICES": self.gpus}
+
+    def pin(self, process: int) -> None:
+        """Keep a process that has just begun, and all that it will start, on these cores."""
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            try:
+                os.sched_setaffinity(process, self.cores)
+            except ProcessLookupError:  # it has ended already, and will be heard of
+                pass
+
+
+def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
+    """A place for each run that is carried out at one time: a slot per process of the run.
+
+    As many as there are physical cores for all their threads, or GPUs, unless `run.slots` says
+    otherwise. Two threads on one core would slow each other down, and threads that wander cost
+    their caches: each has its own core. Where more are asked for than there are, nobody is pinned.
+
+    Raises:
+        UserError: the device is cuda, and there is none.
+    """
+    if settings.device == "cuda":
+        return _gpus(settings)
+    if settings.device != "cpu":  # one device by its number, or of which there is one
+        free = Slot(threads=settings.threads)
+        return [(free,) * settings.processes] * (settings.slots or 1)
+    return _shared(settings, cores())
+
+
+def at_once(settings: RunSection, runs: int) -> int:
+    """How many of so many runs go on at one time, here or on a cluster.
+
+    A GPU that is not here is counted as one, so that what is for another machine can be planned.
+
+    Example:
+        >>> at_once(RunSection(slots=3), 24), at_once(RunSection(slots=3), 1)
+        (3, 1)
+    """
+    if settings.runner == "slurm":
+        return min(runs, settings.slurm.parallel)
+    if settings.device == "cuda" and not gpus():
+        return min(runs, settings.slots or 1)
+    return min(runs, len(slots(settings)))
+
+
+def _shared(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
+    each = settings.threads
+    count = settings.slots or max(1, len(found) // (each * settings.processes))
+    if count * settings.processes * each > len(found):
+        return [(Slot(threads=each),) * settings.processes] * count
+    places = [
+        Slot(threads=each, cores=tuple(one for core in found[start : start + each] for one in core))
+        for start in range(0, count * settings.processes * each, each)
+    ]
+    width = settings.processes
+    return [tuple(places[start : start + width]) for start in range(0, len(places), width)]
+
+
+def _gpus(settings: RunSection) -> list[tuple[Slot, ...]]:
+    found = gpus()
+    if not found:
+        raise UserError(
+            'run.device is "cuda", and there is no GPU here that PyTorch can use; '
+            'write device = "cpu"'
+        )
+    if settings.processes > len(found):
+        raise UserError(
+            f"run.processes is {settings.processes}, one GPU each, and there are {len(found)} "
+            f"here; write processes = {len(found)}"
+        )
+    count = settings.slots or len(found) // settings.processes
+    rows = []
+    for start in range(0, count * settings.processes, settings.processes):
+        # Where more runs are asked for than there are GPUs, they share them in turn.
+        own = [found[place % len(found)] for place in range(start, start + settings.processes)]
+        slot = Slot(threads=settings.threads, gpus=",".join(own))
+        rows.append((slot,) * settings.processes)
+    return rows
+
+
+def cores() -> list[tuple[int, ...]]:
+    """The physical cores that this process may use, each as the system's numbers of its threads."""
+    if not hasattr(os, "sched_getaffinity"):
+        import psutil
+
+        count = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+        return [(number,) for number in range(count)]
+    usable = os.sched_getaffinity(0)
+    found = sorted({tuple(sorted(_siblings(number) & usable)) for number in usable})
+    return found[: _allowed(len(found))]
+
+
+def _siblings(number: int) -> set[int]:
+    """The hardware threads of the core that one of them belongs to."""
+    try:
+        text = Path(_SIBLINGS.format(number)).read_text(encoding="ascii").strip()
+        spans = [span.partition("-") for span in text.split(",")]
+        numbers = {one for low, _, high in spans for one in range(int(low), int(high or low) + 1)}
+    except (OSError, ValueError):
+        numbers = set()
+    return numbers | {number}
+
+
+def _allowed(count: int) -> int:
+    """At most as many cores as the container is given time for."""
+    try:
+        quota, period = Path(_QUOTA).read_text(encoding="ascii").split()
+        return max(1, min(count, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return count
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if named is not None:
+        return [one.strip() for one in named.split(",") if one.strip()][:count]
+    return [str(number) for number in range(count)]

@@ -1,0 +1,273 @@
+"""Runs as jobs of a Slurm cluster, through submitit; or of its local executor, which needs none.
+
+All runs go into the queue as one array. A job that is preempted, or whose time is over, leaves a
+checkpoint and goes back into the queue. What came out is read from the folders of the runs alone,
+which the cluster's machines must share with this one.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.experiments.executors.process import WORKER, Processes, tail
+from layerlab.experiments.executors.slots import Slot, slots
+from layerlab.recipes.training_sections import RunSection
+from layerlab.system.trust import list_grants
+
+ARRAY = 500  # jobs of one array; clusters allow 1,000 unless they are told otherwise
+DELAY = 120  # seconds that a job has for its checkpoint before its time is over
+TIMEOUTS = 10_000  # times that a job goes back into the queue: until the run is finished
+LOOK = 10.0  # seconds between two questions to Slurm
+_POLL = 0.2
+# What sbatch says where no cluster has answered it.
+_UNREACHED = (
+    "configuration source",
+    "contact slurm controller",
+    "Connection refused",
+    "timed out",
+)
+
+
+class Task:
+    """What a job does: it starts the worker of a run, and hands on the signal to stop.
+
+    Args:
+        folder: of the run.
+        place: of each of its processes.
+        command: of the worker, but for the folder.
+        grants: what the run may do; what the process that submits it may, if left out.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        place: tuple[Slot, ...],
+        command: Sequence[str] = WORKER,
+        grants: str | None = None,
+    ) -> None:
+        self.folder, self.place, self.command = folder, place, tuple(command)
+        self.grants = grants or list_grants()
+        self._started: Processes | None = None
+        self._told = False
+
+    def __call__(self) -> int:
+        """Carry out the run, and give its exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        with _deaf():
+            self._started = Processes(self.folder, self.place, self.command, self.grants)
+        while (code := self._started.code()) is None:
+            time.sleep(_POLL)
+        if code == 128 + signal.SIGUSR1 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+            # Slurm is about to end the job and to put it back into its queue; a job that came to
+            # its own end before that would not be.
+            time.sleep(DELAY)
+        return code
+
+    def checkpoint(self) -> Any:
+        """Preempted, or out of time: let the run write a checkpoint, and submit it again."""
+        from submitit.helpers import DelayedSubmission
+
+        self._stop()
+        until = time.monotonic() + DELAY - 10
+        while self._started and self._started.code() is None and time.monotonic() < until:
+            time.sleep(_POLL)
+        return DelayedSubmission(Task(self.folder, self.place, self.command, self.grants))
+
+    def _stop(self) -> None:
+        if self._started is not None and not self._told:
+            self._started.stop(signal.SIGUSR1)
+        self._told = True
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What is started now hears only SIGUSR1.
+
+    Slurm sends its signals to every process of a job; a worker that hears two of them, one of Slurm
+    and one of the task, would take them for impatience and end without a checkpoint.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Cluster:
+    """Submits runs.
+
+    Args:
+        folder: for what submitit writes; the cluster's machines must see it.
+
+    Raises:
+        UserError: submitit is not installed, or there is no Slurm here.
+    """
+
+    def __init__(self, folder: Path, settings: RunSection, command: Sequence[str] = WORKER) -> None:
+        self.settings, self.command = settings, command
+        self.queue = Queue() if settings.runner == "slurm" else None
+        # Its own each time: what an earlier one left there is not taken for an answer.
+        own = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self._executor = _executor(folder.resolve() / own, settings)
+        self._ahead: dict[Path, Any] = {}
+
+    def rows(self, folders: Sequence[Path]) -> list[tuple[Slot, ...]]:
+        """Places for runs; Slurm, which has a queue of its own, is handed all of them at once."""
+        if self.queue is None:
+            return slots(self.settings)
+        place = (Slot(threads=self.settings.threads),) * self.settings.processes
+        for start in range(0, len(folders), ARRAY):
+            part = folders[start : start + ARRAY]
+            self._ahead |= dict(zip(part, self._submitted(part, place), strict=True))
+        return [place] * len(folders)
+
+    def start(self, folder: Path, place: tuple[Slot, ...]) -> "Job":
+        """The job of a run: the one of the array, or a new one."""
+        job = self._ahead.pop(folder, None) or self._submitted([folder], place)[0]
+        return Job(job, folder, self.queue)
+
+    def _submitted(self, folders: Sequence[Path], place: tuple[Slot, ...]) -> list[Any]:
+        tasks = [Task(folder.resolve(), place, self.command) for folder in folders]
+        try:
+            # submitit prints what Slurm said, and hands it on as well.
+            with redirect_stderr(StringIO()):
+                return list(self._executor.submit_array(tasks))
+        except Exception as error:
+            raise _refused(error) from error
+
+
+class Job:
+    """A run in the queue of a cluster, or on its way there."""
+
+    def __init__(self, job: Any, folder: Path, queue: "Queue | None") -> None:
+        self._job, self._folder, self._queue = job, folder, queue
+        self._gone: float | None = None
+
+    def code(self) -> int | None:
+        """The exit code of the run; 1 where the job is gone and has left none."""
+        if self._job.paths.result_pickle.exists():
+            return 1 if self._job.exception() else int(self._job.result())
+        if self._state() is not None:
+            self._gone = None
+            return None
+        # On a shared disk a file may be seen later than the end of the job that wrote it.
+        self._gone = self._gone or time.monotonic()
+        return 1 if time.monotonic() - self._gone > LOOK else None
+
+    def running(self) -> bool:
+        """Whether the job has been given a machine."""
+        return self._state() == "RUNNING"
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and an end; Slurm allows for it what its KillWait says."""
+        if self._queue is None:
+            self._job._process.send_signal(signal.SIGTERM)
+        else:
+            self._job.cancel(check=False)
+
+    def kill(self) -> None:
+        """Take the job out of the queue."""
+        if self.code() is None:
+            self._job.cancel(check=False)
+
+    def words(self, most: int = 20) -> list[str]:
+        """The last lines of the run's log, or what Slurm said of the job."""
+        found = tail(self._folder / "log.txt", most)
+        return found or tail(self._job.paths.stderr, most)
+
+    def _state(self) -> str | None:
+        """As Slurm names it; None when the job is gone."""
+        if self._queue is not None:
+            return self._queue.state(self._job.job_id)
+        return None if self._job.done() else "RUNNING"
+
+
+class Queue:
+    """The user's jobs, asked for all at once and not too often; no accounting is needed."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._asked = -LOOK
+        self._seen: set[str] = set()
+
+    def state(self, job: str) -> str | None:
+        """As Slurm names it; None when the job is gone."""
+        if time.monotonic() - self._asked >= LOOK or job not in self._seen:
+            self._ask()
+            self._seen.add(job)
+        return self._states.get(job)
+
+    def _ask(self) -> None:
+        command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        self._asked = time.monotonic()
+        # A controller that does not answer has forgotten nothing.
+        if told.returncode == 0:
+            lines = [line.split() for line in told.stdout.splitlines()]
+            self._states = {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+def _refused(error: Exception) -> UserError:
+    """Slurm's own words, as of a partition that is not there, are on the last line."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    remedy = "mend [run.slurm] of the recipe"
+    if any(one in said for one in _UNREACHED):
+        remedy = (
+            "Slurm is not set up or not running here: type the command on a machine where sinfo "
+            'answers, or write run.runner = "local"'
+        )
+    return UserError(f"Slurm takes no jobs: {said}; {remedy}")
+
+
+def _executor(folder: Path, settings: RunSection) -> Any:
+    if find_spec("submitit") is None:
+        raise UserError(
+            f'run.runner is "{settings.runner}", which needs submitit; '
+            "type: pip install 'layerlab[slurm]'"
+        )
+    from submitit import AutoExecutor
+
+    cluster = "slurm" if settings.runner == "slurm" else "local"
+    try:
+        executor = AutoExecutor(
+            folder=folder, cluster=cluster, **{f"{cluster}_max_num_timeout": TIMEOUTS}
+        )
+    except RuntimeError as error:
+        raise UserError(
+            'run.runner is "slurm", and there is no srun here; type the command on a machine of '
+            'the cluster, or write runner = "local"'
+        ) from error
+    executor.update_parameters(**_parameters(settings))
+    return executor
+
+
+def _parameters(settings: RunSection) -> dict[str, Any]:
+    """The settings of a job, by submitit's names."""
+    asked = settings.slurm
+    cores = settings.threads * settings.processes
+    found: dict[str, Any] = {
+        "name": "layerlab",
+        "timeout_min": asked.minutes,
+        "cpus_per_task": max(asked.cpus, cores),
+        "gpus_per_node": asked.gpus or None,
+        "mem_gb": asked.memory_gb,
+        "stderr_to_stdout": False,
+    }
+    if settings.runner == "slurm":
+        found |= {
+            "slurm_partition": asked.partition,
+            "slurm_account": asked.account,
+            "slurm_qos": asked.qos,
+            "slurm_array_parallelism": asked.parallel,
+            "slurm_signal_delay_s": DELAY,
+            "slurm_additional_parameters": {"requeue": True, **asked.extra},
+        }
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,120 @@
+"""From the folders of runs to verdicts; no text is read, and nothing is run."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from layerlab import plugins
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.analysis.optional_stopping import looked
+from layerlab.experiments.executors.local import Outcome
+from layerlab.experiments.plan.arm_checks import agree
+from layerlab.experiments.session import Given, Task, recipe_given
+from layerlab.experiments.stored_runs import belonging, planned_again, sort_out
+from layerlab.recipes.load import checked
+from layerlab.recipes.training import Recipe, packaged
+from layerlab.records.heartbeat import LOG
+from layerlab.records.parse import read_json
+from layerlab.records.run_files import COMPARISON, RUNS
+from layerlab.validation import shown
+
+
+def find_stored(
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+) -> Task:
+    """Give a recipe with its runs as their folders tell them.
+
+    Args:
+        recipe: as for `layerlab.compare`, or the folder of a comparison, which has its recipe.
+        out: folder under which the recipe has one of its own; a comparison's folder is its own.
+
+    Raises:
+        UserError: a setting is wrong, nothing has run, the folder is that of something else, or
+            runs were made on two texts.
+    """
+    own = _comparison(recipe)
+    read = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
+    place = out / read.name if own is None else own
+    if read.compare is None:
+        raise UserError(
+            f"the recipe {shown(read.name)} has no compare section; "
+            "type layerlab train in place of layerlab compare"
+        )
+    plugins.load_named(read.model.load)
+    records, _ = sort_out(place / RUNS)
+    runs = planned_again(read, records) if records else []
+    agree(read.compare, runs)
+    return Task(recipe=read, runs=tuple(runs), out=place)
+
+
+def judge(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
+    """Judge what is finished of a comparison.
+
+    Args:
+        failed: outcomes of runs that failed, to be told with the verdicts.
+
+    Raises:
+        UserError: runs differ in what the recipe does not declare, or none of them is the recipe's.
+    """
+    section = task.recipe.compare
+    records, unfit = sort_out(task.out / RUNS)
+    found, left = (records, []) if section is None else belonging(section, task.runs, records)
+    told = [
+        *(
+            f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}"
+            for one in failed
+        ),
+        *(f"left out: {error}" for error in unfit),
+    ]
+    if not records:
+        raise UserError(
+            told[0]
+            if told
+            else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
+        )
+    content = looked(compared(task.recipe, found).content, task.out / COMPARISON)
+    if not content["runs"]:
+        why = [*told, *left, *content["remarks"][-1:]]
+        raise UserError(
+            f"no run in {task.out} is of the recipe {shown(task.recipe.name)}: {why[0]}"
+        )
+    texts = dict.fromkeys(note for one in found for note in one.manifest["data"].get("notes", ()))
+    remarks = [*content["remarks"], *left, *texts, *told]
+    return Comparison({**content, "failed": told, "remarks": remarks})
+
+
+def _comparison(given: Given) -> Path | None:
+    """The folder of a comparison, where one is given: itself or its `runs`."""
+    if not isinstance(given, str | PathLike) or str(given) in packaged():
+        return None
+    place = Path(given)
+    if not place.is_dir():
+        return None
+    return place.parent if place.name == RUNS and not (place / COMPARISON).exists() else place
+
+
+def _recipe_in(place: Path) -> Recipe:
+    """The recipe of a comparison, from what was judged of it before.
+
+    Raises:
+        UserError: the folder is that of something else.
+    """
+    file = place / COMPARISON
+    try:
+        content = read_json(file)["recipe"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{place} is no folder of a comparison: it has no {COMPARISON}, which says what is "
+            f"compared; name the recipe: type layerlab compare RECIPE --out {place.parent} --judge"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"cannot read the recipe in {file}: {' '.join(str(error).split())}; name the recipe: "
+            f"type layerlab compare RECIPE --out {place.parent} --judge"
+        ) from None
+    return checked(Recipe, content, str(file))

@@ -1,0 +1,1 @@
+"""Which runs, and on which terms."""

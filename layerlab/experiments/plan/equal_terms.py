@@ -1,0 +1,267 @@
+"""What the runs of a comparison must have in common: runs that differ elsewhere are refused."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.settings import flattened
+from layerlab.validation import shown
+
+Manifest = Mapping[str, Any]
+Flat = Mapping[str, Any]
+Pair = tuple[str, str]
+
+# What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
+# The sittings of a run are held against each other, and not against those of another.
+_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch", "data.notes", "sittings")
+# What an arm is: it may differ between arms, and not inside of one.
+_ARM = ("model", "match")
+_SEED = ("train.seed",)
+_RATE = ("train.rate",)
+_TIME = ("train.updates", "train.tokens", "train.epochs", "evaluate.every")
+# What follows from a setting and needs no word of its own once that setting has one.
+_CUT = ("data.digest", "data.train_tokens", "data.validation_tokens", "data.order")
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "train.batch": ("batch_tokens",),
+    "data.block": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
+    "data.tokenizer": (*_CUT, "data.evaluation"),
+    "data.vocab": (*_CUT, "data.evaluation"),
+    "data.sources": (*_CUT, "data.evaluation", "data.held"),
+    "data.validation": (*_CUT, "data.evaluation", "data.validation_bytes"),
+    "data.documents": ("data.digest",),
+    "evaluate.blocks": ("data.evaluation",),
+}
+# What a batch brings along only while the runs see as many tokens: the updates, and what is
+# counted in them.
+_LENGTH = ("train.updates", "evaluate.every")
+_WHY = {
+    "train.batch": "another batch is another number of updates and another noise of the gradient",
+    "train": "another optimisation ends elsewhere, whatever the block",
+    "data": "losses on other text, or on text in another order, are no paired losses",
+    "evaluate": "a loss is compared on the same blocks only",
+    "control": "a penalty or a clip changes the training as much as a block does",
+    "emulate": "emulated rounding changes the training as much as a block does",
+    "machine": "another machine rounds elsewhere, and its speed is not comparable",
+    "versions": "another version may compute elsewhere, and its speed is not comparable",
+    "model": "the runs of one arm must train one model",
+}
+_FEW = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Varied:
+    """What a comparison declares to vary.
+
+    Attributes:
+        differ: settings by their paths, as patterns: `train.batch`, `machine.*`.
+        rates: whether learning rates are swept.
+        time: whether arms are matched by time, and so by different numbers of updates.
+    """
+
+    differ: tuple[str, ...] = ()
+    rates: bool = False
+    time: bool = False
+
+    @classmethod
+    def of(cls, section: CompareSection) -> "Varied":
+        """What a compare section declares."""
+        return cls(differ=section.differ, rates=bool(section.rates), time=section.match == "time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A setting in which two runs differ.
+
+    Attributes:
+        path: of the setting.
+        runs: two runs by name.
+        values: theirs.
+        within: whether both are runs of one arm.
+    """
+
+    path: str
+    runs: Pair
+    values: tuple[Any, Any]
+    within: bool
+
+    def __str__(self) -> str:
+        (one, other), (left, right) = self.runs, self.values
+        return f"{self.path} is {_said(left)} in {one} and {_said(right)} in {other}"
+
+
+def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
+    """Refuse runs that differ in anything that was not declared.
+
+    Returns:
+        What they differ in as declared, one for each setting.
+
+    Raises:
+        UserError: they differ in more; it names where, why that matters, and what to type.
+    """
+    flat = [settings(one) for one in manifests]
+    found = [
+        *_contrasts(manifests, flat),
+        *_orders(manifests, flat),
+        *(one for manifest in manifests for one in _mixed(manifest)),
+    ]
+    differ = [one for one in found if not _allowed(one, varied)]
+    equal_tokens = _equal_tokens(manifests)
+    roots = [
+        one
+        for one in differ
+        if not matches(one.path, varied.differ)
+        and not _implied(one.path, varied.differ, equal_tokens)
+    ]
+    if roots:
+        raise UserError(_refusal(_first(roots, equal_tokens)))
+    declared = [one for one in differ if matches(one.path, varied.differ)]
+    return list({one.path: one for one in declared}.values())
+
+
+def notes(manifests: Sequence[Manifest]) -> list[str]:
+    """Differences that are allowed and worth a word: micro-batches of equal batches."""
+    sizes: dict[Any, set[int]] = {}
+    for one in manifests:
+        if one.get("micro_batch"):
+            sizes.setdefault(one.get("batch_tokens"), set()).add(one["micro_batch"])
+    # Where the batch itself differs, another micro-batch follows from it.
+    return [
+        f"micro-batches of {', '.join(map(str, sorted(several)))} sequences were used; the tokens "
+        "of an update are the same"
+        for several in sizes.values()
+        if len(several) > 1
+    ]
+
+
+def settings(manifest: Manifest) -> dict[str, Any]:
+    """Settings by the paths that a recipe gives them, and the rest by its own."""
+    found = dict(flattened(manifest))
+    return {path.removeprefix("recipe."): value for path, value in found.items()}
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a path is one of those that are named, or lies in a section that is.
+
+    Example:
+        >>> matches("train.batch", ["train.*"]), matches("train.batch", ["data", "machine.*"])
+        (True, False)
+    """
+    return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
+
+
+def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
+    """Each arm's first run against the first of all, and the arm's other runs against its own.
+
+    What may differ inside of an arm may differ between arms too, so that nothing is missed.
+    """
+    leads: dict[str, int] = {}
+    for index, manifest in enumerate(manifests):
+        lead = leads.setdefault(str(manifest.get("arm")), index)
+        within = lead != index
+        yield from _between(manifests, flat, (lead if within else 0, index), within)
+
+
+def _between(
+    manifests: Sequence[Manifest],
+    flat: Sequence[Flat],
+    pair: tuple[int, int],
+    within: bool,
+) -> Iterator[Contrast]:
+    one, other = pair
+    for path in sorted(flat[one].keys() | flat[other].keys()):
+        values = flat[one].get(path), flat[other].get(path)
+        if values[0] != values[1] and path != "data.order":
+            runs = str(manifests[one].get("run")), str(manifests[other].get("run"))
+            yield Contrast(path=path, runs=runs, values=values, within=within)
+
+
+def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
+    """The order of the text depends on the seed, and must not depend on anything else."""
+    leads: dict[Any, tuple[str, Any]] = {}
+    for manifest, own in zip(manifests, flat, strict=True):
+        run, order = str(manifest.get("run")), own.get("data.order")
+        name, expected = leads.setdefault(own.get("train.seed"), (run, order))
+        if order != expected:
+            yield Contrast(
+                path="data.order", runs=(name, run), values=(expected, order), within=False
+            )
+
+
+def _mixed(manifest: Manifest) -> Iterator[Contrast]:
+    """What a run was continued with that it was not begun with."""
+    first, *later = manifest.get("sittings") or [{}]
+    run, begun = str(manifest.get("run")), settings(first)
+    for sitting in later:
+        own = settings(sitting)
+        for path in sorted((begun.keys() | own.keys()) - {"update"}):
+            values = begun.get(path), own.get(path)
+            if values[0] != values[1]:
+                runs = f"{run} at first", f"{run} from update {sitting['update']}"
+                yield Contrast(path=path, runs=runs, values=values, within=True)
+
+
+def _allowed(contrast: Contrast, varied: Varied) -> bool:
+    always = [*_BESIDE, *_SEED]
+    always += _RATE if varied.rates else ()
+    always += _TIME if varied.time and not contrast.within else ()
+    always += () if contrast.within else _ARM
+    return matches(contrast.path, always)
+
+
+def _implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
+    """Whether a difference follows from one that has been declared."""
+    if equal_tokens and path in _LENGTH and matches("train.batch", declared):
+        return True
+    return any(path in follows and _covered(cause, declared) for cause, follows in _FOLLOWS.items())
+
+
+def _covered(cause: str, declared: Sequence[str]) -> bool:
+    """Whether a setting is declared; of a table such as `data.sources` a part suffices."""
+    return matches(cause, declared) or any(one.startswith(f"{cause}.") for one in declared)
+
+
+def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
+    totals = set()
+    for manifest in manifests:
+        updates = manifest.get("recipe", {}).get("train", {}).get("updates")
+        totals.add((updates or 0) * (manifest.get("batch_tokens") or 0))
+    return len(totals) == 1
+
+
+def _first(found: Sequence[Contrast], equal_tokens: bool) -> list[Contrast]:
+    """One for each setting, causes before what follows from them."""
+    single = list({one.path: one for one in reversed(found)}.values())[::-1]
+    paths = [one.path for one in single]
+    causes = [
+        one
+        for one in single
+        if not _implied(one.path, [path for path in paths if path != one.path], equal_tokens)
+    ]
+    return sorted(causes or single, key=lambda one: (_rank(one.path), one.path))
+
+
+def _rank(path: str) -> int:
+    order = ("model", "train", "data", "batch_tokens", "evaluate", "control", "emulate")
+    head = path.split(".")[0]
+    return order.index(head) if head in order else len(order)
+
+
+def _refusal(roots: Sequence[Contrast]) -> str:
+    named = "; ".join(map(str, roots[:_FEW]))
+    more = f"; and {len(roots) - _FEW} more" if len(roots) > _FEW else ""
+    why = next((reason for key, reason in _WHY.items() if matches(roots[0].path, [key])), None)
+    reason = why or "what else differs may be what makes the difference"
+    if any(one.within and one.path.startswith("model.") for one in roots):
+        return f"runs differ: {named}{more}: {reason}; run that arm anew in a folder of its own"
+    paths = ", ".join(f'"{one.path}"' for one in roots)
+    return (
+        f"runs differ in what was not declared: {named}{more}: {reason}; make them equal, or type "
+        f"compare.differ = [{paths}]"
+    )
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else shown(value)

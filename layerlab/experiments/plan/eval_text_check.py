@@ -1,0 +1,39 @@
+"""Arms with a text or a tokenizer of their own: each learns from its own, all are judged on one."""
+
+from collections.abc import Iterable, Mapping
+
+from layerlab.corpus.batches import Held
+from layerlab.corpus.corpus import Corpus
+from layerlab.errors import UserError
+from layerlab.training.run_spec import Run
+
+
+def same_held(runs: Iterable[Run], corpora: Mapping[str, Corpus]) -> None:
+    """Refuse arms that would be judged on different parts of the held-out text.
+
+    All of it is the same text under every tokenizer. So many blocks of it are not: a block is a
+    number of tokens.
+
+    Args:
+        corpora: of the arms, by name.
+
+    Raises:
+        UserError: arms cut the text into other blocks, and `evaluate.blocks` takes a part of them.
+    """
+    leads = {run.arm: run for run in runs}
+    if len({(corpora[arm].digest, run.recipe.data.block) for arm, run in leads.items()}) == 1:
+        return
+    part = {arm: _held(run, corpora[arm], run.recipe.evaluate.blocks) for arm, run in leads.items()}
+    whole = {arm: len(_held(run, corpora[arm])) for arm, run in leads.items()}
+    cut = [arm for arm in leads if len(part[arm]) < whole[arm]]
+    if cut and len({held.digest for held in part.values()}) > 1:
+        limit, most = leads[cut[0]].recipe.evaluate.blocks, max(whole.values())
+        raise UserError(
+            f"arms cut the held-out text into other blocks, and evaluate.blocks = {limit} would "
+            "judge each on another part of it; leave it out, or write as many as there are: "
+            f"evaluate.blocks = {most}"
+        )
+
+
+def _held(run: Run, corpus: Corpus, limit: int | None = None) -> Held:
+    return Held(corpus, run.recipe.data.block or 1, limit)

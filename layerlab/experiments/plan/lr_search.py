@@ -1,0 +1,192 @@
+"""Which learning rates an arm is tried at: a grid, or a search by optuna inside of one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from layerlab.errors import UserError
+from layerlab.recipes.comparison_sections import CompareSection
+
+# Mean loss over seeds by rate; infinite where a run diverged.
+Tried = Mapping[float, float]
+Edge = Literal["smallest", "largest"]
+# A rate this near to the end of the range, as a share of its logarithm, counts as at the end.
+NEAR = 0.05
+# How far beyond the end the next rate lies: rates are named by one digit, and searched by decades.
+STEPS = 2.0, 10.0
+_INSTALL = "pip install 'layerlab[tune]'"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every rate that was declared, the smallest first."""
+
+    rates: tuple[float, ...]
+
+    def propose(self, results: Tried) -> float | None:
+        """The smallest rate that was not tried."""
+        return next((rate for rate in sorted(self.rates) if rate not in results), None)
+
+
+@dataclass(frozen=True)
+class Optuna:
+    """A search between two rates on a logarithmic scale.
+
+    Both ends and their geometric mean come first; then optuna's Gaussian process proposes. Its
+    study is made anew from the results each time, so that a search resumes where it stopped.
+    """
+
+    low: float
+    high: float
+    trials: int
+    seed: int = 0
+
+    def propose(self, results: Tried) -> float | None:
+        """The next rate, of four digits; None after the last trial.
+
+        Raises:
+            UserError: optuna is not installed.
+        """
+        if len(results) >= self.trials:
+            return None
+        for rate in (self.low, _rounded(math.sqrt(self.low * self.high)), self.high):
+            if rate not in results:
+                return rate
+        rate = min(max(_rounded(self._asked(results)), self.low), self.high)
+        return rate if rate not in results else _between(results)
+
+    def _asked(self, results: Tried) -> float:
+        optuna = _optuna()
+        span = optuna.distributions.FloatDistribution(self.low, self.high, log=True)
+        sampler = optuna.samplers.GPSampler(
+            seed=self.seed + len(results), n_startup_trials=0, deterministic_objective=False
+        )
+        study = optuna.create_study(direction="minimize", sampler=sampler)
+        # A Gaussian process takes no infinite value: what diverged is as bad as twice the worst.
+        finite = [value for value in results.values() if math.isfinite(value)]
+        worst = max(finite, default=1.0) + (max(finite, default=0.0) - min(finite, default=0.0))
+        inside = {rate: one for rate, one in results.items() if self.low <= rate <= self.high}
+        for rate, value in sorted(inside.items()):
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params={"rate": rate},
+                    distributions={"rate": span},
+                    value=value if math.isfinite(value) else worst,
+                )
+            )
+        return float(study.ask({"rate": span}).params["rate"])
+
+
+# What either proposes depends on what was tried alone.
+Search = Grid | Optuna
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best of the rates that were tried.
+
+    Attributes:
+        edge: the end of the range that it lies at, where a better one may lie beyond.
+    """
+
+    rate: float
+    nats: float
+    edge: Edge | None
+
+
+def search(section: CompareSection, seed: int = 0) -> Search:
+    """The search that a compare section asks for.
+
+    Raises:
+        UserError: optuna is asked for, and there is no range or no optuna.
+    """
+    if section.search == "grid":
+        return Grid(section.rates)
+    low, high = min(section.rates, default=0.0), max(section.rates, default=0.0)
+    if low == high:
+        raise UserError(
+            f'search = "optuna" needs a smallest and a largest rate, got {list(section.rates)}; '
+            "write rates = [1e-4, 1e-2]"
+        )
+    if section.trials < 3:
+        raise UserError(
+            f"compare.trials is {section.trials}; a search begins with both ends and their middle: "
+            "write trials = 8"
+        )
+    _optuna()
+    return Optuna(low, high, section.trials, seed)
+
+
+def best(results: Tried) -> Best:
+    """The rate of the lowest loss, and whether the range should have been wider.
+
+    Raises:
+        UserError: nothing was tried.
+
+    Example:
+        >>> best({1e-3: 3.2, 3e-3: 3.1, 1e-2: 3.3}).rate
+        0.003
+    """
+    if not results:
+        raise UserError("no learning rate was tried; expected at least one finished run")
+    rate = min(results, key=lambda one: (results[one], one))
+    return Best(rate=rate, nats=results[rate], edge=_edge(rate, results))
+
+
+def wider(rates: Tried, edge: Edge) -> float:
+    """A rate of one digit to add beyond an end: about as far out as its neighbour lies inside.
+
+    Example:
+        >>> wider({1e-3: 3.3, 3e-3: 3.2, 1e-2: 3.1}, "largest")
+        0.03
+    """
+    least, most = STEPS
+    ordered = sorted(rates)
+    end, inner = (ordered[0], ordered[1]) if edge == "smallest" else (ordered[-1], ordered[-2])
+    step = min(max(end / inner, inner / end, least), most)
+    return float(f"{end / step if edge == 'smallest' else end * step:.1g}")
+
+
+def _edge(rate: float, results: Tried) -> Edge | None:
+    """The end that a rate lies at: no other lies beyond it on that side, diverged or not.
+
+    How near an end is goes by the range of rates that did not diverge: one far out says nothing.
+    """
+    trained = [one for one, loss in results.items() if math.isfinite(loss)]
+    if not trained:
+        return None
+    near = NEAR * math.log(max(trained) / min(trained))
+    below = any(math.log(rate / one) > near for one in results)
+    above = any(math.log(one / rate) > near for one in results)
+    if below == above:
+        return None
+    return "largest" if below else "smallest"
+
+
+def _between(results: Tried) -> float | None:
+    """Where the search proposes a rate again: halfway from the best to its farther neighbour."""
+    ordered = sorted(results)
+    place = ordered.index(best(results).rate)
+    near = ordered[max(0, place - 1) : place + 2]
+    gaps = [(high / low, _rounded(math.sqrt(low * high))) for low, high in pairwise(near)]
+    fresh = [gap for gap in gaps if gap[1] not in results]
+    return max(fresh)[1] if fresh else None
+
+
+def _rounded(rate: float) -> float:
+    """A rate of four digits: it names a folder."""
+    return float(f"{rate:.4g}")
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UserError(
+            f'search = "optuna" needs optuna, which is not installed; type {_INSTALL}, or write '
+            'search = "grid"'
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,196 @@
+"""The plan: a list of immutable runs, each with a folder that is named after what decides it."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from layerlab.corpus.extent import Extent
+from layerlab.errors import UserError
+from layerlab.model.cost.match import Match, match
+from layerlab.recipes.checks import permit
+from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.training import Recipe
+from layerlab.recipes.training_sections import DataSection, Source
+from layerlab.training.run_spec import SIZES, Run, account_of, designed
+
+
+def resolved(recipe: Recipe, extent: Extent) -> Recipe:
+    """The recipe of one run with its sizes, its block and its updates written out.
+
+    Raises:
+        UserError: the vocabulary or the block do not fit the corpus, or the run is empty.
+    """
+    given = recipe.model.vocab
+    if given is not None and given < extent.vocab:
+        raise UserError(
+            f"model.vocab is {given}, less than the tokenizer's {extent.vocab}; "
+            "leave it out, or write a larger one"
+        )
+    recipe = recipe.changed({"model.vocab": given or extent.vocab})
+    shape = designed(recipe).shape
+    sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
+    block = recipe.data.block or shape.context
+    if block > shape.context:
+        raise UserError(
+            f"data.block is {block}, more than the model's context of {shape.context}; "
+            f"write block = {shape.context}"
+        )
+    updates = _updates(recipe, block, extent)
+    return recipe.changed(
+        {"model.preset": None, "model.variant": designed(recipe).variant.name}
+        | sizes
+        | {"data.block": block, "train.updates": updates}
+        | {"evaluate.every": recipe.evaluate.every or max(1, updates // 10)}
+    )
+
+
+def _updates(recipe: Recipe, block: int, extent: Extent) -> int:
+    """The length of a run in updates."""
+    train = recipe.train
+    each = train.batch * block
+    if train.updates is not None:
+        return train.updates
+    wanted = train.tokens if train.tokens is not None else (train.epochs or 0) * extent.tokens
+    if round(wanted / each) < 1:
+        raise UserError(
+            f"{wanted:g} tokens are less than one update of {train.batch} x {block}; "
+            "write more tokens or epochs, or a smaller batch"
+        )
+    return round(wanted / each)
+
+
+def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
+    """The arms with their names, variants and baselines written out; a baseline is its own.
+
+    Raises:
+        UserError: two have one name, or a baseline is none of them.
+    """
+    found = []
+    for one in comparison.arms:
+        arm = Arm(variant=one) if isinstance(one, str) else one
+        variant = arm.variant or recipe.model.variant
+        found.append(arm.model_copy(update={"name": arm.name or variant, "variant": variant}))
+    names = [str(arm.name) for arm in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"two arms are called {twice!r}; give one of them a name of its own")
+    strange = next(
+        (
+            name
+            for name in names
+            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        ),
+        None,
+    )
+    if strange is not None:
+        raise UserError(
+            f"an arm is called {strange!r}, which names folders too; "
+            "expected letters, digits, - _ and ."
+        )
+    for rival in (comparison.baseline, *(arm.against for arm in found)):
+        if rival is not None and rival not in names:
+            near = difflib.get_close_matches(rival, names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
+    first = comparison.baseline or names[0]
+    return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
+
+
+def sides(recipe: Recipe) -> dict[str, Recipe]:
+    """What each arm trains, by its name, with sizes and lengths as they were given.
+
+    A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
+    is judged on the recipe's all the same.
+
+    Raises:
+        UserError: two arms have one name, a baseline is none of them, an arm takes no such setting,
+            or would be judged on other text than the others.
+    """
+    if recipe.compare is None:
+        return {recipe.model.variant: recipe}
+    single = recipe.changed({"compare": None})
+    return {
+        str(arm.name): _judged_alike(str(arm.name), _side(arm, single), single)
+        for arm in arms(recipe.compare, single)
+    }
+
+
+def plan(recipe: Recipe, extent: Extent, own: Mapping[str, Extent] | None = None) -> list[Run]:
+    """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
+
+    So the first runs to finish already make a comparison, with few seeds.
+
+    Args:
+        extent: of the recipe's corpus.
+        own: of the corpora of arms that have one of their own.
+
+    Raises:
+        UserError: an arm cannot be built, matched, or resolved, or a run cannot be carried out.
+    """
+    runs = _runs(recipe, {arm: extent for arm in sides(recipe)} | dict(own or {}))
+    for run in runs:
+        permit(run.recipe)
+    return runs
+
+
+def _runs(recipe: Recipe, extents: Mapping[str, Extent]) -> list[Run]:
+    if recipe.compare is None:
+        ((arm, extent),) = extents.items()
+        return [Run(arm=arm, recipe=resolved(recipe, extent), digest=extent.digest)]
+    comparison = recipe.compare
+    if len(set(comparison.seeds)) < len(comparison.seeds):
+        raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
+    if len(set(comparison.rates)) < len(comparison.rates):
+        raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
+    matched = dict(_matched(recipe, comparison, extents))
+    return [
+        Run(
+            arm=name,
+            recipe=side.changed({"train.seed": seed, "train.rate": rate}),
+            digest=extents[name].digest,
+            match=found,
+        )
+        for seed in comparison.seeds
+        for name, (side, found) in matched.items()
+        for rate in comparison.rates or (side.train.rate,)
+    ]
+
+
+def _matched(
+    recipe: Recipe, comparison: CompareSection, extents: Mapping[str, Extent]
+) -> Iterator[tuple[str, tuple[Recipe, Match | None]]]:
+    """Each arm's recipe, matched to the baseline's size."""
+    found = {name: resolved(side, extents[name]) for name, side in sides(recipe).items()}
+    rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
+    for name, side in found.items():
+        if comparison.match not in {"parameters", "flops"} or rivals[name] == name:
+            yield name, (side, None)
+            continue
+        rival = found[rivals[name]]
+        own = designed(side)
+        near = match(own.spec, own.shape, account_of(rival), by=comparison.by, on=comparison.match)
+        sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
+        yield name, (side.changed(sizes), near)
+
+
+def _side(arm: Arm, single: Recipe) -> Recipe:
+    options = {**single.model.options, **arm.options} if arm.options else single.model.options
+    return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
+
+
+def _judged_alike(name: str, side: Recipe, single: Recipe) -> Recipe:
+    """An arm's recipe with the held-out text that all arms have."""
+    own, common = side.data, single.data
+    for setting in ("validation", "held"):
+        if getattr(own, setting) != getattr(common, setting):
+            raise UserError(
+                f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "
+                f"other arms; take it out of the arm, and write {setting} in [data], for all"
+            )
+    if own.held is not None or _texts(own) == _texts(common):
+        return side
+    return side.changed({"data.held": [one.model_dump(mode="json") for one in common.sources]})
+
+
+def _texts(data: DataSection) -> list[Source]:
+    """The sources, whatever their shares of a batch are."""
+    return [one.model_copy(update={"weight": 1.0}) for one in data.sources]

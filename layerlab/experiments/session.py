@@ -1,0 +1,225 @@
+"""A recipe made ready, and its runs carried out: what comes before any verdict or page."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from layerlab import plugins
+from layerlab.console.progress import Silent, Watch
+from layerlab.console.runs import Display
+from layerlab.corpus.batches import Held
+from layerlab.corpus.corpus import Corpus, extent
+from layerlab.corpus.corpus import prepare as prepare_corpus
+from layerlab.corpus.extent import Extent
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.estimate.equal_time import equal_time
+from layerlab.experiments.estimate.estimate import Estimate, estimate
+from layerlab.experiments.executors.local import Outcome, carry_out, is_here
+from layerlab.experiments.executors.lockstep import allow, in_lockstep
+from layerlab.experiments.plan.arm_checks import agree
+from layerlab.experiments.plan.eval_text_check import same_held
+from layerlab.experiments.plan.lr_rounds import swept
+from layerlab.experiments.plan.plan import arms, plan, sides
+from layerlab.experiments.statistics.looks import decided, stretches
+from layerlab.experiments.stored_runs import (
+    records_in,
+)
+from layerlab.recipes.checks import permit
+from layerlab.recipes.training import Recipe, load_recipe, recipe_of
+from layerlab.recipes.training_sections import DataSection
+from layerlab.records.run_files import RUNS
+from layerlab.training.flops import peak_of
+from layerlab.training.run_spec import Run, designed
+from layerlab.validation import shown
+
+Given = str | PathLike[str] | Mapping[str, Any] | Recipe
+
+
+@dataclass(frozen=True)
+class Task:
+    """A recipe made ready: its runs, and where they lie.
+
+    Attributes:
+        out: folder of the recipe.
+        corpora: the text of each arm as tokens; none where runs are only judged.
+        lang: language of the page.
+    """
+
+    recipe: Recipe
+    runs: tuple[Run, ...]
+    out: Path
+    corpora: Mapping[str, Corpus] = field(default_factory=dict)
+    lang: str = "en"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of a result has to know of the texts, each once."""
+        return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
+
+    def folder(self, run: Run) -> Path:
+        """Of a run."""
+        return self.out / RUNS / run.name
+
+
+def prepare(
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    progress: bool = True,
+) -> Task:
+    """Read the text of a recipe and plan its runs.
+
+    Raises:
+        UserError: a setting is wrong, the text cannot be read, or runs would differ in what is not
+            declared.
+    """
+    read = recipe_given(recipe, settings or {})
+    plugins.load_named(read.model.load)
+    found = sides(read)
+    for side in found.values():
+        permit(side)
+    if read.compare is not None and read.compare.lockstep:
+        allow(found)
+    with _reading(progress) as told:
+        made = _prepared([read, *found.values()], told)
+    own = {arm: side for arm, side in found.items() if side.data.text() != read.data.text()}
+    runs = plan(read, _extent(read, made), {arm: _extent(side, made) for arm, side in own.items()})
+    corpora = {arm: made[side.data.text()] for arm, side in found.items()}
+    same_held(runs, corpora)
+    if read.compare is not None:
+        agree(read.compare, runs)
+    if read.compare is not None and read.compare.match == "time":
+        runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
+    return Task(recipe=read, corpora=corpora, runs=tuple(runs), out=out / read.name)
+
+
+def recipe_given(given: Given, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe from a TOML file, the name of one of the package, its content, or itself.
+
+    Raises:
+        UserError: there is none, or a setting is wrong.
+    """
+    if isinstance(given, Recipe):
+        return given.changed(settings)
+    if isinstance(given, Mapping):
+        return recipe_of(given, settings=settings)
+    return load_recipe(given, settings)
+
+
+def run(task: Task, *, progress: bool = True) -> list[Outcome]:
+    """Carry out all runs of a comparison, or as many as its looks ask for.
+
+    Returns:
+        What became of each run; one without a result has failed.
+
+    Raises:
+        UserError: the recipe compares nothing.
+    """
+    comparison, out = check_task(task, several=True), task.out / RUNS
+    outcomes: list[Outcome] = []
+    with display(task, progress) as watch:
+
+        def carry(runs: Sequence[Run]) -> None:
+            outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
+
+        for runs in stretches(comparison, task.runs):
+            if comparison.lockstep:
+                in_lockstep(runs, out, watch)
+            elif comparison.search == "optuna":
+                swept(comparison, runs, out, carry)
+            else:
+                carry(runs)
+            # Whatever a look has decided stays so: there is nothing left to run for.
+            if comparison.looks and decided(compared(task.recipe, records_in(out)).content):
+                break
+    return outcomes
+
+
+def estimate_task(task: Task, *, several: bool) -> Estimate:
+    """What the runs of a recipe cost, before any of them runs.
+
+    Args:
+        several: whether they are to be compared.
+
+    Raises:
+        UserError: the recipe compares nothing, or should not.
+    """
+    check_task(task, several=several)
+    section, evaluated, runs = task.recipe.compare, task.recipe.evaluate, list(task.runs)
+    held = Held(task.corpora[runs[0].arm], runs[0].recipe.data.block or 1, evaluated.blocks)
+    if section is not None and section.search == "optuna":
+        runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
+    return estimate(
+        runs,
+        task.recipe.run,
+        validation_tokens=held.tokens,
+        # A single run has a process of its own only where it has several, or a cluster's.
+        processes=section is not None or not is_here(task.recipe.run),
+        lockstep=section is not None and section.lockstep,
+    )
+
+
+def check_task(task: Task, *, several: bool) -> Any:
+    """Give the compare section of a recipe, where it has one as it should.
+
+    Raises:
+        UserError: it compares nothing, or should not.
+    """
+    section, name = task.recipe.compare, shown(task.recipe.name)
+    if several and section is None:
+        raise UserError(
+            f"the recipe {name} has no compare section; "
+            "type layerlab train in place of layerlab compare"
+        )
+    if section is not None and not several:
+        raise UserError(
+            f"the recipe {name} compares several arms; "
+            "type layerlab compare in place of layerlab train"
+        )
+    return section
+
+
+def _prepared(
+    recipes: Sequence[Recipe], told: Callable[[str, float], None] | None
+) -> dict[DataSection, Corpus]:
+    """The corpus of each text that recipes ask for, made once."""
+    texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
+    return {text: prepare_corpus(text, progress=told) for text in texts}
+
+
+def _extent(recipe: Recipe, corpora: Mapping[DataSection, Corpus]) -> Extent:
+    block = recipe.data.block or designed(recipe).shape.context
+    return extent(corpora[recipe.data.text()], block)
+
+
+@contextmanager
+def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """What is being done with the text, on a terminal."""
+    console = Console(stderr=True, highlight=False)
+    if not wanted or not console.is_terminal:
+        yield None
+        return
+    with console.status("") as status:
+        yield lambda what, share: status.update(Text(f"{what} {share:.0%}" if share else what))
+
+
+@contextmanager
+def display(task: Task, wanted: bool) -> Iterator[Watch]:
+    """Show the runs of a task on standard error, where that is wanted."""
+    if not wanted:
+        yield Silent()
+        return
+    lengths = {run.name: run.recipe.train.updates or 1 for run in task.runs}
+    peak = peak_of(task.runs[0].recipe) if task.runs else None
+    with Display(lengths, peak=peak) as display:
+        for note in task.notes:
+            display.note(note)
+        yield display

@@ -1,0 +1,1 @@
+"""Differences between arms, and what chance makes of them."""

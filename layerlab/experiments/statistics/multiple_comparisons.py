@@ -1,0 +1,185 @@
+"""All that a recipe asks of pairs of arms, corrected together: one pair has one word on a page.
+
+A test is about one pair and one size: is the difference below it, or above? That an arm is better
+is the test at 0; that two are alike within a margin are the tests at both its ends. Arms and claims
+share their tests. Holm's correction is over all of them, and each look spends its part of alpha.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from layerlab.experiments.statistics.differences import Difference, holm
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Whether the difference `arm - rival` lies below a size or above it.
+
+    Attributes:
+        shift: that size: 0, or an end of a margin.
+        measure: what is counted.
+    """
+
+    arm: str
+    rival: str
+    shift: float = 0.0
+    measure: str = "loss"
+
+    @property
+    def turned(self) -> "PairTest":
+        """The same test, told from the other arm."""
+        return PairTest(self.rival, self.arm, -self.shift, self.measure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the runs say of a pair.
+
+    Attributes:
+        found: the difference over the seeds that ended with a number.
+        lost: seeds that diverged, of the arm and of its rival.
+        ended: seeds that ended, diverged or not, of either.
+    """
+
+    found: Difference
+    lost: tuple[int, int] = (0, 0)
+    ended: tuple[int, int] = (0, 0)
+
+    @property
+    def divergence(self) -> float:
+        """P of so unequal numbers of diverged runs, or more: Fisher's exact test."""
+        from scipy.stats import fisher_exact
+
+        kept = [ended - lost for ended, lost in zip(self.ended, self.lost, strict=True)]
+        return float(fisher_exact([list(self.lost), kept]).pvalue)
+
+    def at(self, shift: float) -> tuple[float, int]:
+        """Two-sided p of the difference being `shift`, and on which side of it it looks to be.
+
+        Where a run diverged there are two tests, of the losses that are left and of how many
+        diverged, and the smaller p counts twice. An arm that diverged more often is not better for
+        what is left of it: a run that diverged ended above any loss.
+        """
+        p, mean = self.found.p_at(shift), self.found.mean or 0.0
+        side = _sign(mean - shift)
+        if not any(self.lost):
+            return (1.0, 0) if p is None else (p, side)
+        more = _sign(self.lost[0] - self.lost[1])
+        exact = self.divergence
+        if p is None or exact < p:
+            return (min(1.0, exact if p is None else 2 * exact), more)
+        return (1.0, 0) if side == -more else (min(1.0, 2 * p), side)
+
+
+class Stage(Protocol):
+    """The runs up to a look."""
+
+    def evidence(self, test: PairTest) -> Evidence:
+        """What they say of the pair of a test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What came of a test.
+
+    Attributes:
+        raw: p before any correction.
+        corrected: p for all tests and looks of the recipe.
+        side: of the shift that the difference looks to be on: -1 below, 1 above, 0 neither.
+        look: that it is from, counted from 0: the one that decided it, or else the last.
+    """
+
+    raw: float
+    corrected: float
+    side: int
+    look: int = -1
+
+    def toward(self, side: int) -> tuple[float, float]:
+        """P before and after the correction of the difference being on a side; 1 if it is not."""
+        return (self.raw, self.corrected) if self.side == side else (1.0, 1.0)
+
+    @property
+    def turned(self) -> "Finding":
+        """The same, told from the other arm."""
+        return replace(self, side=-self.side)
+
+
+class Family:
+    """The tests of a recipe with what came of them.
+
+    Args:
+        tests: in any order, and as often as they are asked.
+        stages: the runs at each look that has been taken, each with its share of alpha; the shares
+            add up to no more than 1.
+        alpha: probability of a false word, of all tests and looks together.
+
+    Attributes:
+        looked: whether any look has been taken.
+    """
+
+    def __init__(
+        self, tests: Iterable[PairTest], stages: Sequence[tuple[float, Stage]], alpha: float
+    ) -> None:
+        self.alpha, self.looked = alpha, bool(stages)
+        self.tests: list[PairTest] = []
+        for test in tests:
+            if test not in self.tests and test.turned not in self.tests:
+                self.tests.append(test)
+        open_ = Finding(raw=1.0, corrected=1.0, side=0)
+        self._found = dict.fromkeys(self.tests, open_)
+        for look, (share, stage) in enumerate(stages):
+            self._judge(look, share, stage)
+
+    def __len__(self) -> int:
+        return len(self.tests)
+
+    def __getitem__(self, test: PairTest) -> Finding:
+        """What came of a test, from whichever arm it is told."""
+        return self._found[test] if test in self._found else self._found[test.turned].turned
+
+    def _judge(self, look: int, share: float, stage: Stage) -> None:
+        """Judge once more; what an earlier look has decided stays decided."""
+        seen = [stage.evidence(test).at(test.shift) for test in self.tests]
+        corrected = holm([raw for raw, _ in seen])
+        for test, (raw, side), after in zip(self.tests, seen, corrected, strict=True):
+            if self._found[test].corrected >= self.alpha:
+                whole = min(1.0, after / share)
+                self._found[test] = Finding(raw=raw, corrected=whole, side=side, look=look)
+
+
+def spent(alpha: float, part: float) -> float:
+    """Alpha that is spent when so much of the information is there.
+
+    2 - 2 Phi(z_(alpha/2) / sqrt(part)): next to nothing at first, all of it at the end.
+
+    Source: Lan and DeMets 1983, the function that resembles O'Brien and Fleming's bounds.
+
+    Example:
+        >>> [round(spent(0.05, part), 5) for part in (0.25, 0.5, 1.0)]
+        [9e-05, 0.00557, 0.05]
+    """
+    from scipy.special import ndtr, ndtri
+
+    return float(2 * ndtr(ndtri(alpha / 2) / math.sqrt(part)))
+
+
+def shares(looks: Sequence[int], alpha: float) -> list[float]:
+    """The share of alpha that each look has: what is spent between it and the one before.
+
+    The shares add up to 1, so the probability of a false word at any look is no more than alpha,
+    however the looks hang together. Their joint distribution would allow the last one a little
+    more.
+    """
+    if len(looks) == 1:
+        return [1.0]
+    most = max(looks)
+    spendings = [spent(alpha, look / most) for look in looks]
+    return [
+        (now - before) / alpha for before, now in zip([0.0, *spendings], spendings, strict=False)
+    ]
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

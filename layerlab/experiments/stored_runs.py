@@ -1,0 +1,202 @@
+"""Runs that lie in folders, held against a recipe: which are its own, and why others are not.
+
+A plan has to know how long a text is and what its tokens are. Manifests say both, so that runs are
+planned again, and judged, where the text itself is no longer there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from layerlab.corpus.extent import Extent
+from layerlab.errors import UserError
+from layerlab.experiments.plan.plan import arms, plan, sides
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.recipes.load import checked
+from layerlab.recipes.paths import HUB
+from layerlab.recipes.training import Recipe
+from layerlab.records.run import Record, read_record
+from layerlab.records.settings import flattened
+from layerlab.training.run_spec import Run
+from layerlab.validation import shown
+
+TEXT = "data.digest"
+Difference = tuple[str, Any, Any]
+
+
+def records_in(folder: Path) -> list[Record]:
+    """The runs of a folder that have begun, by their names.
+
+    Raises:
+        UserError: what one left does not fit together.
+    """
+    found, unfit = sort_out(folder)
+    if unfit:
+        raise unfit[0]
+    return found
+
+
+def sort_out(folder: Path) -> tuple[list[Record], list[UserError]]:
+    """The runs of a folder that have begun, and why others are not believed."""
+    found: list[Record] = []
+    unfit: list[UserError] = []
+    for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
+        try:
+            record = read_record(place)
+        except UserError as error:
+            unfit.append(error)
+        else:
+            found += [] if record is None else [record]
+    return found, unfit
+
+
+def planned_again(recipe: Recipe, records: Sequence[Record]) -> list[Run]:
+    """The plan of a recipe on the text that its runs were made on, and for the time they took.
+
+    Args:
+        records: one at least.
+
+    Raises:
+        UserError: an arm cannot be built, or its runs were made on two texts.
+    """
+    first = {arm: _first(arm, side, records) for arm, side in sides(recipe).items()}
+    own = {arm: _extent(side, first[arm]) for arm, side in sides(recipe).items()}
+    runs = plan(recipe, next(iter(own.values())), own)
+    if recipe.compare is not None and recipe.compare.match == "time":
+        free = _timed(recipe, recipe.compare)
+        runs = [_lasting(run, first[run.arm]) if run.arm in free else run for run in runs]
+    for record in records:
+        run = _closest(runs, record)
+        differ = [] if run is None else _differences(run, record, recipe.compare)
+        if run is not None and [path for path, *_ in differ] == [TEXT]:
+            raise UserError(
+                f"{first[run.arm].name} and {record.name} were made on two texts, and both lie "
+                "here; leave the runs of one, and put the others in a folder of their own"
+            )
+    return runs
+
+
+def belonging(
+    section: CompareSection, runs: Sequence[Run], records: Sequence[Record]
+) -> tuple[list[Record], list[str]]:
+    """The records of a plan in its order, and a remark on those of its arms and seeds left out.
+
+    Records of other arms, seeds and rates are handed on at the end: whoever compares names them.
+    """
+    place = {_key(run): number for number, run in enumerate(runs)}
+    kept: list[tuple[int, Record]] = []
+    left: dict[str, list[str]] = {}
+    for record in records:
+        run = _closest(runs, record)
+        swept = section.search == "grid" and section.rates and record.rate not in section.rates
+        if run is None or swept:
+            kept.append((len(runs), record))
+        elif differ := _differences(run, record, section):
+            left.setdefault(_reason(*differ[0]), []).append(record.name)
+        else:
+            kept.append((place[_key(run)], record))
+    ordered = [record for _, record in sorted(kept, key=lambda one: one[0])]
+    return ordered, [f"{why}: {', '.join(names)}" for why, names in left.items()]
+
+
+def called(given: str) -> str:
+    """A text or a tokenizer without the folder of its file: where that lies is no part of it.
+
+    Example:
+        >>> called("/data/corpus.txt"), called("hf:Salesforce/wikitext")
+        ('corpus.txt', 'hf:Salesforce/wikitext')
+    """
+    return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name
+
+
+def _first(arm: str, side: Recipe, records: Sequence[Record]) -> Record:
+    """A run of an arm on the text that it asks for, where there is one."""
+    own = [one for one in records if one.arm == arm]
+    wanted = _named(side.data.text().model_dump(mode="json"))
+    same = (
+        one for one in own if _named(_recipe(one).data.text().model_dump(mode="json")) == wanted
+    )
+    return next(same, records[0])
+
+
+def _extent(side: Recipe, record: Record) -> Extent:
+    """What a run tells of its text."""
+    own, data = _recipe(record), record.manifest["data"]
+    tokens = int(data["train_tokens"])
+    if side.train.epochs is not None:
+        # Each source leaves less than a block at its end; how much, the length of the run tells.
+        block, updates = own.data.block or 1, own.train.updates or 0
+        seen = round(updates * own.train.batch * block / side.train.epochs)
+        tokens = min(max(seen, tokens - len(own.data.sources) * block), tokens)
+    vocab = side.model.vocab or own.model.vocab or 0
+    return Extent(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
+
+
+def _timed(recipe: Recipe, section: CompareSection) -> set[str]:
+    """Arms whose length is measured and not given."""
+    given = arms(section, recipe)
+    baseline = section.baseline or str(given[0].name)
+    return {
+        str(arm.name)
+        for arm in given
+        if str(arm.name) != baseline and "train.updates" not in arm.set
+    }
+
+
+def _lasting(run: Run, record: Record) -> Run:
+    own = _recipe(record)
+    length = {"train.updates": own.train.updates, "evaluate.every": own.evaluate.every}
+    return replace(run, recipe=run.recipe.changed(length)) if record.arm == run.arm else run
+
+
+def _closest(runs: Sequence[Run], record: Record) -> Run | None:
+    """The planned run of an arm and a seed, at the rate of the record where it has that."""
+    near = [run for run in runs if (run.arm, run.seed) == (record.arm, record.seed)]
+    return next((run for run in near if run.rate == record.rate), near[0] if near else None)
+
+
+def _key(run: Run | Record) -> tuple[str, int, float]:
+    return run.arm, run.seed, run.rate
+
+
+def _differences(run: Run, record: Record, section: CompareSection | None) -> list[Difference]:
+    """Where a record is not what is planned: the setting, its value there, and in the plan."""
+    searched = section is not None and section.search == "optuna"
+    there, wanted = _settings(_recipe(record)), _settings(run.recipe)
+    there[TEXT], wanted[TEXT] = record.manifest["data"]["digest"], run.digest
+    return [
+        (path, there.get(path), wanted.get(path))
+        for path in dict.fromkeys([*wanted, *there])
+        if there.get(path) != wanted.get(path) and not (searched and path == "train.rate")
+    ]
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """What decides a run, by path; an empty table sets nothing."""
+    content = recipe.decisive()
+    found = flattened({**content, "data": _named(content["data"])})
+    return {path: value for path, value in found if value != {}}
+
+
+def _reason(path: str, there: Any, wanted: Any) -> str:
+    if path == TEXT:
+        return "left out, because their text is another than that of the recipe"
+    return f"left out, because {path} is {_said(there)} there and {_said(wanted)} in the recipe"
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else shown(value)
+
+
+def _recipe(record: Record) -> Recipe:
+    """What a run was trained by; settings that are younger than it have their defaults."""
+    return checked(Recipe, record.manifest["recipe"], f"the manifest of {record.name}")
+
+
+def _named(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a text without the folders of its files: where they lie is no part of them."""
+    found = {**data, "tokenizer": called(data["tokenizer"])}
+    for part in ("sources", "held"):
+        found[part] = [{**one, "text": called(one["text"])} for one in data[part] or ()]
+    return found

@@ -1,0 +1,1 @@
+"""What a step of decoding takes, of matched models."""

@@ -1,0 +1,107 @@
+"""Who is timed: a saved model, or a variant at sizes of one's own with weights at random."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.latency.config import Setting
+from layerlab.loading.model import subject
+from layerlab.model.build import assemble
+from layerlab.model.cost.cost import Account, account
+from layerlab.model.design import SIZES, Design, design
+from layerlab.model.option import parsed
+from layerlab.model.preset import presets
+from layerlab.validation import shown
+from layerlab.variants.registry import variants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """What was named.
+
+    Attributes:
+        name: how a table calls it.
+        design: of a variant; None for a saved model.
+    """
+
+    name: str
+    design: Design | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether its weights are drawn."""
+        return self.design is not None
+
+    def account(self) -> Account | None:
+        """Its parameters before it is built; None for a saved model."""
+        return None if self.design is None else account(self.design.spec, self.design.shape)
+
+
+def contestant(given: str) -> Contestant:
+    """What a name on the command line stands for.
+
+    Args:
+        given: a model as elsewhere, or a variant or a preset that no model is called after, alone
+            or with sizes and options: pangu-pi:width=1024,layers=12,vocab=32000.
+
+    Raises:
+        UserError: sizes that do not fit, or an option that the variant does not take.
+    """
+    name, colon, settings = given.partition(":")
+    known = name in presets() or name in variants()
+    saved = Path(given).is_dir() or given in builtin.NAMES
+    if not known or (saved and not colon):
+        return Contestant(name=given)
+    options = parsed(filter(None, settings.split(",")))
+    sizes = {size: options.pop(size) for size in SIZES if size in options}
+    return Contestant(name=given, design=design(name, sizes=sizes, options=options))
+
+
+def loaded(one: Contestant, setting: Setting) -> Any:
+    """The model, where and as the setting says.
+
+    Raises:
+        UserError: it cannot be loaded, does not fit into memory, or has too short a context.
+    """
+    if one.design is None:
+        model = subject(one.name, device=setting.device, dtype=setting.kind).model
+        if any(weight.is_meta for weight in model.parameters()):
+            raise UserError(
+                f"{one.name} does not fit into memory, and from disk its time would be the disk's; "
+                "name a smaller model, or type --dtype bfloat16"
+            )
+    else:
+        found = one.design
+        longest = max(found.shape.context, setting.tokens)
+        shape = replace(found.shape, context=longest)
+        with _precision(setting.dtype):
+            model = assemble(found.variant.name, found.spec, shape, device=setting.device)
+    _check_context(one, model, setting)
+    return model.eval()
+
+
+def _check_context(one: Contestant, model: Any, setting: Setting) -> None:
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and setting.tokens > most:
+        raise UserError(
+            f"{shown(one.name)} knows {most} positions, and a context of {setting.context} with "
+            f"{setting.new} new tokens takes {setting.tokens}; type --context "
+            f"{max(1, most - setting.new)}"
+        )
+
+
+@contextmanager
+def _precision(kind: torch.dtype) -> Iterator[None]:
+    """New parameters are of this kind."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,108 @@
+"""How models are timed: where, in which precision, how many tokens, how often."""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from layerlab.errors import UserError
+from layerlab.loading.weights import DTYPES
+from layerlab.validation import shown
+
+LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
+MOST = 2**20  # of any of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all contestants share.
+
+    Attributes:
+        device: cpu, cuda, cuda:N or mps.
+        kind: number format of weights and cache, as `measures.checkpoint.DTYPES` has them.
+        threads: of a CPU; with one, processor time is measured, which others do not lengthen.
+        batch: sequences side by side.
+        context: tokens of the prompt.
+        new: tokens that follow it: the first is the prompt's, each other takes a step.
+        repetitions: of every contestant, in turns.
+        seed: of the prompts.
+    """
+
+    device: str = "cpu"
+    kind: str = "float32"
+    threads: int = 1
+    batch: int = 1
+    context: int = 128
+    new: int = 32
+    repetitions: int = 10
+    seed: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format."""
+        return DTYPES[self.kind]
+
+    @property
+    def tokens(self) -> int:
+        """Positions that a sequence takes."""
+        return self.context + self.new
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the cache in the end; the last new one is not read any more."""
+        return self.tokens - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return asdict(self)
+
+
+def setting(
+    *, device: str | None = None, dtype: str | None = None, threads: int | None = None, **sizes: int
+) -> Setting:
+    """A setting with what was left out filled in.
+
+    Args:
+        device: a GPU where there is one, if left out.
+        dtype: bfloat16 on a GPU and float32 on a CPU, if left out.
+        threads: as OMP_NUM_THREADS says, else one per physical core, if left out.
+        sizes: the other fields of `Setting`.
+
+    Raises:
+        UserError: no such device or number format, or a size that cannot be.
+    """
+    place = _place(device)
+    kind = dtype or ("float32" if place == "cpu" else "bfloat16")
+    if kind not in DTYPES:
+        raise UserError(
+            f"dtype is {shown(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
+        )
+    count = threads if threads is not None else wished() or psutil.cpu_count(logical=False) or 1
+    for name, size in {**sizes, "threads": count}.items():
+        if name in LEAST and not LEAST[name] <= size <= MOST:
+            raise UserError(
+                f"{name} is {shown(size)}; expected a whole number from {LEAST[name]} to {MOST:,}: "
+                f"type --{name} {max(LEAST[name], getattr(Setting, name))}"
+            )
+    return Setting(device=place, kind=kind, threads=count, **sizes)
+
+
+def wished() -> int | None:
+    """Threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) else None
+
+
+def _place(device: str | None) -> str:
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError):
+        raise UserError(
+            f"there is no device {shown(device)} to time on; expected cpu, cuda, cuda:N or mps: "
+            "type --device cpu"
+        ) from None
+    return device

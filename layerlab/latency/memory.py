@@ -1,0 +1,120 @@
+"""What a model takes in memory: weights, cache, and the peak of a pass."""
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.latency.candidates import Contestant
+from layerlab.latency.config import Setting
+from layerlab.loading.weights import MEMORY_SHARE
+
+STATES = ("keys", "values", "conv_states", "recurrent_states")
+
+
+def weight_bytes(model: Any) -> int:
+    """Bytes of all parameters; what is tied counts once.
+
+    weights = sum over parameters of numbers * bytes of a number
+    """
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def cache_bytes(cache: Any) -> int:
+    """Bytes of all that a cache holds."""
+    return sum(one.numel() * one.element_size() for one in _held(cache))
+
+
+def cache_numbers(one: Contestant, batch: int, tokens: int) -> int:
+    """Numbers that the cache of a variant comes to hold.
+
+    batch * (2 * layers * kv_heads * head_width * tokens + features kept by convolutions)
+    """
+    cost = one.account()
+    if one.design is None or cost is None:
+        return 0
+    shape = one.design.shape
+    each = 2 * shape.layers * shape.kv_heads * shape.head_width * tokens
+    return batch * (each + cost.cached)
+
+
+def check_room(contestants: Sequence[Contestant], setting: Setting) -> None:
+    """Refuse, before anything is built, variants that do not fit into memory together.
+
+    Raises:
+        UserError: says what is needed and what there is.
+    """
+    weights, caches = [], []
+    for one in contestants:
+        cost = one.account()
+        weights.append(cost.parameters if cost else 0)
+        caches.append(cache_numbers(one, setting.batch, setting.cached))
+    size = setting.dtype.itemsize
+    # On a CPU weights move between repetitions, and meanwhile the largest has two places.
+    needed = size * (sum(weights) + max(caches))
+    room = MEMORY_SHARE * free_bytes(setting.device)
+    if needed > room:
+        raise UserError(
+            f"{' and '.join(one.name for one in contestants)} take {needed / 1e9:.1f} GB in "
+            f"{setting.kind} (weights {size * sum(weights) / 1e9:.1f}, cache "
+            f"{size * max(caches) / 1e9:.1f}), and {room / 1e9:.1f} GB may be used here; type a "
+            "smaller --width, or --dtype bfloat16"
+        )
+
+
+def free_bytes(device: str) -> int:
+    """Memory that is free where models are timed."""
+    place = torch.device(device)
+    if place.type == "cuda":
+        return torch.cuda.mem_get_info(place)[0]
+    return psutil.virtual_memory().available
+
+
+def growth(run: Callable[[], object], device: str) -> int | None:
+    """Bytes by which a run raises the peak above what was held before; None where unknown."""
+    place = torch.device(device)
+    gc.collect()
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+        before = torch.cuda.memory_allocated(place)
+        run()
+        return torch.cuda.max_memory_allocated(place) - before
+    if place.type != "cpu":
+        run()
+        return None
+    _trim()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        run()
+        return max(0, _status("VmHWM") - before)
+    except (OSError, KeyError):
+        return None
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    found = {line.split(":")[0]: line.split() for line in lines}
+    return int(found[field][1]) * 1024
+
+
+def _trim() -> None:
+    """Give back what the allocator keeps of freed memory; a peak would hide in it."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        pass
+
+
+def _held(cache: Any) -> Iterator[Tensor]:
+    for layer in cache.layers:
+        for name in STATES:
+            found = getattr(layer, name, None)
+            each = found.values() if isinstance(found, dict) else [found]
+            yield from (one for one in each if isinstance(one, Tensor))

@@ -1,0 +1,87 @@
+"""Times of models as a terminal shows them, beside those that the source printed."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from layerlab.console.tables import grids
+from layerlab.latency.config import Setting, wished
+from layerlab.latency.measure import Latency, Timed
+from layerlab.latency.paired_ratio import Spread
+from layerlab.latency.parameter_matching import published
+
+
+def timetable(found: Latency, width: int) -> RenderableType:
+    """A row for each contestant and for the source, then names, the ratios and the verdict.
+
+    Args:
+        width: of the terminal in characters.
+    """
+    headings = ("model", "parameters", "prefill", "decode", "weights", "cache", "peak")
+    rows: list[Sequence[str | Text]] = [
+        _cells(number, one) for number, one in enumerate(found.timed, 1)
+    ]
+    if found.pair is not None:
+        times = published(found.pair.shape)
+        for name in ("pangu", "llama"):
+            cells = (_named(name, found), "", "", f"{times[f'{name}_ms']:.1f}", "", "", "")
+            rows.append([Text(cell, style="dim") for cell in cells])
+    table = grids(headings, rows, ("model",), width)
+    return Group(table, *(Text(line) for line in _lines(found)))
+
+
+def _named(name: str, found: Latency) -> str:
+    """A model of the source."""
+    return f"{name} {found.pair.shape.upper()}" if found.pair else name
+
+
+def _cells(number: int, one: Timed) -> tuple[str, ...]:
+    return (
+        str(number),
+        f"{one.parameters / 1e6:,.1f}M",
+        _milliseconds(one.prefill),
+        _milliseconds(one.decode),
+        _size(one.weights),
+        _size(one.cache),
+        "unknown" if one.peak is None else _size(one.peak),
+    )
+
+
+def _milliseconds(one: Spread) -> str:
+    return f"{one.median:.3g} [{one.low:.3g}, {one.high:.3g}]"
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / 1e6:,.1f}"
+
+
+def _threads(setting: Setting) -> str:
+    said = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
+    return f"{said} (OMP_NUM_THREADS)" if setting.threads == wished() else said
+
+
+def _lines(found: Latency) -> Iterator[str]:
+    setting = found.setting
+    clock = "processor time" if (setting.device, setting.threads) == ("cpu", 1) else "wall time"
+    yield (
+        f"ms per token, median and quartiles of {setting.repetitions} repetitions in turns; memory "
+        f"in MB; batch {setting.batch}, context {setting.context}, {setting.new} new tokens, "
+        f"{setting.kind}, {setting.device}, {_threads(setting)}, {clock}"
+    )
+    for number, one in enumerate(found.timed, 1):
+        yield f"{number}: {one.name}{', weights at random' if one.random else ''}"
+    if found.decode is not None and found.prefill is not None:
+        yield (
+            f"first over second, paired, with 95 % intervals: prefill {found.prefill.told()}, "
+            f"decode {found.decode.told()}"
+        )
+    pair, verdict = found.pair, found.verdict
+    if pair is not None and verdict is not None:
+        note = f"; {pair.note}" if pair.note else ""
+        yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
+        yield (
+            f"{_named('pangu', found)} over {_named('llama', found)}: published, on an Ascend 910A "
+            f"in a setting that is not printed: {published(pair.shape)['ratio']:.3f}"
+        )
+        yield verdict.said

@@ -1,0 +1,261 @@
+"""Text turned into the token sequences that a model reads: cut, counted, never padded."""
+
+import codecs
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.loading.model import Subject
+from layerlab.system.files import check_regular
+
+SAMPLES = 4
+CONTEXT = 512
+EXCERPT = 200
+# Of a text no more is read than its samples can need: so much for each of their tokens.
+BYTES, LEAST = 64, 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """What is read: whole texts, one long text to be cut into samples, or token ids.
+
+    Attributes:
+        source: how the report names it.
+        samples: how many pieces of `context` tokens are cut from a long text.
+    """
+
+    source: str
+    texts: tuple[str, ...] = ()
+    ids: tuple[Tensor, ...] = ()
+    samples: Any = None
+    context: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that cannot be."""
+        for name, value, least in (("samples", self.samples, 1), ("context", self.context, 2)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
+
+    @property
+    def hash(self) -> str:
+        digest = hashlib.sha256()
+        for text in self.texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        for ids in self.ids:
+            digest.update(ids.to(torch.int64).cpu().numpy().tobytes() + b"\0")
+        return f"sha256:{digest.hexdigest()}"
+
+
+def passage(
+    texts: Any = None,
+    *,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    context: Any = None,
+) -> Passage:
+    """What the caller of the Python function gave, checked.
+
+    Source: Own.
+
+    Raises:
+        UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
+    """
+    if input_ids is not None:
+        if texts is not None:
+            raise UserError("both texts and input_ids were given; give one of them")
+        ids = _unpadded(input_ids, attention_mask)
+        return Passage(source="input_ids", ids=ids, context=context)
+    if attention_mask is not None:
+        raise UserError("attention_mask was given without input_ids; give both, or texts")
+    if texts is None:
+        return sample(context=context)
+    if not isinstance(texts, (str, Sequence)):
+        raise UserError(f"texts is a {type(texts).__name__}; expected a string or a list of them")
+    given = (texts,) if isinstance(texts, str) else tuple(texts)
+    for index, text in enumerate(given):
+        if not isinstance(text, str):
+            raise UserError(f"text {index} is a {type(text).__name__}; expected a string")
+        if not text.strip():
+            raise UserError(f"text {index} is empty; expected some words to read")
+    if not given:
+        raise UserError("texts is empty; give at least one text, or leave it out")
+    return Passage(source="texts", texts=given, context=context)
+
+
+def sample(*, samples: Any = SAMPLES, context: Any = None) -> Passage:
+    """The built-in text, cut into samples.
+
+    Source: Own.
+    """
+    text = builtin.SAMPLE.read_text("utf-8")
+    return Passage(source="built-in sample", texts=(text,), samples=samples, context=context)
+
+
+def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Passage:
+    """A file (or - for standard input) cut into samples.
+
+    Source: Own.
+
+    Raises:
+        UserError: no such file, not UTF-8 text, or nothing in it.
+    """
+    source = "standard input" if name == "-" else name
+    asked = Passage(source=source, samples=samples, context=context)
+    tokens = (asked.samples or SAMPLES) * (asked.context or CONTEXT)
+    most = max(LEAST, BYTES * tokens)
+    try:
+        text = _begin(name, most)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
+    try:
+        # What was cut may end inside a character.
+        whole = len(text) < most
+        decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(text, final=whole)
+    except UnicodeDecodeError as error:
+        raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
+    if not decoded.strip():
+        raise UserError(f"--text {name}: the text is empty; expected some words to read")
+    return replace(asked, texts=(decoded,))
+
+
+def _begin(name: str, most: int) -> bytes:
+    """The beginning of a file or of standard input, which need not end."""
+    if name == "-":
+        if sys.stdin is None:
+            raise UserError("--text -: standard input is closed; give a file")
+        return sys.stdin.buffer.read(most)
+    check_regular(Path(name))
+    with Path(name).open("rb") as stream:
+        return stream.read(most)
+
+
+def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
+    """Token ids as this model's tokenizer makes them, each at most one context long.
+
+    Source: Own.
+
+    Raises:
+        UserError: no tokenizer, fewer than two tokens, or more than the model can read.
+    """
+    limit = subject.context
+    if passage.context is not None and limit is not None and passage.context > limit:
+        raise UserError(
+            f"--context {passage.context} is longer than the {limit} positions of "
+            f"{subject.name}; give at most {limit}"
+        )
+    given = [ids.to(torch.int64) for ids in passage.ids]
+    pieces = _pieces(passage, subject, given or _tokenized(passage, subject))
+    vocab = subject.entries
+    for index, ids in enumerate(pieces):
+        if len(ids) < 2:
+            raise UserError(
+                f"text {index} has {len(ids)} token for {subject.name}; two are the least that "
+                "attention and a next-token loss can be measured on"
+            )
+        if limit is not None and len(ids) > limit:
+            raise UserError(
+                f"text {index} has {len(ids)} tokens, the context of {subject.name} is {limit}; "
+                f"give context={limit} to cut it into samples"
+            )
+        strange = ids[(ids < 0) | (ids >= vocab)]
+        if len(strange):
+            raise UserError(
+                f"text {index} holds token {int(strange[0])}, the vocabulary of {subject.name} "
+                f"has {vocab} entries from 0; is it the right tokenizer?"
+            )
+    return [ids.to(subject.device) for ids in pieces]
+
+
+def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
+    if subject.tokenizer is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "
+            "tokenizer= (or input_ids=) to layerlab.inspect"
+        )
+    return [_ids(subject, text) for text in passage.texts]
+
+
+def _pieces(passage: Passage, subject: Subject, whole: list[Tensor]) -> list[Tensor]:
+    """The token vectors, cut into samples where that was asked for."""
+    if passage.samples is None and passage.context is None:
+        return whole
+    length = passage.context or reading_length(subject)
+    return [part for ids in whole for part in _cut(ids, length)][: passage.samples]
+
+
+def reading_length(subject: Subject) -> int:
+    """Tokens of a sample where nobody said how many.
+
+    Source: Own.
+    Unit: tokens.
+    """
+    return min(CONTEXT, subject.context or CONTEXT)
+
+
+def placeholder(passage: Passage, subject: Subject) -> list[Tensor]:
+    """Tokens of the right number for measures that read weights and no text.
+
+    Source: Own.
+    """
+    length = passage.context or reading_length(subject)
+    return [(torch.arange(length) % subject.entries).to(subject.device)]
+
+
+def _cut(ids: Tensor, length: int) -> list[Tensor]:
+    """Samples of equal length; what is left over counts only where it is all there is."""
+    parts = list(ids.split(length))
+    return [part for part in parts if len(part) == length] or parts
+
+
+def _ids(subject: Subject, text: str) -> Tensor:
+    assert subject.tokenizer is not None
+    try:
+        ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
+    except Exception as error:  # every tokenizer library raises its own kind
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"the tokenizer of {subject.name} cannot read the text: {said}; mend its files"
+        ) from None
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _unpadded(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
+    """One vector per row, without its padding."""
+    try:
+        ids = torch.atleast_2d(torch.as_tensor(input_ids))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "input_ids cannot be made into one tensor; give rows of equal length, padded, with "
+            "attention_mask"
+        ) from error
+    if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex():
+        raise UserError(
+            f"input_ids has shape {tuple(ids.shape)} and dtype {ids.dtype}; expected integers, "
+            "batch x token"
+        )
+    if attention_mask is None:
+        return tuple(ids)
+    mask = torch.atleast_2d(torch.as_tensor(attention_mask)).bool()
+    if mask.shape != ids.shape:
+        raise UserError(
+            f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "
+            "expected the same"
+        )
+    rows = []
+    for index, (row, valid) in enumerate(zip(ids, mask, strict=True)):
+        places = valid.nonzero().flatten()
+        if len(places) and len(places) != places[-1] - places[0] + 1:
+            raise UserError(
+                f"row {index} of attention_mask has a hole; expected padding at one end"
+            )
+        rows.append(row[valid])
+    return tuple(rows)

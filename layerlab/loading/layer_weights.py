@@ -1,0 +1,175 @@
+"""The weights of one layer at a time, straight from safetensors: for models larger than memory.
+
+The architecture is built without weights (on the meta device); one block gets its tensors from the
+files, is cut into heads, and gives them up again. Only checkpoints that store a layer's attention
+under the names of the model work: others are renamed while they are loaded, and are refused here.
+Pickle files are never opened.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.weightless import empty
+from layerlab.loading.weights import check_weights, configuration
+from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.norms import front_norm
+from layerlab.observe.architecture.structure import Anatomy, AttentionPart, anatomy, text_config
+from layerlab.records.parse import one_line, read_json
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]:
+    """Stored tensors whose names begin with `prefix.`, without it; nothing else is read.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    found: dict[str, Tensor] = {}
+    for file, names in _inventory(Path(folder)).items():
+        wanted = [name for name in names if name.startswith(f"{prefix}.")]
+        if wanted:
+            with _opened(file) as store:
+                found |= {name[len(prefix) + 1 :]: store.get_tensor(name) for name in wanted}
+    return found
+
+
+def stored_layers(folder: str | PathLike[str]) -> Iterator[LayerWeights]:
+    """Every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
+
+    The tensors of a layer stay valid for as long as the caller keeps them.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no config.json, or no safetensors.
+        NotApplicable: the model has no stack of blocks, or its stored names are not its own.
+    """
+    inventory = _inventory(Path(folder))
+    model = skeleton(Path(folder))
+    stack = anatomy(model)
+    names = {name for stored in inventory.values() for name in stored}
+    for part in stack.attentions:
+        block = stack.blocks[part.block]
+        tensors = layer_tensors(folder, _stored_path(model, stack, part, names))
+        _fill(block, part, tensors)
+        yield project(
+            block,
+            part.module,
+            name=part.name,
+            layer=part.number,
+            config=text_config(model),
+            rotary=_rotary(model),
+        )
+        block.to("meta")
+
+
+def skeleton(folder: Path) -> Any:
+    """The model without weights, on the meta device.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no config.json, or one that is not that of the weights.
+    """
+    check_weights(folder)
+    return empty(configuration(str(folder), folder), str(folder), stored_sizes(folder))
+
+
+def stored_sizes(folder: Path) -> dict[str, int]:
+    """Elements of each stored tensor by name; only the heads of the files are read.
+
+    Source: Own.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    found: dict[str, int] = {}
+    for file, names in _inventory(folder).items():
+        with _opened(file) as store:
+            found |= {name: prod(store.get_slice(name).get_shape()) for name in names}
+    return found
+
+
+def _inventory(folder: Path) -> Mapping[Path, list[str]]:
+    """The names in each safetensors file of a checkpoint."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            places = dict(read_json(index)["weight_map"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{index} is not an index of safetensors; write it anew") from None
+        files: dict[Path, list[str]] = {}
+        for name, place in places.items():
+            if not isinstance(place, str) or Path(place).name != place:
+                raise UserError(f"{index} names {place!r}, which is not a file beside it")
+            files.setdefault(folder / place, []).append(name)
+        return files
+    file = folder / SINGLE
+    if not file.is_file():
+        raise UserError(
+            f"no {SINGLE} and no {INDEX} in {folder}; pickle files are not opened: "
+            "save with save_pretrained(folder), which writes safetensors"
+        )
+    with _opened(file) as store:
+        return {file: list(store.keys())}
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"the weights of {file} are damaged ({one_line(error)}); copy them anew"
+        ) from None
+
+
+def _stored_path(model: Any, stack: Anatomy, part: AttentionPart, names: set[str]) -> str:
+    """Where the checkpoint keeps a block: under its path, or without the base model's prefix."""
+    path = stack.path(part.block)
+    short = path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")
+    for candidate in (path, short):
+        if any(name.startswith(f"{candidate}.") for name in names):
+            return candidate
+    raise NotApplicable(
+        f"the checkpoint has no tensors named {path}.*: they are renamed while it is loaded"
+    )
+
+
+def _fill(block: nn.Module, part: AttentionPart, tensors: Mapping[str, Tensor]) -> None:
+    """Give a block its stored tensors; only attention and the norm in front of it need them all.
+
+    Experts are often stored one by one and stacked while they are loaded.
+    """
+    front = front_norm(block, part.module)
+    modules = (part.module,) if front is None else (part.module, front)
+    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    shapes = {name: parameter.shape for name, parameter in block.named_parameters()}
+    needed = [name for name, parameter in block.named_parameters() if id(parameter) in own]
+    for name in needed:
+        if name not in tensors:
+            raise NotApplicable(
+                f"the checkpoint has no {name} in block {part.block}: it is renamed while loaded"
+            )
+    for name, shape in shapes.items():
+        if name in tensors and tensors[name].shape != shape:
+            raise NotApplicable(
+                f"{name} in block {part.block} is stored as {tuple(tensors[name].shape)}, "
+                f"the configuration asks for {tuple(shape)}"
+            )
+    fitting = {name: tensors[name] for name in shapes if name in tensors}
+    block.load_state_dict(fitting, strict=False, assign=True)
+
+
+def _rotary(model: nn.Module) -> nn.Module | None:
+    return next((m for m in model.modules() if hasattr(m, "attention_scaling")), None)

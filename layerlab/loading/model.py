@@ -1,0 +1,281 @@
+"""The model under inspection: found, checked, loaded, and described.
+
+A name is a built-in model, a folder, or a Hub id. Weights are read from safetensors only. A model
+that does not fit into memory is spread by accelerate over what there is, disk included.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from layerlab import builtin
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.checkpoint_series import step
+from layerlab.loading.layer_weights import stored_sizes
+from layerlab.loading.weightless import check_used, empty
+from layerlab.loading.weights import (
+    DTYPES,
+    check_causal,
+    check_weights,
+    configuration,
+    fits,
+    precision,
+    summary,
+    tokenizer_of,
+    weights,
+)
+from layerlab.observe.architecture.structure import Anatomy, anatomy, text_config
+from layerlab.system.locks import MODELS
+from layerlab.system.logs import quiet_libraries
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """One loaded model, its tokenizer, and what a report says about it.
+
+    Attributes:
+        name: how the report calls it.
+        source: where it came from: a folder, a Hub id, or "memory".
+        stored: the weights are left on disk, and only measures of weights can be read.
+        stack: the parts that a trace listens to, or the reason why there are none.
+    """
+
+    name: str
+    source: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    folder: Path | None = None
+    revision: str | None = None
+    card: str | None = None
+    stored: bool = False
+    stack: Anatomy | str = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.stack = anatomy(self.model)
+        except NotApplicable as reason:
+            self.stack = str(reason)
+
+    @property
+    def config(self) -> Any:
+        return text_config(self.model)
+
+    @property
+    def context(self) -> int | None:
+        """The longest input in tokens, None where positions have no end."""
+        for name in ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length"):
+            if isinstance(length := getattr(self.config, name, None), int) and length > 0:
+                return length
+        return None
+
+    @property
+    def place(self) -> str:
+        """Where the weights are."""
+        if self.stored:
+            return "disk"
+        return "offloaded" if self.offloaded else str(self.model.device)
+
+    @property
+    def entries(self) -> int:
+        """How many tokens the input embedding knows."""
+        embedding: Any = self.model.get_input_embeddings()
+        return int(embedding.weight.shape[0])
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether some weights come to the device that computes only when they are needed."""
+        return not self.stored and any(p.is_meta for p in self.model.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go."""
+        if self.stored:
+            return torch.device("cpu")
+        for module in self.model.modules():
+            place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+            if place is not None:
+                return torch.device(place)
+        return self.model.device
+
+    def facts(self) -> dict[str, Any]:
+        """What the report's card says."""
+        config, model = self.config, self.model
+        heads = getattr(config, "num_attention_heads", None)
+        width = getattr(config, "hidden_size", None)
+        known = not isinstance(self.stack, str)
+        return {
+            "name": self.name,
+            "source": self.source,
+            "revision": self.revision,
+            "weights_hash": weights_hash(self),
+            "family": model.config.model_type,
+            "class": type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "layers": len(self.stack.blocks) if known else None,  # type: ignore[union-attr]
+            "attention_layers": len(self.stack.attentions) if known else 0,  # type: ignore[union-attr]
+            "width": width,
+            "heads": heads,
+            "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+            "head_width": getattr(config, "head_dim", None)
+            or (width // heads if width and heads else None),
+            "vocab": getattr(config, "vocab_size", None),
+            "context": self.context,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": self.place,
+            "attention": model.config._attn_implementation,
+            "step": step(self.source),
+            "card": self.card,
+        }
+
+
+def subject(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    weights_only: bool = False,
+) -> Subject:
+    """Load what the user named.
+
+    Args:
+        weights_only: a model that does not fit into memory may stay on disk.
+
+    Source: Own.
+
+    Raises:
+        UserError: nothing by that name, no safe weights, not a causal language model, ...
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if isinstance(model, PreTrainedModel):
+        return _loaded(model, tokenizer, device, dtype)
+    if not isinstance(model, (str, Path)):
+        raise UserError(
+            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
+            f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel"
+        )
+    return _named(str(model), tokenizer, device, dtype, weights_only)
+
+
+def check_named(models: Iterable[Any]) -> None:
+    """Refuse a model that cannot be loaded, before hours are spent on those before it.
+
+    Only the configuration is read, of each name.
+
+    Source: Own.
+
+    Raises:
+        UserError: nothing by that name, no safe weights, or not a causal language model.
+    """
+    for model in models:
+        if isinstance(model, str | PathLike):
+            _, place, folder = _placed(str(model))
+            with MODELS, quiet_libraries():
+                check_causal(configuration(place, folder), str(model))
+
+
+def label(model: Any) -> str:
+    """What a report calls a model: its name, the last part of its path, its variant, or its class.
+
+    Source: Own.
+    """
+    if isinstance(model, PreTrainedModel):
+        own = getattr(model.config, "variant", None) or type(model).__name__
+        return Path(model.config._name_or_path or str(own)).name
+    folder = Path(str(model))
+    return folder.resolve().name if folder.is_dir() else str(model)
+
+
+def _loaded(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    device: str | None,
+    dtype: str | None,
+) -> Subject:
+    """A model that the caller holds; moving or casting it would change what is theirs."""
+    if device is not None or dtype is not None:
+        raise UserError(
+            "device= and dtype= load a model; this one is loaded: call model.to(...) before"
+        )
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError(
+            f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
+            "its decoder as a causal language model, or another decoder"
+        )
+    return Subject(name=label(model), source="memory", model=model, tokenizer=tokenizer)
+
+
+def _named(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    device: str | None,
+    dtype: str | None,
+    weights_only: bool,
+) -> Subject:
+    built_in, place, folder = _placed(name)
+    with MODELS, quiet_libraries():
+        config = configuration(place, folder)
+        check_causal(config, name)
+        kind = precision(config, dtype)
+        bare = empty(config, place, stored_sizes(folder) if folder else None)
+        room = fits(bare, kind)
+        stored = weights_only and folder is not None and not room
+        if stored and folder is not None:
+            check_used(config, place, stored_sizes(folder))
+        model = bare if stored else weights(place, config, device, kind, room)
+        words = tokenizer if tokenizer is not None else tokenizer_of(place)
+    card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
+    return Subject(
+        name=label(name),
+        source=name if built_in else place,
+        model=model,
+        tokenizer=words,
+        folder=folder,
+        revision=getattr(model.config, "_commit_hash", None),
+        card=card,
+        stored=stored,
+    )
+
+
+def _placed(name: str) -> tuple[bool, str, Path | None]:
+    """Whether a model is built in, where it lies or what the Hub calls it, and its folder."""
+    if not name.strip():
+        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
+    built_in = name in builtin.NAMES and not Path(name).is_dir()
+    place = str(builtin.path(name)) if built_in else name
+    folder = Path(place) if Path(place).is_dir() else None
+    if folder is None and Path(place).exists():
+        raise UserError(f"{place!r} is a file; expected the folder that holds config.json")
+    if folder is not None:
+        check_weights(folder)
+    return built_in, place, folder
+
+
+def weights_hash(subject: Subject) -> str | None:
+    """sha256 of the weights: of the files in order of name, or of the tensors in memory.
+
+    Source: Own.
+    """
+    digest = hashlib.sha256()
+    if subject.folder is not None:
+        for path in sorted(subject.folder.glob("*.safetensors")):
+            with path.open("rb") as file:
+                while block := file.read(1 << 22):
+                    digest.update(block)
+        return f"sha256:files:{digest.hexdigest()}"
+    if subject.offloaded:
+        return None
+    for name, tensor in sorted(subject.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return f"sha256:tensors:{digest.hexdigest()}"

@@ -1,0 +1,109 @@
+"""Tokens as a reader knows them: text, also where a character is spread over several tokens.
+
+A tokenizer that cuts bytes leaves no token with a whole Chinese character or emoji in it. Here the
+character stands at its last token, and the tokens before it are marked as parts of one.
+"""
+
+import re
+from functools import cache
+
+from tokenizers import pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from layerlab.loading.model import Subject
+
+# Unicode's sign for a letter that is not there: nothing but the part of a character.
+PART = "\u25cc"
+_UNKNOWN = "\ufffd"
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# How many bytes a character may have.
+_MOST = 4
+
+
+def spelled(subject: Subject, tokens: Tensor) -> list[str]:
+    """Each token of a sequence as text, or its number where there is no tokenizer.
+
+    Without the marks of parts, what is given back joins to the text.
+
+    Source: Own.
+
+    Args:
+        tokens: that follow one another; of a choice of them, spell all and choose then.
+    """
+    words = subject.tokenizer
+    if words is None:
+        return [str(token) for token in tokens.tolist()]
+    return joined([_content(words, token) for token in tokens.tolist()])
+
+
+def alone(subject: Subject, tokens: Tensor) -> list[str]:
+    """Tokens that have nothing to do with one another; a part of a character as its bytes.
+
+    Source: Own.
+    """
+    return [spelled(subject, token[None])[0] for token in tokens]
+
+
+def joined(contents: list[bytes]) -> list[str]:
+    r"""Bytes cut anywhere, as text: characters where they end, bytes that belong to none by number.
+
+    Source: Own.
+
+    Example:
+        >>> joined([b"a\xc3", b"\xa9", b"\xa9"])
+        ['a◌', 'é', '⟨A9⟩']
+    """
+    whole = b"".join(contents)
+    owners = [number for number, content in enumerate(contents) for _ in content]
+    found = ["" for _ in contents]
+    place = 0
+    while place < len(whole):
+        character, size = _next(whole[place : place + _MOST])
+        last = owners[place + size - 1]
+        for owner in sorted({*owners[place : place + size]} - {last}):
+            found[owner] += PART
+        found[last] += character
+        place += size
+    return found
+
+
+def _next(content: bytes) -> tuple[str, int]:
+    """The character at the beginning, and how many bytes it has."""
+    for size in range(1, len(content) + 1):
+        try:
+            return content[:size].decode(), size
+        except UnicodeDecodeError:
+            continue
+    return f"⟨{content[0]:02X}⟩", 1
+
+
+def _content(words: PreTrainedTokenizerBase, token: int) -> bytes:
+    """What a token stands for; of one that is no text by itself, the bytes that it is made of."""
+    text, mark = str(words.decode([token])), words.convert_ids_to_tokens(token)
+    if isinstance(mark, bytes):
+        return mark
+    mark = str(mark)
+    if _UNKNOWN in text:
+        if byte := _BYTE.fullmatch(mark):
+            return bytes([int(byte[1], 16)])
+        if all(letter in _letters() for letter in mark):
+            return bytes(_letters()[letter] for letter in mark)
+    # SentencePiece drops the space in front of a text, and each token is a text of its own here.
+    if mark.startswith("\u2581") and not text.startswith(" "):
+        text = f" {text}"
+    return text.encode("utf-8", "surrogatepass")
+
+
+@cache
+def _letters() -> dict[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for.
+
+    A byte that is printable in Latin-1 is its own letter; the others follow from U+0100 on.
+    """
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    own = [byte for byte in range(256) if chr(byte) in alphabet]
+    others = [byte for byte in range(256) if chr(byte) not in alphabet]
+    return {chr(byte): byte for byte in own} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }

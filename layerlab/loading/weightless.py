@@ -1,0 +1,118 @@
+"""The model that a configuration describes, without weights: whether it can be, and is theirs.
+
+On the meta device nothing takes room, so that what no machine could hold is refused in a moment.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from layerlab.errors import UserError
+from layerlab.records.parse import one_line
+from layerlab.system.trust import build_configured, unused_allowed
+from layerlab.validation import shown
+
+# Sizes that every model has, under the names by which transformers answers for all families.
+COUNTS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+    "vocab_size",
+)
+# Weights may be shared by layers; no more of these are built before the weights were counted.
+LAYERS = 1000
+# How many times the stored elements a model may have: a tied head is stored once.
+SHARED = 4
+
+
+def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> PreTrainedModel:
+    """The model of a configuration, on the meta device.
+
+    Args:
+        place: that the configuration came from, for the message.
+        stored: elements of the weights beside it by name, where they are known.
+
+    Source: Own.
+
+    Raises:
+        UserError: it describes no model, or one that the weights cannot be those of.
+    """
+    try:
+        check_counts(config, place)
+        if stored:
+            _check_layers(config, place, stored)
+        with torch.device("meta"):
+            model: PreTrainedModel = build_configured(AutoModelForCausalLM, config).eval()
+    except UserError:
+        raise
+    except Exception as error:  # whatever a family does with what stands there
+        raise UserError(
+            f"config.json in {place!r} describes no model: {one_line(error)}"
+        ) from error
+    asked = sum(parameter.numel() for parameter in model.parameters())
+    if stored and not hasattr(config, "quantization_config"):
+        held = sum(stored.values())
+        if asked > SHARED * held:
+            raise UserError(
+                f"config.json in {place!r} describes {asked:,} parameters, and the weights beside "
+                f"it hold {held:,}; put the config.json there that they were saved with"
+            )
+    return model
+
+
+def check_counts(config: Any, place: str) -> None:
+    """Refuse a configuration whose sizes are no sizes.
+
+    Source: Own.
+
+    Raises:
+        UserError: names the first.
+    """
+    inner = config.get_text_config(decoder=True)
+    for name in COUNTS:
+        value = getattr(inner, name, None)
+        if isinstance(value, int) and value < 1:
+            own = inner.attribute_map.get(name, name)
+            raise UserError(f"{own} is {value} in config.json in {place!r}; expected at least 1")
+    for part in (config, inner):
+        if part.dtype is not None and not isinstance(part.dtype, torch.dtype):
+            raise UserError(
+                f"dtype is {shown(part.dtype)} in config.json in {place!r}; expected a dtype of "
+                "torch: write for example float32"
+            )
+
+
+def _check_layers(config: Any, place: str, stored: Mapping[str, int]) -> None:
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    numbers = {int(one) for name in stored for one in re.findall(r"\.(\d+)\.", name)}
+    held = max(numbers, default=0) + 1
+    if isinstance(layers, int) and layers > max(LAYERS, held):
+        raise UserError(
+            f"config.json in {place!r} says {layers:,} layers, and the weights beside it hold "
+            f"{held:,}; put the config.json there that they were saved with"
+        )
+
+
+def check_used(config: Any, place: str, stored: Mapping[str, int]) -> None:
+    """Refuse stored layers that a configuration has not, where the weights stay on the disk.
+
+    Source: Own.
+
+    Raises:
+        UserError: another model would be looked at than was stored.
+    """
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    found = (re.search(r"\.(\d+)\.", name) for name in stored)
+    held = max((int(one[1]) for one in found if one), default=0) + 1
+    if isinstance(layers, int) and held > layers and not unused_allowed():
+        raise UserError(
+            f"the weights of {place!r} hold {held} layers, and its config.json has {layers}, so "
+            "another model would be looked at than was stored; mend config.json, or type "
+            "--allow-unused (in Python allow_unused=True)"
+        )

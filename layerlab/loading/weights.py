@@ -1,0 +1,285 @@
+"""A saved model found, checked and read: from a folder or the Hub, and from safetensors only."""
+
+import atexit
+import re
+import socket
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+import psutil
+import torch
+from huggingface_hub.constants import ENDPOINT
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.records.parse import one_line, read_json
+from layerlab.system.limits import check_tokenizer
+from layerlab.system.trust import load_pretrained, unused_allowed
+from layerlab.validation import shown
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+LABELS = 100_000  # more than any model has
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+MEMORY_SHARE = 0.8
+
+
+def summary(card: str) -> str:
+    """The first paragraph of a model card, without its front matter and title.
+
+    Source: Own.
+    """
+    body = card.split("---\n", 2)[-1]
+    paragraphs = [part for part in body.split("\n\n") if part.strip() and part.strip()[0] != "#"]
+    return " ".join(paragraphs[0].split()) if paragraphs else ""
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder without weights that are safe to read.
+
+    Source: Own.
+
+    Raises:
+        UserError: no config.json, no weights, or only pickled ones.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
+            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
+        )
+    raise UserError(
+        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
+    )
+
+
+def configuration(place: str, folder: Path | None) -> Any:
+    """The configuration in a folder or on the Hub.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    try:
+        # Without a network the Hub's client tries again for half a minute before it says so.
+        local = folder is not None or not _reachable(ENDPOINT)
+        if folder is not None:
+            _check_labels(folder / "config.json")
+        found = load_pretrained(AutoConfig, place, local_files_only=local)
+        if getattr(found, "transformers_weights", None) is not None:
+            raise UserError(
+                f"config.json in {place!r} names other weights (transformers_weights) than the "
+                "*.safetensors beside it; put those there as model.safetensors, and leave the "
+                "field out"
+            )
+        return found
+    except UserError:
+        raise
+    except Exception as error:  # of a file whose fields may be of any type
+        if folder is not None or not isinstance(error, OSError | ValueError):
+            raise UserError(
+                f"config.json in {place!r} cannot be read: {one_line(error)}"
+            ) from error
+        raise UserError(
+            f"{place!r} is neither a folder, nor a built-in model "
+            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
+            "check the spelling and the network, or give a local folder"
+        ) from error
+
+
+def _check_labels(file: Path) -> None:
+    """Refuse a number of labels that no machine can name: a configuration names each at once."""
+    waiting: list[Any] = [read_json(file)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            count = part.get("num_labels")
+            if isinstance(count, int) and count > LABELS:
+                raise UserError(
+                    f"num_labels is {shown(count)} in {str(file)!r}; expected at most {LABELS:,}"
+                )
+            waiting += part.values()
+
+
+def _reachable(address: str) -> bool:
+    """Whether the name of a server can be looked up; a proxy does that for itself."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlparse(address).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def check_causal(config: Any, name: str) -> None:
+    """Refuse what is not a causal language model.
+
+    Source: Own.
+
+    Raises:
+        UserError: it is an encoder, or another kind of model.
+    """
+    kinds = config.architectures or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UserError(
+            f"architectures is {shown(kinds)} in config.json of {name!r}; expected a list of "
+            'names: write for example ["LlamaForCausalLM"]'
+        )
+    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
+        getattr(config, "auto_map", None) or {}
+    )
+    other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
+    if causal and not (kinds and len(other) == len(kinds)):
+        return
+    what = kinds[0] if kinds else config.model_type
+    raise UserError(
+        f"{name!r} is a {what}, not a causal language model; expected a decoder "
+        "such as GPT-2, Llama or Qwen"
+    )
+
+
+def precision(config: Any, asked: str | None) -> torch.dtype | str:
+    """As asked, else as stored; no CPU computes well in float16.
+
+    Source: Own.
+    """
+    if asked is not None:
+        return DTYPES[asked]
+    return torch.float32 if config.dtype == torch.float16 else "auto"
+
+
+def weights(
+    place: str, config: Any, device: str | None, dtype: torch.dtype | str, room: bool
+) -> PreTrainedModel:
+    """The model with its weights; spread over memory and disk where it does not fit.
+
+    Args:
+        room: whether it fits into memory.
+
+    Source: Own.
+
+    Raises:
+        UserError: they are damaged, incomplete, or of another model; no such device.
+    """
+    # Sizes that differ are named below, and not by transformers.
+    options: dict[str, Any] = {
+        "use_safetensors": True,
+        "dtype": dtype,
+        "ignore_mismatched_sizes": True,
+    }
+    if dtype == torch.float64:  # the fused kernel of mixtures of experts knows no float64
+        options["experts_implementation"] = "eager"
+    if device == "auto" or (device is None and not room):
+        options["device_map"] = "auto"
+        options["offload_folder"] = _scratch()
+    try:
+        model, loading = load_pretrained(
+            AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
+        )
+    except OSError as error:
+        said = f"no safetensors weights for {place!r} could be read: {one_line(error)}"
+        raise UserError(said) from error
+    except SafetensorError as error:
+        raise UserError(
+            f"the weights of {place!r} are damaged ({error}); copy them anew"
+        ) from error
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(
+            f"{place!r} is quantized, or else needs a package that is not installed: "
+            f"{one_line(error)}"
+        ) from error
+    except Exception as error:  # whatever stands in the files beside the weights
+        said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
+        raise UserError(said) from error
+    _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
+    if device not in (None, "auto"):
+        model.to(_device(device))
+    return model.eval()
+
+
+def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
+    """Refuse a model that is not the one that was stored."""
+    if missing := sorted(loading["missing_keys"]):
+        raise UserError(
+            f"{what} lack {len(missing)} tensors of {kind} (first: {missing[0]}); they would be "
+            "random"
+        )
+    if differ := sorted(loading["mismatched_keys"]):
+        name, stored, asked = differ[0]
+        raise UserError(
+            f"{what} do not fit its config.json: {name} is stored as {tuple(stored)}, and "
+            f"{tuple(asked)} is asked for ({len(differ)} tensors differ)"
+        )
+    if (left := sorted(loading["unexpected_keys"])) and not unused_allowed():
+        raise UserError(
+            f"{what} hold {len(left)} tensors that its config.json has no place for (first: "
+            f"{left[0]}), so another model would be looked at than was stored; mend config.json, "
+            "or type --allow-unused (in Python allow_unused=True)"
+        )
+
+
+def _scratch() -> str:
+    """A folder for weights that do not fit, gone when the program ends."""
+    folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # meta devices hold no numbers
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {name!r} is not here; expected cpu, cuda, cuda:N, mps or auto"
+        ) from error
+    return device
+
+
+def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
+    """Whether the weights of a model take less than most of the free memory.
+
+    Source: Own.
+    """
+    kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
+    needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
+    return needed < MEMORY_SHARE * psutil.virtual_memory().available
+
+
+def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside the model; a missing one matters only when text has to be read.
+
+    Source: Own.
+    """
+    try:
+        found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
+        check_tokenizer(found, place)
+        return found
+    except UserError:
+        raise
+    except Exception:  # every tokenizer library raises its own kind
+        return None

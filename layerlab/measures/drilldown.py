@@ -1,0 +1,119 @@
+"""What a finding is about, fetched in a second, short pass: a head's attention map, large channels.
+
+The first pass keeps no matrix; only when a finding names a head or a layer is that one formed, and
+of a long sequence only the part around its largest score.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import NotApplicable
+from layerlab.loading.model import Subject
+from layerlab.loading.token_text import spelled
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.trace import trace
+from layerlab.shapes import Hidden
+
+TOKENS = 64
+CHANNELS = 12
+ROWS = 256
+Wanted = tuple[str, str, int, int] | tuple[str, str, int, int, int]
+
+
+def details(
+    subject: Subject, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
+) -> dict[Wanted, dict[str, Any]]:
+    """The picture of every place that is wanted of this model.
+
+    Source: Own.
+    """
+    places = [place for place in wanted if place[1] == subject.name]
+    found: dict[Wanted, dict[str, Any]] = {}
+    if not places or subject.stored or isinstance(subject.stack, str):
+        return found
+    numbers = sorted({place[2] for place in places})
+
+    def read(layer: Layer) -> None:
+        for place in places:
+            if place[2] == numbers[layer.sequence] and (view := _view(subject, layer, place)):
+                model, sequence, number = place[1:4]
+                where = {"model": model, "sequence": sequence, "layer": number}
+                found[place] = {"kind": place[0], **where, **view}
+
+    try:
+        trace(subject.model, subject.stack, [sequences[number] for number in numbers], read)
+    except NotApplicable:
+        return {}
+    return found
+
+
+def _view(subject: Subject, layer: Layer, place: Wanted) -> dict[str, Any] | None:
+    if place[0] == "attention" and len(place) == 5:
+        if layer.attention is None or layer.attention.layer != place[3]:
+            return None
+        words = spelled(subject, layer.tokens)
+        return {"head": place[4], **_attention(layer.attention, place[4], words)}
+    if place[0] == "channels" and layer.layer == place[3]:
+        return {"channels": channels(layer.stream, spelled(subject, layer.tokens))}
+    return None
+
+
+def _attention(attended: Attended, head: int, words: list[str]) -> dict[str, Any]:
+    rows = shown(attended, head)
+    one = slice(head, head + 1)
+    picked = torch.stack([attended.weights(one, slice(row, row + 1))[0, 0, rows] for row in rows])
+    weights = (picked * 255).round().to(torch.uint8).tolist()
+    return {
+        "tokens": [words[row] for row in rows],
+        "queries": rows,
+        "weights": [line[: index + 1] for index, line in enumerate(weights)],
+    }
+
+
+def shown(attended: Attended, head: int) -> list[int]:
+    """Positions to show: all of a short sequence, else those around the largest score.
+
+    Source: Own.
+    """
+    if attended.tokens <= TOKENS:
+        return list(range(attended.tokens))
+    row, column = _peak(attended, head)
+    first, near, recent = TOKENS // 8, 3 * TOKENS // 16, TOKENS // 2
+    around = [range(first), range(column - near, column + near), range(row - recent + 1, row + 1)]
+    return sorted({index for part in around for index in part if 0 <= index < attended.tokens})
+
+
+def _peak(attended: Attended, head: int) -> tuple[int, int]:
+    """Row and column of the largest allowed score."""
+    one, best, place = slice(head, head + 1), -torch.inf, (0, 0)
+    for start in range(0, attended.tokens, ROWS):
+        rows = slice(start, min(start + ROWS, attended.tokens))
+        scores = attended.logits(one, rows).abs()
+        scores = scores.masked_fill(~attended.allowed(one, rows), -1)[0]
+        value, index = scores.flatten().max(0)
+        if float(value) > best:
+            best, place = float(value), (start + int(index) // scores.shape[1], int(index))
+    return place[0], place[1] % attended.keys
+
+
+def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:
+    """The largest features of one layer: channel, token and value, each channel once.
+
+    Source: sun24.
+    Unit: that of the stream.
+    """
+    largest, rows = stream.abs().max(0)
+    order = largest.float().argsort(descending=True)[:CHANNELS].tolist()
+    return [
+        {
+            "channel": channel,
+            "token_index": int(rows[channel]),
+            "token": words[int(rows[channel])],
+            "value": float(stream[int(rows[channel]), channel]),
+        }
+        for channel in order
+    ]

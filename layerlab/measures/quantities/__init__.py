@@ -1,0 +1,1 @@
+"""The quantities, one a file; nothing else lies here."""

@@ -1,0 +1,196 @@
+"""Where an attention head looks: the spread of a row, what its sink takes, how large logits get."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from layerlab.measures.measure import Bound, Measure, Row, Run
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_tiles import (
+    blocks,
+    cut,
+    groups,
+    height,
+    one_thread,
+    triangular,
+)
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import HeadVector
+from layerlab.validation import Domain
+
+HeadRows = Float[Tensor, "head row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Focus:
+    """One reading per head; the columns of the measure say what each is."""
+
+    entropy: HeadVector
+    entropy_bound: HeadVector
+    sink_mass: HeadVector
+    sink_column: Int[Tensor, " head"]
+    logit_max: HeadVector
+    logit_range: HeadVector
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """What some rows tell; `counts` is T, the number of keys that a row may use."""
+
+    keys: slice
+    received: Float[Tensor, "head key"]
+    counts: HeadRows
+    entropy: HeadRows
+    spread: HeadRows
+    largest: HeadRows
+    ranges: HeadRows
+
+
+@one_thread()
+def focus(attended: Attended, *, dtype: torch.dtype = torch.float32) -> Focus:
+    """Entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
+
+    entropy   = mean over rows i with T_i > 1 keys of  -sum_j A_ij log A_ij / log T_i
+    sink_mass = mean_i A_i0
+    logit_max = max |s_ij|,  logit_range = max_i (max_j s_ij - min_j s_ij),  s = scaling q_i . k_j
+
+    Entropy is 0 where every row picks one key and 1 where it weighs all alike; it is NaN where no
+    row has two keys. Logits are taken before softcap and mask, but only where a key is allowed,
+    because no other logit reaches a softmax in any kernel.
+
+    Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
+    Unit: none.
+    """
+    attended = triangular(attended)
+    parts = []
+    for heads in groups(attended, dtype):
+        _, part = cut(attended, heads=heads)
+        parts.append(_pooled(part, list(_rows(part, dtype))))
+    return Focus(
+        **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Focus)}
+    )
+
+
+def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
+    """The least entropy of a softmax over T keys, sigma = ||logits - their mean||_2.
+
+    log(1 + (T - 1) b) + sigma sqrt(T (T - 1)) b / (1 + (T - 1) b)
+    with   b = exp(-sigma sqrt(T / (T - 1)))
+
+    Attained where one logit stands above T - 1 equal ones. With sigma = 0 it is log T.
+
+    Source: zhai23, Theorem 3.1.
+    Differs: sigma is measured on the row itself, where the theorem takes the norms of weights and
+        input, and T is the number of keys of that row: with T = n a causal mask violates it.
+    Unit: nats.
+
+    Example:
+        >>> entropy_bound(torch.zeros(1, 1), torch.full((1, 1), 4.0)).exp()
+        tensor([[4.]])
+    """
+    others = (counts - 1).clamp_min(1)
+    decay = torch.exp(-spread * (counts / others).sqrt())
+    mass = 1 + others * decay
+    return mass.log() + spread * (counts * others).sqrt() * decay / mass
+
+
+def _rows(part: Attended, dtype: torch.dtype) -> Iterator[_Rows]:
+    for rows in reversed(list(blocks(part.tokens, height(part.keys)))):
+        keys, block = cut(part, rows)
+        scores = block.masked(dtype=dtype)
+        allowed = block.allowed()
+        counts = allowed.sum(-1).to(dtype).expand(block.heads, -1)
+        altered = block.softcap is not None or block.bias is not None
+        logits = block.logits(dtype=dtype) if altered else scores
+        high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
+        low = logits.masked_fill(~allowed, torch.inf).amin(-1)
+        weights = block.normalised(scores)
+        yield _Rows(
+            keys=keys,
+            received=weights.sum(1),
+            counts=counts,
+            entropy=torch.special.entr(weights).sum(-1),
+            spread=_spread(scores, allowed, counts),
+            largest=torch.maximum(high.abs(), low.abs()),
+            ranges=high - low,
+        )
+
+
+def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
+    """How far the allowed scores of each row lie from their mean, in the Euclidean norm."""
+    finite = scores.masked_fill(~allowed, 0.0)
+    mean = finite.sum(-1) / counts.clamp_min(1)
+    return finite.sub_(mean[..., None]).masked_fill_(~allowed, 0.0).norm(dim=-1)
+
+
+def _pooled(part: Attended, blocks: list[_Rows]) -> Focus:
+    """Means and extremes over the rows of all blocks."""
+    sums = blocks[0].received.new_zeros(part.heads, part.keys)
+    for block in blocks:
+        sums[:, block.keys] += block.received
+    counts = torch.cat([block.counts for block in blocks], 1)
+    spread = torch.cat([block.spread for block in blocks], 1)
+    entropy = torch.cat([block.entropy for block in blocks], 1)
+    least = entropy_bound(spread, counts)
+    if not part.sums_to_one:
+        least = torch.full_like(least, torch.nan)
+    return Focus(
+        entropy=_relative(entropy, counts),
+        entropy_bound=_relative(least, counts),
+        sink_mass=sums[:, 0] / part.tokens,
+        sink_column=sums.argmax(-1),
+        logit_max=torch.cat([block.largest for block in blocks], 1).amax(-1),
+        logit_range=torch.cat([block.ranges for block in blocks], 1).amax(-1),
+    )
+
+
+def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
+    """Mean over the rows with at least two keys of the entropy in units of its largest value."""
+    wide = counts > 1
+    shares = torch.where(wide, entropy.double() / counts.double().clamp_min(2).log(), 0.0)
+    return shares.sum(-1) / wide.sum(-1)
+
+
+def _read(layer: Layer, run: Run) -> Iterator[Row]:
+    if layer.attention is None:
+        return
+    found = focus(layer.attention, dtype=getattr(torch, run.options["dtype"]))
+    columns = {name: values.tolist() for name, values in vars(found).items()}
+    for head in range(layer.attention.heads):
+        place = {"sequence": layer.sequence, "layer": layer.attention.layer, "head": head}
+        yield place | {name: values[head] for name, values in columns.items()}
+
+
+MEASURES = (
+    Measure(
+        name="attention",
+        title="Entropy, sinks and logits of attention",
+        unit="none",
+        source="zhai23",
+        about=(
+            "How evenly a head spreads its attention over the keys it may use, how much of it the"
+            " first token takes, and how large its logits grow. Entropy near 0 together with large"
+            " logits precedes unstable training."
+        ),
+        equation="entropy = mean_i -sum_j A_ij log A_ij / log T_i;  logit_max = max |s_ij|",
+        per=("sequence", "layer", "head"),
+        columns={
+            "entropy": "mean entropy of a row over its largest value log T_i; 1 is uniform",
+            "entropy_bound": "the least that logits of this spread allow, averaged alike",
+            "sink_mass": "mean attention paid to the first token",
+            "sink_column": "the token that receives most attention",
+            "logit_max": "largest |logit| after scaling, before softcap, where a key is allowed",
+            "logit_range": "largest difference between two allowed logits of one row",
+        },
+        plot=("entropy", "sink_mass", "logit_max"),
+        better=None,
+        needs=frozenset({"attention"}),
+        read=_read,
+        bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),
+        options={"dtype": "float32"},
+        domains={"dtype": Domain(kind=str, choices=("float32", "float64"))},
+    ),
+)

@@ -1,0 +1,313 @@
+"""By how much attention and feed-forward change the distance between tokens, beside the theorems.
+
+`measured` is d_M(out) / d_M(in) of a sublayer, d_M the distance from equal tokens. Theorem 2 bounds
+it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. Whether
+a layer is of the form a theorem speaks about is not guessed from its class: its output is computed
+again from that form, and the bound is given only where this reproduces what the model computed.
+
+Attention rows are numbered by attention layer and feed-forward rows by block, both from 0: the
+same numbers wherever every block has one of each.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf, isfinite, nan, sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.errors import NotApplicable
+from layerlab.measures.measure import Bound, Measure, Row, Run
+from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.lanczos import Ritz, profile, settle
+from layerlab.measures.support.sublayer_forms import (
+    attention_fit,
+    feedforward_fit,
+    rounding,
+    routed,
+)
+from layerlab.observe.architecture.head_weights import LayerWeights
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, cut, groups, tile, triangular
+from layerlab.observe.tracing.records import Layer, Sublayer
+from layerlab.shapes import HeadVector, Hidden, Scalar
+
+GATED = (
+    "it is not act(z W1 + b1) W2 + b2: Theorem 3 needs a plain feed-forward layer, and the product "
+    "of two linear maps in a gated one is not globally Lipschitz"
+)
+MIXED = (
+    "it is a mixture of experts: the map changes from token to token, and Theorem 3 needs the same "
+    "act(z W1 + b1) W2 + b2 for all of them"
+)
+SINKS = "attention sinks take probability, so its rows do not sum to 1"
+
+
+def contraction(attended: Attended, *, exact: bool = False) -> HeadVector:
+    """The factor by which a head's attention can at most scale the diversity of its values.
+
+    sqrt(lambda) = ||(I - e e^T) A||_2   with   e = (1, ..., 1) / sqrt(n)
+
+    0 means that all rows of A agree, so that all tokens leave alike. Under a causal mask it may
+    exceed 1: the source's lambda < 1 holds for doubly stochastic A.
+
+    Source: pangu23, Lemma 1; kuczynski92 (how far products from a random start may fall short).
+    Unit: none.
+
+    Args:
+        attended: one layer on one sequence; its rows sum to 1.
+        exact: by a decomposition in float64, one head at a time; else by products with A alone,
+            which now and then stop at a smaller singular value.
+    """
+    if not exact:
+        return _contraction(attended)
+    norms = []
+    for head in range(attended.heads):
+        matrix = attended.weights(slice(head, head + 1), dtype=torch.float64)
+        norms.append(torch.linalg.matrix_norm(matrix - matrix.mean(1, keepdim=True), 2))
+    return torch.cat(norms)
+
+
+def _contraction(attended: Attended) -> HeadVector:
+    attended = triangular(attended)
+    norms = []
+    for heads in groups(attended, torch.float32):
+        _, part = cut(attended, heads=heads)
+        blocks = tile(part, torch.float32)
+        known = profile(blocks, part.keys)
+        ritz = Ritz(known, part.sums_to_one)
+        settle(blocks, known, (ritz,))
+        norms.append(ritz.norm)
+    return torch.cat(norms)
+
+
+def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
+    """The spectral norm, never below the true one: it enters a bound.
+
+    ||W||_2 = sqrt(lambda_max(W W^T)), in float64, times 1 + m (n + 8) u for its own rounding
+
+    Source: golub13, section 8.1.
+    Unit: that of the weights.
+    """
+    wide = matrix.detach()
+    wide = wide.to("cpu" if wide.device.type == "mps" else wide.device, torch.float64)
+    if wide.shape[-2] > wide.shape[-1]:
+        wide = wide.mT
+    rows, columns = wide.shape[-2:]
+    slack = 1 + rows * (columns + 8) * torch.finfo(torch.float64).eps
+    return (torch.linalg.eigvalsh(wide @ wide.mT)[..., -1].clamp_min(0) * slack).sqrt()
+
+
+def attention_bound(
+    contractions: HeadVector, values: HeadVector, output: Scalar
+) -> tuple[Scalar, Scalar]:
+    """Theorem 2, as the source has it and with each head's own constants.
+
+    d_M(MSA(Z)) <= sqrt(lambda H) s v1 d_M(Z),   lambda = max_h lambda_h,  s = max_h s_h
+    d_M(MSA(Z)) <= sqrt(sum_h lambda_h s_h^2) v1 d_M(Z)
+
+    Below 1, attention must bring the tokens closer to each other. Holds for every A whose rows sum
+    to 1, causal or not.
+
+    Source: pangu23, Theorem 2; the second line: Own, from Lemma 2.
+    Unit: none.
+
+    Args:
+        contractions: sqrt(lambda_h).
+        values: s_h, the spectral norm of each head's value weights.
+        output: v1, the spectral norm of the output weights.
+    """
+    plain = contractions.max() * sqrt(len(contractions)) * values.max() * output
+    return plain, (contractions * values).norm() * output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What the weights of one sublayer contribute to its bound, or why there is none.
+
+    `size` is the product of its norms without attention's part; `values` are the s_h.
+    """
+
+    size: float = nan
+    values: Tensor | None = None
+    output: Tensor | None = None
+    refused: str | None = None
+
+
+def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    attended, weights = layer.attention, layer.weights
+    if attended is None:
+        raise NotApplicable("its attention was not heard")
+    if not attended.sums_to_one:
+        raise NotApplicable(SINKS)
+    if weights is None or weights.value is None or weights.output is None:
+        raise NotApplicable(_missing(weights))
+    fit = attention_fit(attended, weights, sublayer)
+    if not fit.holds:
+        raise NotApplicable(
+            "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
+            f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
+        )
+    each = spectral_bound(weights.value)
+    values = each[[attended.kv_head(head) for head in range(attended.heads)]]
+    output = spectral_bound(weights.output.permute(1, 0, 2).flatten(1))
+    size = sqrt(attended.heads) * float(values.max() * output)
+    return Constants(size=size, values=values, output=output)
+
+
+def _missing(weights: LayerWeights | None) -> str:
+    if weights is None:
+        return "its weights were not found"
+    for part in ("value", "output"):
+        if part in weights.refused:
+            return weights.refused[part]
+    return "its value and output weights were not found"
+
+
+def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    if layer.block is None:
+        raise NotApplicable("its block was not found")
+    fit = feedforward_fit(layer.block, sublayer)
+    if fit is None:
+        raise NotApplicable(MIXED if routed(layer.block) else GATED)
+    if not isfinite(fit.activation.lipschitz):
+        raise NotApplicable(f"{fit.activation.name} is not globally Lipschitz")
+    norms = float(spectral_bound(fit.inward)) * float(spectral_bound(fit.outward))
+    return Constants(size=fit.activation.lipschitz * norms)
+
+
+_CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
+    "attention": _attention_constants,
+    "ffn": _ffn_constants,
+}
+
+
+def _constants(layer: Layer, name: str, run: Run) -> Constants:
+    """Read from the first sequence that comes by, and kept for the others."""
+    key = (layer.layer, name)
+    if key not in run.memory:
+        try:
+            run.memory[key] = _CONSTANTS[name](layer, layer.sublayers[name])
+        except NotApplicable as error:
+            run.memory[key] = Constants(refused=str(error))
+            run.notes.setdefault(
+                f"bound ({name})",
+                f"bound: not applicable to {name} of layer {layer.layer}, because {error}",
+            )
+    return run.memory[key]
+
+
+def _bounds(layer: Layer, name: str, constants: Constants, exact: bool) -> dict[str, float]:
+    """The columns that a theorem gives, NaN where it does not speak."""
+    columns = dict.fromkeys(("bound", "sharp", "factor", "contraction"), nan)
+    if name == "attention" and layer.attention is not None and layer.attention.sums_to_one:
+        contractions = contraction(layer.attention, exact=exact)
+        columns["contraction"] = float(contractions.max())
+        if constants.values is not None and constants.output is not None:
+            found = attention_bound(
+                contractions.to(constants.values), constants.values, constants.output
+            )
+            columns["bound"], columns["sharp"] = map(float, found)
+            columns["factor"] = columns["bound"]
+    elif name == "ffn":
+        columns["bound"] = constants.size
+    return columns
+
+
+def _floor(sublayer: Sublayer, size: float, spread: float) -> float:
+    """The gain that rounding alone can make, in a sublayer whose tokens are `spread` apart."""
+    entered, left = sublayer.entered.double(), sublayer.left.double()
+    tokens, width = entered.shape
+    reach = size * sqrt(tokens) * float(entered.norm(dim=1).max())
+    return rounding(sublayer.left.dtype, 2 * width + tokens) * (reach + float(left.norm())) / spread
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 else nan
+
+
+def _row(layer: Layer, name: str, run: Run) -> Row:
+    sublayer = layer.sublayers[name]
+    spread, result = (_diversity(h) for h in (sublayer.entered, sublayer.left))
+    constants = _constants(layer, name, run)
+    measured = _ratio(result, spread)
+    slack = _floor(sublayer, constants.size, spread) if spread > 0 else inf
+    columns = _bounds(layer, name, constants, exact=False)
+    violated = measured > columns["sharp" if name == "attention" else "bound"] + slack
+    if violated and name == "attention" and len(sublayer.entered) <= DENSE_TOKENS:
+        # Before a theorem is accused, its constant is computed without Lanczos.
+        columns = _bounds(layer, name, constants, exact=True)
+        violated = measured > columns["sharp"] + slack
+    return {
+        "sequence": layer.sequence,
+        "layer": _number(layer, name),
+        "sublayer": name,
+        "measured": measured,
+        **columns,
+        "tightness": _ratio(columns["bound"], measured),
+        "violated": bool(violated),
+    }
+
+
+def _diversity(h: Hidden) -> float:
+    return float(diversity(h)) if len(h) > 1 else nan
+
+
+def _number(layer: Layer, name: str) -> int:
+    if name == "attention" and layer.attention is not None:
+        return layer.attention.layer
+    return layer.layer - 1
+
+
+def read(layer: Layer, run: Run) -> Iterator[Row]:
+    """One row for attention and one for feed-forward, where the block exposes them.
+
+    Source: Own.
+    """
+    for name in _CONSTANTS:
+        if name in layer.sublayers:
+            yield _row(layer, name, run)
+
+
+MEASURES = (
+    Measure(
+        name="gain",
+        title="Gain of diversity in attention and feed-forward",
+        unit="none",
+        source="pangu23, Lemma 1, Theorems 2 and 3",
+        about=(
+            "By which factor a sublayer changes the distance of its tokens from being all alike, "
+            "measured on its own input and output, without the residual connection. "
+            "Below 1 the sublayer brings tokens closer; the bound says what the weights and the "
+            "attention matrix allow, and a large bound alone says nothing about what happens."
+        ),
+        equation=(
+            "measured = d_M(out) / d_M(in);  attention: <= sqrt(lambda H) s v1, "
+            "sqrt(lambda) = max_h ||(I - ee^T) A_h||_2;  feed-forward: <= L s v2"
+        ),
+        per=("sequence", "layer", "sublayer"),
+        columns={
+            "measured": "distance from equal tokens behind the sublayer over that before it",
+            "bound": "what Theorem 2 (attention) or 3 (feed-forward) allows",
+            "sharp": "Theorem 2 with each head's own constants, sqrt(sum lambda_h s_h^2) v1",
+            "factor": "sqrt(lambda H) s v1 of attention, which the source calls usually below 1",
+            "contraction": "sqrt(lambda): the largest over heads of ||(I - ee^T) A_h||_2",
+            "tightness": "bound over measured; far above 1 the bound says little",
+            "violated": "whether a bound is exceeded by more than rounding explains",
+        },
+        plot=("measured", "contraction", "tightness"),
+        better=None,
+        needs=frozenset({"stream", "attention", "weights"}),
+        read=read,
+        bound=(
+            Bound(
+                column="measured",
+                limit="bound",
+                side="upper",
+                source="pangu23, Theorems 2 and 3",
+            ),
+            Bound(column="measured", limit="sharp", side="upper", source="pangu23, Lemmas 1 and 2"),
+        ),
+    ),
+)

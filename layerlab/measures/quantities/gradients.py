@@ -1,0 +1,123 @@
+"""What rounding does to the gradients of a training step, by layer."""
+
+from collections.abc import Mapping
+from math import isfinite, nan
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
+from layerlab.numerics.emulation.arithmetic import exact, modes, regime
+from layerlab.numerics.emulation.emulate import Emulation
+
+TOKENS = 128
+Gradients = Mapping[str, Tensor]
+
+
+def read(whole: Whole, run: Run) -> list[Row]:
+    """One row per format and layer, for the loss of the beginning of the first sequence.
+
+    Source: Own.
+
+    Raises:
+        NotApplicable: the model's code has no gradient.
+    """
+    model, stack = whole.subject.model, whole.subject.stack
+    tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
+    whole.begin(1 + sum(len(modes(name)) for name in names))
+    whole.step("float64 gradients")
+    true = _gradients(Emulation(model, exact(model.dtype)), tokens)
+    rows = list[Row]()
+    for name in names:
+        seen = {}
+        for mode in modes(name):
+            whole.step(f"gradients in {name}, {mode}")
+            seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
+        for layer in range(len(stack.blocks) + 2):
+            of = [one for one in true if layer_of(one, stack.name, len(stack.blocks)) == layer]
+            if of:
+                rows.append({"format": name, "layer": layer, **_row(true, seen, of)})
+        if any(not isfinite(row["error"]) for row in rows if row["format"] == name):
+            run.notes[name] = f"{name}: some gradients are not finite"
+    return rows
+
+
+def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
+    """Of the mean next-token loss, in all parameters."""
+    model: Any = run.model
+    wanted = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    before = [parameter.requires_grad for parameter in wanted]
+    try:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+        with run.running(backward=True):
+            model(input_ids=tokens[None], labels=tokens[None], use_cache=False).loss.backward()
+    except (UserError, RuntimeError, NotImplementedError) as reason:
+        raise NotApplicable(f"its gradients cannot be computed: {reason}") from reason
+    finally:
+        for parameter, asked in zip(wanted, before, strict=True):
+            parameter.requires_grad_(asked)
+    return run.gradients
+
+
+def layer_of(name: str, stack: str, blocks: int) -> int:
+    """Where a parameter stands: 0 before the blocks, then the blocks from 1, then what follows.
+
+    Source: Own.
+    """
+    if name.startswith(f"{stack}."):
+        return int(name.removeprefix(f"{stack}.").split(".")[0]) + 1
+    return 0 if "emb" in name or "wte" in name or "wpe" in name else blocks + 1
+
+
+def _row(true: Gradients, seen: Mapping[str, Gradients], names: list[str]) -> Row:
+    exact_size = _size({name: true[name] for name in names})
+    found: Row = {"norm": exact_size, "autocast": nan}
+    for mode in seen:
+        apart = {name: seen[mode][name].double() - true[name].double() for name in names}
+        column = "error" if mode == "as-run" else mode
+        found[column] = _size(apart) / exact_size if exact_size > 0 else nan
+    inner = sum(
+        float((seen["as-run"][name].double() * true[name].double()).sum()) for name in names
+    )
+    own = _size({name: seen["as-run"][name] for name in names})
+    found["cosine"] = inner / (own * exact_size) if own * exact_size > 0 else nan
+    return found
+
+
+def _size(gradients: Gradients) -> float:
+    return sum(float(one.double().square().sum()) for one in gradients.values()) ** 0.5
+
+
+MEASURES = (
+    Measure(
+        name="gradients",
+        title="Rounding error of the gradients",
+        unit="none",
+        source="Own",
+        about=(
+            "How far the gradient of each layer's parameters is off when forward and backward pass "
+            "run in a format: as run, which is a model that was loaded in it, with every result "
+            "rounded, and under autocast, which leaves parameters and residual stream in float32. "
+            "Gradients that underflow become zero: then the error is 1 and the cosine has no value."
+        ),
+        equation="error = ||g' - g|| / ||g||,  cosine = g' . g / (||g'|| ||g||), g in float64",
+        per=("layer", "format"),
+        columns={
+            "error": "as run, over all parameters of the layer",
+            "flat": "with every result rounded to the format",
+            "autocast": "under torch.autocast, as in training in bf16; of bf16 and fp16 alone",
+            "cosine": "between both gradients, as run",
+            "norm": "norm of the true gradient",
+        },
+        plot=("error", "flat", "autocast", "cosine", "norm"),
+        better="lower",
+        needs=frozenset({"model"}),
+        read=read,
+        options={"formats": FORMATS, "tokens": TOKENS},
+        domains=DOMAINS,
+        default=False,
+    ),
+)

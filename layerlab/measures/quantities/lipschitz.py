@@ -1,0 +1,374 @@
+"""How strongly one block answers to a small change of its input, at the input it really had.
+
+`local` is the largest singular value of the block's Jacobian there. Products with J and with its
+transpose come from one graph: u -> J^T u is linear, so its own transpose, again by reverse mode, is
+v -> J v. Each product costs one forward of the block; Golub-Kahan bidiagonalisation turns a few of
+them into a lower bound with a residual that says how far it has converged.
+
+`weights`, the product of the spectral norms of the block's matrices, is shown for comparison and
+bounds nothing: dot-product attention is not globally Lipschitz (kim21).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import nan, prod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Measure, Row, Run
+from layerlab.observe.architecture.parameters import parameter
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import Hidden, Matrix
+from layerlab.validation import Domain
+
+Vector = Float[Tensor, " size"]
+Map = Callable[[Tensor], Tensor]
+
+COPIES = 8
+"""Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
+
+WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-3
+"""For weight matrices, whose products are cheap: the error of the value is the residual squared."""
+
+AGREEMENT = 0.05
+"""Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""
+
+FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
+"""What a block without the derivative asked for raises: kernels and remote code differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ritz:
+    """The largest singular value found, and ||J^T u - value v|| / value of its pair.
+
+    `residual` is that of the last complete step; the value itself is half a step ahead of it. A
+    small residual says that a singular value is near, not that no larger one hides.
+    """
+
+    value: float
+    residual: float
+    steps: int
+
+
+def largest_singular(
+    forward: Map, adjoint: Map, start: Vector, *, steps: int, tolerance: float
+) -> Ritz:
+    """Largest singular value of a linear map known only by its products.
+
+    J V_k = U_k B_k   and   J^T U_k = V_k B_k^T + beta_k v_{k+1} e_k^T
+    value = ||[B_k, beta_k e_k]||_2
+
+    Never above the true value (but for rounding), never falling with more steps, and equal to it
+    once the residual is 0. Both bases are kept orthogonal by doing every projection twice.
+
+    Source: golub13, section 10.4.
+    Unit: that of the map.
+
+    Args:
+        adjoint: the transposed map.
+        start: the first right vector; any length but zero.
+        steps: most products with the map; as many with its transpose.
+        tolerance: the residual at which to stop early.
+
+    Raises:
+        NotApplicable: `adjoint` is not the transpose of `forward`, or a product is not finite.
+        UserError: no step.
+    """
+    if steps < 1:
+        raise UserError(f"steps={steps} finds nothing; give the number of steps, 1 or more")
+    right, left = [start / start.norm()], list[Tensor]()
+    diagonal, above = list[Tensor](), list[Tensor]()
+    found = Ritz(value=0.0, residual=0.0, steps=0)
+    for step in range(1, min(steps, start.numel()) + 1):
+        image = forward(right[-1])
+        if step == 1:
+            _check_finite(image)
+        image = _orthogonal(image, left)
+        diagonal.append(image.norm())
+        if not diagonal[-1] > 0:
+            break
+        left.append(image / diagonal[-1])
+        back = adjoint(left[-1])
+        if step == 1:
+            _check_transposed(back @ right[0], diagonal[0], back.norm())
+        back = _orthogonal(back, right)
+        above.append(back.norm())
+        found = _ritz(torch.stack(diagonal), torch.stack(above))
+        if found.residual <= tolerance or not above[-1] > 0:
+            break
+        right.append(back / above[-1])
+    return found
+
+
+def _orthogonal(vector: Vector, basis: list[Tensor]) -> Vector:
+    if basis:
+        stack = torch.stack(basis)
+        for _ in range(2):
+            vector = vector - stack.T @ (stack @ vector)
+    return vector
+
+
+def _ritz(diagonal: Vector, above: Vector) -> Ritz:
+    """The best pair that a bidiagonal factor with this diagonal and superdiagonal offers."""
+    size = len(diagonal)
+    wide = torch.zeros(size, size + 1, dtype=torch.float64)
+    wide[:, :-1].diagonal().copy_(diagonal)
+    wide[:, 1:].diagonal().copy_(above)
+    vectors, values, _ = torch.linalg.svd(wide[:, :-1])
+    return Ritz(
+        value=float(torch.linalg.matrix_norm(wide, 2)),
+        residual=float(wide[-1, -1] * vectors[-1, 0].abs() / values[0]),
+        steps=size,
+    )
+
+
+def _check_finite(image: Vector) -> None:
+    if not bool(torch.isfinite(image).all()):
+        raise NotApplicable("its derivative at this input is not finite")
+
+
+def _check_transposed(product: Tensor, length: Tensor, size: Tensor) -> None:
+    """Check that v . J^T u = |J v|: a second derivative that is silently wrong fails here."""
+    if not (product - length).abs() <= AGREEMENT * torch.maximum(length, size):
+        raise NotApplicable("its derivative and the transpose of it do not agree")
+
+
+def local_lipschitz(
+    rerun: Map, stream: Hidden, *, steps: int = 4, tolerance: float = 0.01, seed: int = 0
+) -> Ritz:
+    """Largest singular value of a block's Jacobian at one input, all tokens together.
+
+    local = max_D ||J D||_F / ||D||_F,   J D = d/dt f(X + t D) at t = 0
+
+    1 is what the identity has: above it some change of the stream is amplified, below it every
+    change shrinks. It is a lower bound after `steps` steps: at four, 0.86 to 0.97 of the converged
+    value on the trained and untrained models it was tried on.
+
+    Source: kim21, section 2; castin24; golub13, section 10.4.
+    Differs: at this input and not over a set of inputs, hence no bound on larger changes.
+    Unit: none.
+
+    Args:
+        rerun: the block as a function of its stream, at fixed positions and masks.
+        steps: most products with J, and with its transpose.
+        tolerance: the relative residual at which to stop early.
+        seed: of the Gaussian first direction.
+
+    Raises:
+        NotApplicable: the block has no derivative, or none that is consistent.
+
+    Example:
+        >>> round(local_lipschitz(lambda x: 3 * x, torch.ones(4, 2)).value, 4)
+        3.0
+    """
+    noise = torch.Generator().manual_seed(seed)
+    precision = torch.promote_types(stream.dtype, torch.float32)
+    start = torch.randn(stream.numel(), generator=noise, dtype=torch.float64)
+    start = start.to(stream.device, precision)
+    # The fused kernels for attention have neither forward-mode nor second derivatives.
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        reasons: list[str] = []
+        for differential in (_reverse_twice, _forward_and_reverse):
+            try:
+                forward, adjoint = (
+                    _flat(product, stream) for product in differential(rerun, stream)
+                )
+                return largest_singular(forward, adjoint, start, steps=steps, tolerance=tolerance)
+            except (*FAILURES, NotApplicable) as error:
+                reasons.append((str(error).splitlines() or [type(error).__name__])[0])
+    raise NotApplicable("; ".join(dict.fromkeys(reasons)))
+
+
+def _reverse_twice(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
+    """J v as the derivative of the linear map u -> J^T u: one forward per product."""
+    point = stream.detach().clone().requires_grad_(True)
+    image = rerun(point)
+    dual = torch.zeros_like(image, requires_grad=True)
+    (pulled,) = torch.autograd.grad(image, point, dual, create_graph=True)
+    return (
+        lambda v: torch.autograd.grad(pulled, dual, v, retain_graph=True)[0],
+        lambda u: torch.autograd.grad(image, point, u, retain_graph=True)[0],
+    )
+
+
+def _forward_and_reverse(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
+    """J v by forward mode, which runs the block anew each time: for blocks with one derivative."""
+    point = stream.detach().clone().requires_grad_(True)
+    image = rerun(point)
+    return (
+        lambda v: torch.func.jvp(rerun, (stream.detach(),), (v,))[1].detach(),
+        lambda u: torch.autograd.grad(image, point, u, retain_graph=True)[0],
+    )
+
+
+def _flat(product: Map, like: Hidden) -> Map:
+    """The same product on one long vector, in at least float32."""
+    precision = torch.promote_types(like.dtype, torch.float32)
+
+    def flat(vector: Tensor) -> Tensor:
+        return product(vector.reshape(like.shape).to(like.dtype)).detach().flatten().to(precision)
+
+    return flat
+
+
+def spectral_norm(matrix: Matrix) -> float:
+    """Largest singular value of a weight matrix, by products with it; accurate to six digits.
+
+    ||W||_2 = max_x |W x| / |x|
+
+    Source: golub13, section 10.4.
+    Unit: that of the weights.
+
+    Example:
+        >>> round(spectral_norm(torch.diag(torch.tensor([1.0, 4.0, 2.0]))), 6)
+        4.0
+    """
+    wide = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
+    noise = torch.Generator().manual_seed(0)
+    start = torch.randn(wide.shape[1], generator=noise).to(wide)
+    found = largest_singular(
+        lambda v: wide @ v,
+        lambda u: wide.T @ u,
+        start,
+        steps=WEIGHT_STEPS,
+        tolerance=WEIGHT_TOLERANCE,
+    )
+    return found.value
+
+
+def weight_product(matrices: Mapping[str, Tensor]) -> float:
+    """Product of the spectral norms of a block's matrices, of experts the largest.
+
+    weights = prod_W ||W||_2
+
+    It bounds the block's Lipschitz constant for no block with dot-product attention, which has
+    none; it shows which layers have large weights.
+
+    Source: kim21, section 3 (why it is no bound).
+    Unit: none.
+
+    Args:
+        matrices: by name; `experts.0.up`, `experts.1.up`, ... and the slices of a stack of
+            matrices count as one, with their largest norm.
+    """
+    largest: dict[str, float] = {}
+    for name, tensor in matrices.items():
+        if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
+            continue
+        role = re.sub(r"\.\d+\.", ".*.", name)
+        for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
+            largest[role] = max(largest.get(role, 0.0), spectral_norm(matrix))
+    return prod(largest.values()) if largest else nan
+
+
+def _matrices(layer: Layer) -> dict[str, Tensor]:
+    """The block's matrices and stacks of matrices, those kept off the device included."""
+    if layer.weights is not None and layer.weights.matrices:
+        return dict(layer.weights.matrices)
+    found: dict[str, Tensor] = {}
+    for path, module in (layer.block or nn.Module()).named_modules():
+        for name, _ in module.named_parameters(recurse=False):
+            tensor = parameter(module, name)
+            if tensor is not None and tensor.dim() > 1 and tensor.device.type != "meta":
+                found[f"{path}.{name}".strip(".")] = tensor
+    return found
+
+
+def _weights(layer: Layer, run: Run) -> float:
+    if layer.layer not in run.memory:
+        try:
+            run.memory[layer.layer] = weight_product(_matrices(layer))
+        except NotApplicable:
+            run.memory[layer.layer] = nan
+    return run.memory[layer.layer]
+
+
+def _local(layer: Layer, run: Run) -> Ritz:
+    unknown = Ritz(value=nan, residual=nan, steps=0)
+    if layer.layer == 0:
+        return unknown
+    if layer.rerun is None or layer.entered is None:
+        run.notes["local"] = f"local: layer {layer.layer} cannot be run again by itself"
+        return unknown
+    options = dict(run.options)
+    limit = options.pop("memory_gib")
+    wanted = _memory_gib(layer)
+    if wanted > limit:
+        run.notes["local"] = (
+            f"local: not measured in layer {layer.layer}: it would keep about {wanted:.0f} GiB of "
+            f"attention derivatives, above memory_gib={limit}: give a shorter context or raise it"
+        )
+        return unknown
+    try:
+        return local_lipschitz(layer.rerun, layer.entered, **options)
+    except NotApplicable as error:
+        run.notes["local"] = f"local: not applicable to layer {layer.layer}, because {error}"
+        return unknown
+
+
+def _memory_gib(layer: Layer) -> float:
+    """What the graph keeps of attention: unlike a fused forward it stores the scores."""
+    if layer.attention is None or layer.entered is None:
+        return 0.0
+    scores = layer.attention.heads * layer.attention.tokens * layer.attention.keys
+    return COPIES * scores * layer.entered.element_size() / 2**30
+
+
+def read(layer: Layer, run: Run) -> Iterator[Row]:
+    """One row per block, and one for the embedding output, which has a gradient only.
+
+    Source: Own.
+    """
+    local = _local(layer, run)
+    gradient = layer.gradient
+    yield {
+        "sequence": layer.sequence,
+        "layer": layer.layer,
+        "local": local.value,
+        "residual": local.residual,
+        "weights": _weights(layer, run) if layer.layer else nan,
+        "gradient": nan if gradient is None else float(gradient.float().norm()),
+    }
+
+
+MEASURES = (
+    Measure(
+        name="lipschitz",
+        title="Local Lipschitz constant of the blocks",
+        unit="none (local, weights); nats per unit of the features (gradient)",
+        source="kim21, section 2; castin24; golub13, section 10.4",
+        about=(
+            "How much a small change of the stream grows while it passes one block, in the worst "
+            "direction, at the input the model really had. "
+            "A block far above its neighbours amplifies rounding errors and gradients."
+        ),
+        equation=(
+            "local = ||J||_2,  J = d block(X) / d X;  weights = prod_W ||W||_2;  "
+            "gradient = ||d loss / d X||_F"
+        ),
+        per=("sequence", "layer"),
+        columns={
+            "local": "largest singular value of the block's Jacobian at this input, from below; "
+            "none for layer 0, since token ids cannot be changed a little",
+            "residual": "how far `local` is from being a singular value, relative: 0 is converged",
+            "weights": "product of the spectral norms of the block's weights; it bounds nothing",
+            "gradient": "norm of d loss / d stream behind this layer",
+        },
+        plot=("local", "gradient", "weights"),
+        better=None,
+        needs=frozenset({"stream", "rerun", "gradient", "weights"}),
+        read=read,
+        options={"steps": 4, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
+        domains={
+            "steps": Domain(kind=int, least=1),
+            "tolerance": Domain(kind=float, least=0),
+            "seed": Domain(kind=int, least=0, most=2**63 - 1),
+            "memory_gib": Domain(kind=float, least=0),
+        },
+    ),
+)

@@ -1,0 +1,298 @@
+"""The bilinear form x_i^T W_q^T W_k x_j of every head, and what it allows the scores to be.
+
+W_q and W_k of a head have d_h rows, so the d x d form is never built: with W_q^T = Q_q R_q and
+W_k^T = Q_k R_k its singular values are those of the d_h x d_h matrix R_q R_k^T. With the norm in
+front of attention the largest possible score follows from the weights alone, and from it an upper
+bound on the spectral norm of the attention matrix. For real models that bound is close to sqrt(n):
+heads are ranked by the measured norm, not by it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Measure, Row, Run
+from layerlab.observe.architecture.head_weights import STRETCHED, LayerWeights
+from layerlab.shapes import HeadVector
+from layerlab.validation import Domain
+
+HeadWeights = Float[Tensor, "head head_width width"]
+KeyWeights = Float[Tensor, "kv_head head_width width"]
+Spectrum = Float[Tensor, "head rank"]
+
+NORMED = (
+    "a norm stands on the query and the key (QK-norm), so W_q^T W_k is not the form of the scores"
+)
+FREE = "no norm in front of attention bounds what it reads"
+
+
+def factored_spectrum(query: HeadWeights, key: KeyWeights) -> Spectrum:
+    """Singular values of W_k^T W_q of every head, largest first, by its factors.
+
+    sigma(W_k^T W_q) = sigma(R_k R_q^T)   with   W_q^T = Q_q R_q,  W_k^T = Q_k R_k
+
+    There are at most d_h that are not 0. Query head h is paired with key head h // group.
+
+    Source: golub13.
+    Unit: that of W_q times that of W_k.
+
+    Raises:
+        UserError: the query heads are not a multiple of the key heads.
+
+    Example:
+        >>> factored_spectrum(torch.eye(2, 5)[None], 3 * torch.eye(2, 5)[None]).tolist()
+        [[3.0, 3.0]]
+    """
+    if query.shape[0] % key.shape[0]:
+        raise UserError(
+            f"{query.shape[0]} query heads cannot share {key.shape[0]} key heads; "
+            "the first must be a multiple of the second"
+        )
+    group = query.shape[0] // key.shape[0]
+    form = _triangle(key).repeat_interleave(group, 0) @ _triangle(query).mT
+    finite = form.isfinite().all(-1).all(-1)
+    values = torch.linalg.svdvals(torch.where(finite[:, None, None], form, 0.0))
+    return torch.where(finite[:, None], values, torch.nan)
+
+
+def _triangle(weight: Tensor) -> Tensor:
+    """R of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
+    return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
+
+
+def absolute_norm(query: HeadWeights, key: KeyWeights) -> HeadVector:
+    """Largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
+
+    It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
+
+    Source: budzinskiy25.
+    Unit: that of W_q times that of W_k.
+    """
+    return factored_spectrum(query.abs(), key.abs())[:, 0]
+
+
+def score_bound(weights: LayerWeights, *, differences: bool = False) -> HeadVector:
+    """The largest score that a head can give, whatever its input.
+
+    M = [(Gamma sqrt(d) + |beta|) sigma_q + |b_q|] [(Gamma sqrt(d) + |beta|) sigma_k + |b_k|] s
+
+    Gamma is the largest |gain| of the norm in front, beta its shift, s the module's own scaling;
+    m^2 on top for a RoPE that stretches by m, and no more than the softcap. QK-norm over N features
+    (d_h, or all heads together) of gain g and shift c makes a factor max|g| sqrt(N) + |c| instead.
+
+    With `differences`, M_s: enough for the entries of the attention matrix, because beta and b_k
+    shift the scores of a row alike. Its second factor is Gamma sqrt(d) sigma_k, without RoPE only.
+
+    Source: spectral25, sec. 2.2; henry20 for QK-norm.
+    Differs: spectral25 scales by sqrt(d) and leaves out beta and the biases.
+    Unit: none.
+    """
+    sharp = differences and weights.rotary is None
+    query, key = _reach(weights, "query", False), _reach(weights, "key", sharp)
+    stretch = max(1.0, (weights.rotary or 1.0) ** 2)
+    group = query.shape[0] // key.shape[0]
+    bound = query * key.repeat_interleave(group) * abs(weights.scaling) * stretch
+    return bound if weights.softcap is None else bound.clamp_max(weights.softcap)
+
+
+def _reach(weights: LayerWeights, part: str, sharp: bool) -> Tensor:
+    """How long a head's query or key can be (without what is common to all keys, if `sharp`)."""
+    weight = _exact(getattr(weights, part))
+    gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
+    if gain is not None:
+        return _normed_reach(weight, _exact(gain), None if sharp else shift)
+    assert weights.gain is not None
+    bias = getattr(weights, f"{part}_bias")
+    sigma = _norm(weight)
+    length = _exact(weights.gain).abs().max() * math.sqrt(weight.shape[-1])
+    if sharp:
+        return length * sigma
+    if weights.shift is not None:
+        length = length + _exact(weights.shift).norm()
+    return length * sigma + (0.0 if bias is None else _exact(bias).norm(dim=-1))
+
+
+def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
+    heads, width = weight.shape[:2]
+    together = gain.numel() if gain.ndim == 1 else width
+    form = (heads, width) if gain.numel() == heads * width else (1, width)
+    length = gain.view(form).abs().amax(-1) * math.sqrt(together)
+    if shift is not None:
+        length = length + _exact(shift).view(form).norm(dim=-1)
+    return length.expand(heads)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    """In float64, which not every accelerator has."""
+    return weight.cpu().double()
+
+
+def _norm(weight: Tensor) -> Tensor:
+    """Spectral norm of every head's matrix: a Gram matrix is exact enough for the largest value."""
+    gram = weight @ weight.mT
+    finite = gram.isfinite().all(-1).all(-1)
+    largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
+    return torch.where(finite, largest.clamp_min(0).sqrt(), torch.nan)
+
+
+def prenorm_bound(
+    scores: HeadVector, tokens: int, *, window: int | None = None, causal: bool = True
+) -> HeadVector:
+    """Upper bound on the spectral norm of an attention matrix whose scores are at most M.
+
+    causal:      sqrt( sum_{i=1}^n 1 / (1 + (i-1) e^{-2M}) )
+    window w:    sqrt( max_j sum_{i=j}^{min(n, j+w-1)} 1 / (1 + (min(i, w)-1) e^{-2M}) )
+    unmasked:    sqrt( n / (1 + (n-1) e^{-2M}) )
+
+    At M = 0 every row is uniform; for large M it is sqrt(n) (sqrt(w)) and says nothing.
+
+    Source: spectral25, sec. 2.2.
+    Differs: spectral25 has the unmasked form alone. It is false for causal attention, where row i
+        has i keys: at M = 0 and n = 5 it says 1, and the uniform causal matrix has norm 1.31.
+    Unit: none.
+
+    Args:
+        scores: M of each head, of `score_bound`.
+
+    Raises:
+        UserError: no token.
+
+    Example:
+        >>> prenorm_bound(torch.tensor([0.0, 1e9]), 4, causal=False).tolist()
+        [1.0, 2.0]
+    """
+    if tokens < 1:
+        raise UserError(f"tokens={tokens} is not a length; give the number of tokens, 1 or more")
+    odds = torch.exp(-2 * scores.double())
+    if not causal:
+        return (tokens / (1 + (tokens - 1) * odds)).sqrt()
+    span = tokens if window is None else min(window, tokens)
+    return torch.stack([_rows_sum(float(odd), tokens, span) for odd in odds]).sqrt().to(odds)
+
+
+def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
+    """The largest column sum that rows of min(i, span) keys allow."""
+    keys = torch.arange(1, min(tokens, 2 * span) + 1, dtype=torch.float64).clamp_max(span)
+    largest = 1 / (1 + (keys - 1) * odds)
+    sums = torch.cat([largest.new_zeros(1), largest.cumsum(0)])
+    return (sums[span:] - sums[:-span]).max()
+
+
+def printed_bound(weights: LayerWeights, tokens: int) -> HeadVector:
+    """The pre-norm bound as spectral25 prints it: no mask, no biases, scores scaled by sqrt(d).
+
+    sqrt( n / (1 + (n-1) e^{-2M}) )   with   M = Gamma^2 sigma_q sigma_k sqrt(d)
+
+    It is refuted for causal attention; here to be compared with.
+
+    Source: spectral25, sec. 2.2.
+    Unit: none.
+    """
+    assert weights.query is not None and weights.key is not None and weights.gain is not None
+    query, key = (_norm(_exact(part)) for part in (weights.query, weights.key))
+    size = _exact(weights.gain).abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
+    scores = size * query * key.repeat_interleave(len(query) // len(key))
+    return prenorm_bound(scores, tokens, causal=False)
+
+
+def read(weights: LayerWeights, run: Run) -> Iterator[Row]:
+    """One row per head; a column without a reading is NaN, and `run.notes` says why.
+
+    Source: spectral25, budzinskiy25.
+
+    Raises:
+        NotApplicable: no column has a reading.
+    """
+    reason = weights.refused.get("query") or weights.refused.get("key")
+    if weights.query is None or weights.key is None or reason:
+        raise NotApplicable(reason or "its query and key weights were not found")
+    columns = {**_form(weights, run), **_bounds(weights, run)}
+    for head in range(len(weights.query)):
+        values = {name: columns[name][head] if name in columns else math.nan for name in COLUMNS}
+        yield {"layer": weights.layer, "head": head, **values}
+
+
+def _form(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
+    """The columns about W_k^T W_q itself."""
+    if weights.query_norm is not None:
+        _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
+        return {}
+    assert weights.query is not None and weights.key is not None
+    query, key = _exact(weights.query), _exact(weights.key)
+    values = factored_spectrum(query, key)
+    columns = {
+        "norm": values[:, 0],
+        "smallest": values[:, -1],
+        "condition": values[:, 0] / values[:, -1],
+        "abs_norm": absolute_norm(query, key),
+    }
+    if weights.rotary is not None:
+        product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))
+        columns["rope_bound"] = product * max(1.0, weights.rotary**2)
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def _bounds(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
+    """The columns that need a norm in front of attention, or on its query and key."""
+    names = ("score_bound", "prenorm_bound", "prenorm_printed")
+    tokens = run.options.get("tokens") or weights.context
+    unknown = weights.refused.get("gain", FREE)
+    if weights.gain is None and (weights.query_gain is None or weights.key_gain is None):
+        _note(weights, run, names, unknown)
+        return {}
+    reason = weights.refused.get("scores")
+    if reason == STRETCHED:
+        _note(weights, run, names, reason)
+        return {}
+    columns = {"score_bound": score_bound(weights)}
+    if reason or not tokens:
+        _note(weights, run, names[1:], reason or "the number of tokens is unknown")
+    else:
+        scores = score_bound(weights, differences=True)
+        columns["prenorm_bound"] = prenorm_bound(scores, tokens, window=weights.window)
+        if weights.query_norm is None:
+            columns["prenorm_printed"] = printed_bound(weights, tokens)
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def _note(weights: LayerWeights, run: Run, names: tuple[str, ...], reason: str) -> None:
+    text = f"{', '.join(names)}: not applicable, because {reason} (attention layer {weights.layer})"
+    run.notes.setdefault(names[0], text)
+
+
+COLUMNS: Mapping[str, str] = {
+    "norm": "largest singular value of W_k^T W_q, of the raw weights",
+    "smallest": "its smallest one that can differ from 0, the d_h-th",
+    "condition": "norm / smallest; the rank is at most d_h, so a d-th one would always be 0",
+    "abs_norm": "norm of |W_k|^T |W_q|: how far rounding errors of the scores can grow",
+    "rope_bound": "upper bound on norm at every distance of two tokens under RoPE, seldom attained",
+    "score_bound": "M, the largest score that the weights allow",
+    "prenorm_bound": "upper bound on the attention norm from M and the causal mask",
+    "prenorm_printed": "that bound as printed in its source, refuted under a causal mask",
+}
+
+MEASURES = (
+    Measure(
+        name="querykey",
+        title="Query-key form",
+        unit="product of the units of W_q and W_k",
+        source="spectral25, budzinskiy25",
+        about=(
+            "A head scores two tokens by a bilinear form whose matrix is W_k^T W_q. Its norm says "
+            "how strongly the head can react, its condition how unevenly."
+        ),
+        equation="norm = sigma_1(W_k^T W_q), condition = sigma_1 / sigma_{d_h}",
+        per=("layer", "head"),
+        columns=COLUMNS,
+        plot=("norm", "condition", "abs_norm"),
+        better=None,
+        needs=frozenset({"weights"}),
+        read=read,
+        options={"tokens": None},
+        domains={"tokens": Domain(kind=int | None, least=1, most=2**24)},
+    ),
+)

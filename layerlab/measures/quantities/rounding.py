@@ -1,0 +1,325 @@
+"""What rounding to a low precision does to the stream, to the logits and to the next token.
+
+The model's own code runs in the format, operation by operation, and in float64 as the reference.
+Nothing is trained or quantised: weights, activations and sums are rounded as they would be.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, isfinite, nan
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.measures.measure import Band, Bound, Measure, Row, Run, Whole
+from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, Reruns, formats, reruns
+from layerlab.measures.support.rounding_theory import theory
+from layerlab.numerics.emulation.arithmetic import modes
+from layerlab.numerics.formats.formats import Format, find
+from layerlab.numerics.theory import depth_bounds
+from layerlab.numerics.theory.roundoff_model import mixed
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import Hidden
+
+# Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
+TOKENS = 64
+SINGLE = 2.0**-24
+FORETOLD: Mapping[str, str] = {
+    "predicted": "sampled",
+    "carried": "variance",
+    "running": "bound",
+}
+# A relative error of 1 is as large as the features: a bound from there on says nothing.
+VACUOUS = 1.0
+QUANTILES = (0.05, 0.95)
+Errors = Float[Tensor, " token"]
+
+
+def error(seen: Hidden, exact: Hidden) -> Errors:
+    """How far each token's features are from what they should be, relative to their norm.
+
+    e_t = ||seen_t - exact_t||_2 / ||exact_t||_2
+
+    0 where rounding changed nothing; 1 where the error is as large as the features; infinite where
+    what was computed is not finite.
+
+    Source: budzinskiy25, section 4, normwise.
+    Unit: none.
+    """
+    exact = exact.double()
+    missed, size = (seen.double() - exact).norm(dim=-1), exact.norm(dim=-1)
+    found = torch.where(missed == 0, 0.0, missed / size)
+    return torch.where(missed.isfinite(), found, torch.inf)
+
+
+def divergence(seen: Hidden, exact: Hidden) -> Errors:
+    """KL(exact || seen) of the next-token distributions that two sets of logits give.
+
+    Source: Own.
+    Unit: nats.
+    """
+    truth, found = torch.log_softmax(exact.double(), -1), torch.log_softmax(seen.double(), -1)
+    terms = torch.where(truth == -torch.inf, 0.0, truth.exp() * (truth - found))
+    return terms.sum(-1).clamp(min=0)
+
+
+def _foretold(
+    whole: Whole, again: Reruns, name: str, reasons: dict[str, str]
+) -> dict[str, list[float]]:
+    """What is predicted and what is bounded, NaN with a reason where nothing can be said."""
+    found = {}
+    for column, kind in FORETOLD.items():
+        whole.step(f"{name}, {column}")
+        try:
+            found[column] = again.foretold(name, kind)
+        except UserError as reason:
+            found[column] = [nan] * len(again.true)
+            reasons[f"{name} {column}"] = f"{name}, {column}: not applicable, because {reason}"
+    return found
+
+
+def apriori(whole: Whole, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
+    """Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
+
+    NaN in front of them, behind a block of which the theorem does not speak, and for formats that
+    are no plain floating point. Weights count as exact.
+
+    Source: budzinskiy25, Theorem 4.30; see `numerics.depth.recursion`.
+    """
+    plain = {name: find(name) for name in names}
+    kinds = {name: mixed(f.unit, SINGLE) for name, f in plain.items() if isinstance(f, Format)}
+    errors = {name: 0.0 for name in kinds}
+    found = {name: [nan] for name in names}
+
+    def read(layer: Layer) -> None:
+        known = theory(layer, whole.subject.model)
+        if known is None:
+            return
+        block = known.block
+        for name in names:
+            error = errors.get(name, nan) if block is not None else nan
+            if block is not None and error < inf:
+                error = depth_bounds.layer(known.entered, block, kinds[name]).after(error)
+            errors[name] = error
+            found[name].append(error)
+
+    whole.trace(tokens[:TOKENS], read)
+    return found
+
+
+def _rows(whole: Whole, names: Sequence[str]) -> dict[str, Any]:
+    """Rows of both measures: one set of runs gives the stream and the logits."""
+    key = ("rounding", tuple(names))
+    if key in whole.memory:
+        return whole.memory[key]
+    found: dict[str, Any] = {"rounding": [], "logits": [], "reasons": {}}
+    reasons = found["reasons"]
+    each = sum(len(modes(name)) + len(FORETOLD) for name in names)
+    whole.begin(len(whole.sequences) * (2 + each))
+    for number, tokens in enumerate(whole.sequences):
+        whole.step("float64 reference")
+        again = reruns(whole, tokens)
+        whole.step("a-priori bounds")
+        before = apriori(whole, tokens, names)
+        for name in names:
+            seen = {}
+            for mode in modes(name):
+                whole.step(f"{name}, {mode}")
+                seen[mode] = again.emulated(name, mode)
+            told = _foretold(whole, again, name, reasons)
+            told["apriori"] = _filled(before[name], len(again.true))
+            where = {"sequence": number, "format": name}
+            found["rounding"] += _stream(again, seen, told, where)
+            for mode, streams in seen.items():
+                last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
+                row = _logits(again, streams[-1])
+                found["logits"].append({**where, "mode": mode, **row, **last})
+    whole.memory[key] = found
+    return found
+
+
+def _filled(values: Sequence[float], length: int) -> list[float]:
+    return [*values, *[nan] * length][:length]
+
+
+def _stream(
+    again: Reruns, seen: dict[str, list[Tensor]], told: dict[str, list[float]], where: Row
+) -> Iterator[Row]:
+    for layer, true in enumerate(again.true[:-1]):
+        every = error(seen["as-run"][layer], true)
+        low, high = (float(every.quantile(share)) for share in QUANTILES)
+        yield {
+            **where,
+            "layer": layer,
+            "mean": float(every.mean()),
+            "median": float(every.median()),
+            "low": low,
+            "high": high,
+            "worst": float(every.max()),
+            "worst_token": int(every.argmax()),
+            **{column: values[layer] for column, values in told.items()},
+            "flat": float(error(seen["flat"][layer], true).mean()),
+        }
+
+
+def _logits(again: Reruns, seen: Tensor) -> Row:
+    true = again.true[-1]
+    every, apart = error(seen, true), divergence(seen, true)
+    changed = seen.argmax(-1) != true.argmax(-1)
+    return {
+        "error": float(every.mean()),
+        "worst": float(every.max()),
+        "changed": float(changed.double().mean()),
+        "kl": float(apart.mean()),
+        "kl_worst": float(apart.max()),
+        "loss_change": _loss(seen, again.tokens) - _loss(true, again.tokens),
+    }
+
+
+def _loss(logits: Tensor, tokens: Tensor) -> float:
+    """Mean next-token loss in nats."""
+    chances = torch.log_softmax(logits[:-1].double(), -1)
+    return float(-chances.gather(-1, tokens[1:, None]).mean())
+
+
+def _overflow(run: Run, rows: Iterable[Row], column: str) -> None:
+    """Say which formats overflowed: their errors are not numbers."""
+    for name in dict.fromkeys(row["format"] for row in rows if not isfinite(row[column])):
+        run.notes[f"overflow {name}"] = (
+            f"{name} overflows: what it computes is not finite, and its error is left out"
+        )
+
+
+def read(whole: Whole, run: Run) -> list[Row]:
+    """One row per sequence, format and layer.
+
+    Source: Own.
+    """
+    found = _rows(whole, formats(run))
+    rows = found["rounding"]
+    _overflow(run, rows, "mean")
+    run.notes.update(found["reasons"])
+    said = [
+        f"{name} {text}"
+        for name in dict.fromkeys(row["format"] for row in rows)
+        if (text := _vacuous([row for row in rows if row["format"] == name]))
+    ]
+    if said:
+        words = "; ".join(said)
+        run.notes["vacuous"] = f"the running bound says nothing where it is 1 or more: {words}"
+    return rows
+
+
+def _vacuous(rows: Sequence[Row]) -> str:
+    """From which layer on the running bound says nothing."""
+    empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
+    endless = [row["layer"] for row in rows if row["running"] == inf]
+    if not empty:
+        return ""
+    if endless and min(endless) == min(empty):
+        return f"infinite from layer {min(empty)} on"
+    tail = f", infinite from layer {min(endless)} on" if endless else ""
+    return f"from layer {min(empty)} on{tail}"
+
+
+def read_logits(whole: Whole, run: Run) -> list[Row]:
+    """One row per sequence, format and mode.
+
+    Source: Own.
+    """
+    rows = _rows(whole, formats(run))["logits"]
+    _overflow(run, rows, "error")
+    return rows
+
+
+MEASURES = (
+    Measure(
+        name="rounding",
+        title="Rounding error of the stream",
+        unit="none",
+        source="budzinskiy25; Own",
+        about=(
+            "How far the residual stream is from that of exact arithmetic when the model's own "
+            "code runs in a format, operation by operation: as-run keeps in float32 what the code "
+            "widens to float32 (norms, softmax, rotary tables), as in a model that was loaded in "
+            "the format and not as under autocast, and flat rounds every result. A plain "
+            "format such as fp8_e4m3 rounds the residual stream too, without a scale, which is not "
+            "fp8 inference; for scaled factors of products alone, type --formats mxfp8_e4m3 or "
+            "int8."
+        ),
+        equation="e_t = ||x_t in the format - x_t in float64|| / ||x_t in float64||",
+        per=("sequence", "layer", "format"),
+        columns={
+            "mean": "observed as run, mean over the tokens",
+            "median": "observed as run, the median token",
+            "low": "observed as run, 5 % of the tokens are below",
+            "high": "observed as run, 95 % of the tokens are below",
+            "worst": "the worst token observed, as run",
+            "worst_token": "position of the worst token",
+            "predicted": "statistical prediction from drawn errors, mean, as run",
+            "carried": "statistical prediction from first-order variances carried through the "
+            "model, mean, as run",
+            "running": "running worst-case bound, mean, as run",
+            "apriori": "a-priori bound: Theorem 4.30 at the first 64 tokens",
+            "flat": "observed mean with every result rounded to the format",
+        },
+        plot=("mean", "predicted", "carried", "running", "apriori", "median", "worst", "flat"),
+        better="lower",
+        needs=frozenset({"model"}),
+        read=read,
+        bound=(
+            Bound(column="mean", limit="predicted", side="beside", source="Own"),
+            Bound(column="mean", limit="carried", side="beside", source="Own"),
+            Bound(column="mean", limit="running", side="upper", source="Own", vacuous=VACUOUS),
+            Bound(
+                column="mean",
+                limit="apriori",
+                side="beside",
+                source="budzinskiy25, Theorem 4.30",
+                vacuous=VACUOUS,
+            ),
+            Bound(column="mean", limit="flat", side="beside", source="Own"),
+        ),
+        band=Band(column="mean", low="low", high="high", label="5 to 95 % of the tokens"),
+        options={"formats": FORMATS},
+        domains=DOMAINS,
+        default=False,
+    ),
+    Measure(
+        name="logits",
+        title="Rounding and the next token",
+        unit="see the columns",
+        source="Own",
+        about=(
+            "What the error of a format does to the model's answer: how far the logits are off, "
+            "how often another token becomes the likeliest, and what the loss becomes. "
+            "As-run is a model that was loaded in the format, autocast one whose parameters and "
+            "residual stream are float32, as in training in bf16, and the difference between "
+            "as-run and flat is what the model's float32 islands buy; in a "
+            "plain format such as fp8_e4m3 every result is rounded, unscaled, which is no verdict "
+            "on fp8 inference, whose factors alone are rounded (--formats mxfp8_e4m3 or int8)."
+        ),
+        equation="KL = sum_v p_v (log p_v - log p'_v), p from float64 and p' from the format",
+        per=("sequence", "format", "mode"),
+        columns={
+            "error": "mean over the tokens of ||z' - z|| / ||z||, z the logits",
+            "worst": "the worst token's",
+            "changed": "share of the positions where another token is the likeliest",
+            "kl": "mean KL divergence in nats",
+            "kl_worst": "the largest of one position",
+            "loss_change": "change of the mean next-token loss in nats",
+            "predicted": "the error as predicted from drawn errors, as run",
+            "carried": "the same from first-order variances carried through the model",
+            "running": "the worst case carried along, as run; vacuous from 1 on",
+        },
+        plot=("error",),
+        better="lower",
+        needs=frozenset({"model"}),
+        read=read_logits,
+        options={"formats": FORMATS},
+        domains=DOMAINS,
+        default=False,
+    ),
+)

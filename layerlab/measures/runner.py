@@ -1,0 +1,338 @@
+"""Every chosen measure read on one model, in one pass over each sequence.
+
+The trace hands out one layer at a time; each measure reads it at once, so that no layer outlives
+its turn. What cannot be read is kept as a reason, never as a missing row without one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.layer_weights import stored_layers
+from layerlab.loading.model import Subject
+from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.trace import Trace, observing, trace
+from layerlab.observe.tracing.verify_weights import checked
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """What is told about the work: how much there is, and each step when it begins."""
+
+    def start(self, model: str, steps: int) -> None: ...
+
+    def step(self, layer: int | None, measure: str) -> None: ...
+
+
+class Silence:
+    """A progress that nobody watches."""
+
+    def start(self, model: str, steps: int) -> None:
+        """Nothing to show."""
+
+    def step(self, layer: int | None, measure: str) -> None:
+        """Nothing to show."""
+
+
+@dataclass(kw_only=True)
+class Readings:
+    """What the measures read on one model.
+
+    Attributes:
+        rows: of each measure.
+        refused: measures without a reading on this model, and why.
+        notes: remarks of measures that do have readings.
+        pictures: what a measure gave to be drawn besides its rows.
+        loss_nats: mean next-token loss per sequence.
+        faults: layers whose output was not finite, and what was found.
+    """
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    pictures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    loss_nats: list[float] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+
+def readings(
+    subject: Subject,
+    sequences: Sequence[Tensor],
+    measures: Sequence[Measure],
+    progress: Progress | None = None,
+) -> Readings:
+    """Read the measures on every sequence.
+
+    Source: Own.
+    """
+    return _Reader(subject, sequences, measures, progress or Silence()).run()
+
+
+class _Reader:
+    """The state of one reading: runs of the measures, weights found so far, reasons met."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        sequences: Sequence[Tensor],
+        measures: Sequence[Measure],
+        progress: Progress,
+    ) -> None:
+        self.subject = subject
+        self.sequences = sequences
+        self.progress = progress
+        self.found = Readings(faults=_weight_faults(subject))
+        self.runs = {
+            measure.name: Run(
+                options=_filled(measure, sequences), subject=subject, sequences=sequences
+            )
+            for measure in measures
+        }
+        accepted = [one for one in measures if self.accepts(one)]
+        self.runners = [one for one in accepted if "model" in one.needs]
+        self.measures = [one for one in accepted if "model" not in one.needs]
+        self.weights: dict[int, LayerWeights] = {}
+        self.fronts: dict[int, nn.Module] = {}
+        self.exposed = False
+
+    def accepts(self, measure: Measure) -> bool:
+        """Whether the model has what the measure needs; keeps the reason where it has not."""
+        stack = self.subject.stack
+        reason = measure.applies(self.subject)
+        if reason is None and isinstance(stack, str):
+            reason = stack
+        elif reason is None and not isinstance(stack, str) and not stack.attentions:
+            if measure.needs & {"attention", "weights"} and "stream" not in measure.needs:
+                reason = f"{type(self.subject.model).__name__} has no softmax attention"
+        elif reason is None and measure.needs & {"rerun", "model"} and self.subject.offloaded:
+            reason = "some weights are offloaded, and blocks cannot be run again backwards"
+        if reason is not None:
+            self.found.refused[measure.name] = reason
+        return reason is None
+
+    def run(self) -> Readings:
+        for measure in self.measures:
+            self.found.rows[measure.name] = []
+        if self.subject.stored:
+            self._read_stored()
+        elif self.measures and not isinstance(self.subject.stack, str):
+            self.progress.start(self.subject.name, self._steps())
+            gradient = self._needs("gradient") and not self.subject.offloaded
+            try:
+                self._finish(
+                    trace(
+                        self.subject.model,
+                        self.subject.stack,
+                        self._read_sequences(),
+                        self.read,
+                        gradient=gradient,
+                        fronts=self.fronts,
+                    )
+                )
+            except NotApplicable as reason:
+                for measure in self.measures:
+                    self.refuse(measure, str(reason))
+        self._read_whole()
+        return self.found
+
+    def _read_whole(self) -> None:
+        """Measures that run the model themselves."""
+        name = self.subject.name
+        if not self.runners:
+            return
+        whole = Whole(
+            subject=self.subject,
+            sequences=self.sequences,
+            begin=lambda runs: self.progress.start(name, runs),
+            step=lambda what: self.progress.step(None, what),
+            trace=self._trace,
+        )
+        with observing(self.subject.model):
+            for measure in self.runners:
+                self.found.rows[measure.name] = []
+                try:
+                    self.take(measure, measure.read, whole)
+                    self._settle(measure, Trace())
+                except UserError as reason:  # a kernel that cannot be looked into, for example
+                    self.refuse(measure, str(reason))
+
+    def _trace(self, tokens: Tensor, read: Callable[[Layer], None]) -> None:
+        """One pass over one sequence for a measure that runs the model itself."""
+        stack = self.subject.stack
+        assert not isinstance(stack, str)
+
+        def give(layer: Layer) -> None:
+            if layer.attention is not None and layer.sublayers:
+                layer = replace(layer, weights=self._weights(layer))
+            read(layer)
+
+        trace(self.subject.model, stack, [tokens], give, fronts=self.fronts)
+
+    def _read_stored(self) -> None:
+        """Measures of weights, one layer at a time from the files."""
+        stack = self.subject.stack
+        assert self.subject.folder is not None and not isinstance(stack, str)
+        self.progress.start(self.subject.name, len(self.measures) * len(stack.attentions))
+        try:
+            for weights in stored_layers(self.subject.folder):
+                for measure in self.measures:
+                    self.progress.step(weights.layer, measure.name)
+                    self.take(measure, measure.read, weights)
+        except NotApplicable as reason:
+            for measure in self.measures:
+                self.refuse(measure, str(reason))
+        self._finish(Trace())
+
+    def _read_sequences(self) -> Sequence[Tensor]:
+        """All of them; one short look is enough when only weights are read."""
+        if any(measure.needs != {"weights"} for measure in self.measures):
+            return self.sequences
+        return [self.sequences[0][:2]]
+
+    def _steps(self) -> int:
+        stack = self.subject.stack
+        assert not isinstance(stack, str)
+        once = sum(measure.needs == {"weights"} for measure in self.measures)
+        every = len(self.measures) - once
+        blocks = len(stack.blocks) + 1
+        return len(self.sequences) * blocks * every + once * len(stack.attentions)
+
+    def _needs(self, need: str) -> bool:
+        return any(need in measure.needs for measure in self.measures)
+
+    def read(self, layer: Layer) -> None:
+        """Give one layer to every measure."""
+        bare = not layer.stream.numel()
+        known = bool(layer.sublayers) or not bare  # otherwise nothing to check the cut against
+        if layer.attention is not None and known and self._needs("weights"):
+            layer = replace(layer, weights=self._weights(layer))
+        self.exposed = self.exposed or bool(layer.sublayers)
+        for measure in self.measures:
+            if bare and not measure.needs <= {"attention", "weights"}:
+                continue
+            if layer.attention is not None and not known and "weights" in measure.needs:
+                reason = "what its attention reads is not seen, so its weights cannot be checked"
+                self.runs[measure.name].notes.setdefault("unchecked", reason)
+            if measure.needs == {"weights"}:
+                if layer.sequence == 0 and layer.weights is not None:
+                    self.progress.step(layer.layer, measure.name)
+                    self.take(measure, measure.read, layer.weights)
+                continue
+            self.progress.step(layer.layer, measure.name)
+            if measure.needs == {"attention"} and layer.attention is None:
+                continue
+            self.take(measure, measure.read, layer)
+
+    def take(self, measure: Measure, read: Callable[..., Iterable[Row]], *record: Any) -> None:
+        """Keep the rows of one record, or the reason why it has none."""
+        try:
+            self.found.rows[measure.name].extend(read(*record, self.runs[measure.name]))
+        except NotApplicable as reason:
+            self.runs[measure.name].notes.setdefault("not applicable", str(reason))
+
+    def _weights(self, layer: Layer) -> LayerWeights:
+        """The layer's weights in heads, checked once against what the probe heard."""
+        assert layer.attention is not None and layer.block is not None
+        number = layer.attention.layer
+        if number not in self.weights:
+            self.weights[number] = self._projected(layer)
+        return self.weights[number]
+
+    def _projected(self, layer: Layer) -> LayerWeights:
+        stack = self.subject.stack
+        assert not isinstance(stack, str) and layer.attention is not None
+        part = stack.attentions[layer.attention.layer]
+        weights = project(
+            stack.blocks[part.block],
+            part.module,
+            name=part.name,
+            layer=part.number,
+            config=self.subject.config,
+            front=self.fronts.get(part.block),
+            rotary=_rotary(self.subject.model),
+        )
+        sublayer = layer.sublayers.get("attention")
+        if sublayer is None:
+            return weights
+        return checked(weights, layer.attention, sublayer.entered, sublayer.left)
+
+    def _finish(self, found: Trace) -> None:
+        for measure in self.measures:
+            run = self.runs[measure.name]
+            if found.no_stream and measure.needs & {"stream", "rerun", "gradient"}:
+                self.refuse(measure, found.no_stream)
+                continue
+            if measure.close is not None:
+                self.take(measure, measure.close)
+            if found.no_gradient and "gradient" in measure.needs:
+                run.notes.setdefault("gradient", found.no_gradient)
+            if found.silent and measure.needs & {"attention", "weights"}:
+                run.notes.setdefault("silent", "; ".join(found.silent.values()))
+            if measure.name not in self.found.refused:
+                self._settle(measure, found)
+        self.found.loss_nats = found.loss_nats
+        self.found.faults += [
+            {"kind": "stream", "layer": layer, "name": f"output of layer {layer}", "what": what}
+            for layer, what in sorted(found.faults.items())
+        ]
+
+    def _settle(self, measure: Measure, found: Trace) -> None:
+        """Refuse a measure without a row, and keep the remarks of one that has some."""
+        run = self.runs[measure.name]
+        if not self.found.rows[measure.name]:
+            self.refuse(measure, self._why(measure, found))
+            return
+        if run.notes:
+            self.found.notes[measure.name] = list(run.notes.values())
+        if run.picture:
+            self.found.pictures[measure.name] = run.picture
+
+    def _why(self, measure: Measure, found: Trace) -> str:
+        notes = self.runs[measure.name].notes
+        if notes:
+            return next(iter(notes.values()))
+        if found.faults:
+            layer, what = min(found.faults.items())
+            return f"layer {layer}: {what}"
+        if "weights" in measure.needs and not self.exposed:
+            return "its blocks expose neither attention nor feed-forward as modules of their own"
+        return "it gave no reading on this model"
+
+    def refuse(self, measure: Measure, reason: str) -> None:
+        self.found.rows.pop(measure.name, None)
+        self.found.refused[measure.name] = reason
+
+
+def _filled(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
+    """The measure's options; one called `tokens` that is left open is the longest sequence."""
+    longest = max(len(tokens) for tokens in sequences)
+    open_length = "tokens" in measure.options and measure.options["tokens"] is None
+    return {**measure.options, **({"tokens": longest} if open_length else {})}
+
+
+def _rotary(model: nn.Module) -> nn.Module | None:
+    """The module that makes the model's rotary tables."""
+    return next(
+        (module for module in model.modules() if hasattr(module, "attention_scaling")), None
+    )
+
+
+def _weight_faults(subject: Subject) -> list[dict[str, Any]]:
+    """Weights that are not finite, with the layer they belong to (-1: outside the blocks)."""
+    stack = subject.stack
+    prefix = None if isinstance(stack, str) else stack.name + "."
+    found = []
+    for name, tensor in subject.model.named_parameters():
+        if tensor.device.type == "meta" or bool(tensor.isfinite().all()):
+            continue
+        inside = prefix is not None and name.startswith(prefix)
+        layer = int(name.removeprefix(prefix).split(".")[0]) + 1 if inside and prefix else -1
+        bad = tensor.numel() - int(tensor.isfinite().sum())
+        what = f"{bad} of {tensor.numel()} weights not finite"
+        found.append({"kind": "weights", "layer": layer, "name": name, "what": what})
+    return found

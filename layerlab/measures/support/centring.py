@@ -1,0 +1,134 @@
+"""Features about their mean, in float64, and the spectra of their second moments."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.shapes import Hidden, Matrix, Scalar
+
+NAN = float("nan")
+Vector = Float[Tensor, " value"]
+
+
+def precise(h: Hidden) -> Hidden:
+    """The same numbers in float64, where no float32 feature overflows when squared.
+
+    Source: Own.
+    """
+    # Apple's device has no float64, so its features are read on the processor.
+    home = "cpu" if h.device.type == "mps" else h.device
+    return h.detach().to(home, torch.float64)
+
+
+def centred(h: Hidden) -> Hidden:
+    """Features minus their mean over tokens, in float64.
+
+    JX = (I - e e^T) X   with   e = (1, ..., 1) / sqrt(n)
+
+    Equal tokens give exactly 0: the first token is subtracted before the mean is taken, so the
+    rounding error is relative to the spread and not to the mean.
+
+    Source: pangu23, section 3.
+    Unit: that of `h`.
+    """
+    wide = precise(h)
+    shifted = wide - wide[:1]
+    return shifted - shifted.mean(0)
+
+
+def gram_eigenvalues(m: Matrix) -> Vector:
+    """Squared singular values of a matrix, the largest first, in float64.
+
+    lambda_i = sigma_i(M)^2, the eigenvalues of M^T M or of M M^T, whichever is smaller
+
+    Source: golub13, section 8.6.
+    Differs: from the Gram matrix, so sigma below sqrt(size * eps) of the largest reads 0.
+    Unit: the square of that of `m`.
+
+    Example:
+        >>> gram_eigenvalues(torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]])).tolist()
+        [9.0, 4.0]
+    """
+    wide = precise(m)
+    largest = wide.abs().amax()
+    if largest == 0 or not largest.isfinite():
+        return _flat(wide, largest)
+    wide = wide / largest
+    gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
+    return _spectrum(gram, max(wide.shape)) * largest.square()
+
+
+@dataclass(kw_only=True)
+class Pool:
+    """Tokens of one layer over all sequences, as features or as second moments.
+
+    After a merge   S = S_a + S_b + (m_b - m_a)(m_b - m_a)^T n_a n_b / n
+    with S the second moments about the mean m of n tokens.
+    """
+
+    tokens: int = 0
+    features: list[Hidden] = field(default_factory=list)
+    count: int = 0
+    mean: Vector | None = None
+    moments: Matrix | None = None
+
+    def add(self, h: Hidden) -> None:
+        """Take the tokens of one more sequence.
+
+        Source: Own.
+        """
+        # A copy, because a slice would keep the whole batch alive.
+        self.features.append(h.detach().to("cpu", copy=True))
+        self.tokens += len(h)
+        held = sum(part.numel() * part.element_size() for part in self.features)
+        if self.moments is not None or held > 8 * h.shape[1] ** 2:
+            self._fold()
+
+    def eigenvalues(self) -> Vector:
+        """Eigenvalues of the second moments about the mean, the largest first.
+
+        Source: Own.
+        """
+        if self.moments is None:
+            return gram_eigenvalues(centred(torch.cat(self.features)))
+        self._fold()
+        return _spectrum(self.moments, max(self.tokens, len(self.moments)))
+
+    def second_moments(self) -> tuple[Vector, Matrix]:
+        """The mean token, and the second moments about it, n times the covariance.
+
+        Source: Own.
+        """
+        self._fold()
+        assert self.mean is not None and self.moments is not None, "a pool of no tokens"
+        return self.mean, self.moments
+
+    def _fold(self) -> None:
+        if not self.features:
+            return
+        h = precise(torch.cat(self.features))
+        self.features = []
+        deviation = centred(h)
+        moments, mean, count = deviation.T @ deviation, h.mean(0), len(h)
+        if self.moments is None or self.mean is None:
+            self.moments, self.mean, self.count = moments, mean, count
+            return
+        shift, total = mean - self.mean, self.count + count
+        self.moments += moments + torch.outer(shift, shift) * (self.count * count / total)
+        self.mean = self.mean + shift * (count / total)
+        self.count = total
+
+
+def _spectrum(gram: Matrix, size: int) -> Vector:
+    if not gram.isfinite().all():
+        return _flat(gram, gram.new_tensor(NAN))
+    values = torch.linalg.eigvalsh(gram).flip(0)
+    floor = size * torch.finfo(torch.float64).eps * values[0]
+    return torch.where(values > floor, values, 0.0)
+
+
+def _flat(m: Matrix, largest: Scalar) -> Vector:
+    """The spectrum of zeros is zeros; that of what is not finite is NaN."""
+    return m.new_full((min(m.shape),), 0.0 if largest == 0 else NAN)

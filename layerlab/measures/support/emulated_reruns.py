@@ -1,0 +1,145 @@
+"""One sequence through one model again and again: in float64, in any format, and foretold."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.measure import Run, Whole
+from layerlab.numerics.emulation.arithmetic import exact, regime
+from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.formats.formats import AnyFormat, find
+from layerlab.numerics.prediction.predict import spreads
+from layerlab.observe.tracing.block_calls import hidden
+from layerlab.validation import Domain
+
+FORMATS = "bf16"
+DOMAINS = {"formats": Domain(kind=str)}
+
+
+def formats(run: Run) -> list[str]:
+    """The formats that were asked for, by name.
+
+    Source: Own.
+
+    Raises:
+        UserError: a name that is no format.
+    """
+    return listed(run.options["formats"])
+
+
+def listed(given: str | Iterable[str]) -> list[str]:
+    """Formats with commas, each looked up and kept once, as it was spelled first.
+
+    Source: Own.
+
+    Raises:
+        UserError: a name that is no format, or none at all.
+    """
+    words = given.split(",") if isinstance(given, str) else list(map(str, given))
+    names = [name.strip() for name in words if name.strip()]
+    if not names:
+        raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
+    spelled: dict[AnyFormat, str] = {}
+    for name in names:
+        spelled.setdefault(find(name), name)
+    return list(spelled.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reruns:
+    """One sequence through one model, in any arithmetic.
+
+    Attributes:
+        blocks: whose outputs are the stream.
+        front: the module whose output is the stream in front of the blocks, if one gives it.
+        true: the stream in front of the blocks and behind each, and the logits, in float64.
+    """
+
+    model: nn.Module
+    tokens: Tensor
+    blocks: tuple[nn.Module, ...]
+    front: nn.Module | None
+    true: list[Tensor]
+
+    def call(self) -> Any:
+        return forward(self.model, self.tokens)
+
+    def emulated(self, format: str, mode: str) -> list[Tensor]:
+        """The same as `true`, in a format."""
+        run = Emulation(self.model, regime(format, mode))
+        return [one[0] for one in outputs(run, self.call, self.blocks)]
+
+    def foretold(self, format: str, kind: str) -> list[float]:
+        """Errors as they are predicted ("sampled", "variance") or bounded, at the places of `true`.
+
+        The mean over the tokens of the norm of what is expected, over the norm of the features.
+
+        Raises:
+            UserError: an operation that nothing is known of.
+        """
+        modules = [*([] if self.front is None else [self.front]), *self.blocks]
+        values, found = spreads(self.model, self.call, regime(format), modules, kind)
+        means = [_relative(one[0], true[0]) for one, true in zip(found, values, strict=True)]
+        return means if self.front is not None else [nan, *means]
+
+
+def _relative(spread: Tensor, true: Tensor) -> float:
+    return float((spread.norm(dim=-1) / true.norm(dim=-1)).mean())
+
+
+def forward(model: Any, tokens: Tensor) -> Any:
+    """One forward pass without a cache.
+
+    Source: Own.
+    """
+    return model(input_ids=tokens[None], use_cache=False)
+
+
+def reruns(whole: Whole, tokens: Tensor) -> Reruns:
+    """The reference run of one sequence, ready for others beside it.
+
+    Source: Own.
+
+    Raises:
+        NotApplicable: what its blocks pass on is not one vector per token.
+    """
+    model, stack = whole.subject.model, whole.subject.stack
+    run = Emulation(model, exact(model.dtype))
+    with _giving(model, stack.blocks[0]) as given:
+        found = outputs(run, lambda: forward(model, tokens), stack.blocks)
+    for one in found:
+        if one.dim() != 3 or one.shape[:2] != (1, len(tokens)):
+            shape = tuple(one.shape)
+            raise NotApplicable(f"its blocks pass a tensor of shape {shape}, not one per token")
+    true = [one[0] for one in found]
+    front = given[0] if given else None
+    return Reruns(model=model, tokens=tokens, blocks=stack.blocks, front=front, true=true)
+
+
+@contextmanager
+def _giving(model: nn.Module, block: nn.Module) -> Iterator[list[nn.Module]]:
+    """The module whose very output the block is called with, once it was."""
+    last: list[tuple[nn.Module, Any]] = []
+    found: list[nn.Module] = []
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        last[:] = [(module, output), *last[:3]]
+
+    def enter(module: nn.Module, args: Any, options: Any) -> None:
+        entered = hidden(args, options)
+        found[:] = [one for one, output in last if output is entered]
+
+    inside = set(block.modules())
+    handles = [m.register_forward_hook(leave) for m in model.modules() if m not in inside]
+    handles.append(block.register_forward_pre_hook(enter, with_kwargs=True))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,238 @@
+"""The parts of a block as the theory of rounding knows them, checked on what the model computed.
+
+Norms, attention and feed-forward are formed again from the weights, in float64, and compared with
+what the model gave; what does not agree is another map, and no theorem here speaks about it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from layerlab.numerics.theory.activations import ACTIVATIONS
+from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
+from layerlab.observe.architecture import norms
+from layerlab.observe.architecture.parameters import parameter
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import Hidden
+
+# A map that is another one differs by far more; float32 and bf16 weights in float32 by far less.
+SAME = 1e-3
+# Tokens that tell feed-forward layers apart.
+ROWS = 8
+_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory:
+    """One block: its parts with what each reads; None where a part is another map.
+
+    Attributes:
+        entered: the stream in front of the block, `middle` that between the sublayers.
+        attended: what attention adds to the stream, `left` what the feed-forward adds.
+        refused: what has no reading, and why.
+    """
+
+    entered: Hidden
+    middle: Hidden | None = None
+    attended: Hidden | None = None
+    left: Hidden | None = None
+    attention_input: Hidden | None = None
+    feedforward_input: Hidden | None = None
+    attention_norm: Norm | None = None
+    attention: Attention | None = None
+    feedforward_norm: Norm | None = None
+    feedforward: FeedForward | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def block(self) -> Block | None:
+        """The whole block, where every part is known and it is a pre-norm block."""
+        parts = (self.attention_norm, self.attention, self.feedforward_norm, self.feedforward)
+        if any(part is None for part in parts) or self.middle is None or self.left is None:
+            return None
+        return Block(
+            attention_norm=parts[0],  # type: ignore[arg-type]
+            attention=parts[1],  # type: ignore[arg-type]
+            feedforward_norm=parts[2],  # type: ignore[arg-type]
+            feedforward=parts[3],  # type: ignore[arg-type]
+        )
+
+
+def theory(layer: Layer, model: nn.Module) -> Theory | None:
+    """What the theory knows of one block on one sequence; None of the embedding output.
+
+    Source: Own.
+    """
+    if layer.entered is None or layer.block is None:
+        return None
+    entered, refused = layer.entered.double(), dict[str, str]()
+    found: dict[str, Any] = {}
+    sublayer = layer.sublayers.get("attention")
+    if sublayer is not None:
+        own = found["attention_input"] = sublayer.entered.double()
+        found["attention"] = _attention(layer, model, own, sublayer.left.double(), refused)
+        found["attention_norm"] = _norm(layer.block, entered, own)
+        if sublayer.branch is not None:
+            found["attended"] = sublayer.branch.double()
+            found["middle"] = entered + found["attended"]
+    sublayer = layer.sublayers.get("ffn")
+    if sublayer is not None:
+        own = found["feedforward_input"] = sublayer.entered.double()
+        found["feedforward"] = _feedforward(layer.block, own, sublayer.left.double())
+        if "middle" in found:
+            found["feedforward_norm"] = _norm(layer.block, found["middle"], own)
+            found["left"] = None if sublayer.branch is None else sublayer.branch.double()
+    for name in ("attention_norm", "attention", "feedforward_norm", "feedforward"):
+        if found.get(name) is None:
+            refused.setdefault(name, _reason(name, found))
+    return Theory(entered=entered, refused=refused, **found)
+
+
+def _reason(name: str, found: dict[str, Any]) -> str:
+    part, _, kind = name.partition("_")
+    if kind and f"{part}_input" not in found:
+        return f"no {part} is seen in it"
+    if kind:
+        return f"no norm in front of its {part} makes what that reads of the stream"
+    return f"its {part} is not one that the theory of rounding knows"
+
+
+def _same(found: Tensor, given: Tensor) -> bool:
+    return found.shape == given.shape and float((found - given).norm() / given.norm()) < SAME
+
+
+def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
+    """The norm of the block that makes y of x; none where y is x."""
+    if _same(x, y):
+        return None
+    for module in block.modules():
+        if next(module.children(), None) is not None or _heavy(module):
+            continue
+        read = norms.norm(module, x.shape[-1])
+        if read is None:
+            continue
+        made = Norm(
+            kind="layer" if read.kind == "layer" else "rms",
+            gain=read.gain.double().to(x.device),
+            shift=None if read.shift is None else read.shift.double().to(x.device),
+            eps=_epsilon(module),
+        )
+        if _same(made.value(x), y):
+            return made
+    return None
+
+
+def _heavy(module: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in module.parameters())
+
+
+def _epsilon(module: nn.Module) -> float:
+    for name in ("eps", "variance_epsilon", "epsilon"):
+        if isinstance(value := getattr(module, name, None), float):
+            return value
+    return 0.0
+
+
+def _attention(
+    layer: Layer, model: nn.Module, x: Hidden, y: Hidden, refused: dict[str, str]
+) -> Attention | None:
+    weights, heard = layer.weights, layer.attention
+    if weights is None or heard is None:
+        return None
+    missing = [n for n in ("query", "key", "value", "output") if getattr(weights, n) is None]
+    if missing:
+        refused["attention"] = weights.refused.get(missing[0], f"its {missing[0]} is not known")
+        return None
+    if not heard.sums_to_one or heard.softcap or weights.query_norm:
+        refused["attention"] = "sinks, softcap and QK-norm are not in the theory of rounding"
+        return None
+    cosine, sine = _tables(model, x) if weights.rotary is not None else (None, None)
+    if weights.rotary is not None and cosine is None:
+        return None
+    seen = heard.allowed()
+    made = Attention(
+        query=weights.query.double(),  # type: ignore[union-attr]
+        key=weights.key.double(),  # type: ignore[union-attr]
+        value=weights.value.double(),  # type: ignore[union-attr]
+        output=weights.output.double(),  # type: ignore[union-attr]
+        query_bias=_wide(weights.query_bias),
+        key_bias=_wide(weights.key_bias),
+        value_bias=_wide(weights.value_bias),
+        output_bias=_wide(weights.output_bias),
+        scale=weights.scaling,
+        cosine=cosine,
+        sine=sine,
+        allowed=seen[0] if seen.dim() == 3 else seen,
+    )
+    try:
+        return made if _same(made.value_of(x), y) else None
+    except RuntimeError:  # rotary tables of another width than the heads
+        return None
+
+
+def _wide(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.double()
+
+
+def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
+    """Cosines and sines of the model's rotary positions, one row per token."""
+    rotary = next((one for one in model.modules() if hasattr(one, "attention_scaling")), None)
+    if rotary is None:
+        return None, None
+    places = torch.arange(len(x), device=x.device)[None]
+    try:
+        cosine, sine = rotary(x[None].float(), places)
+    except (TypeError, ValueError, RuntimeError):
+        return None, None
+    return cosine[0].double(), sine[0].double()
+
+
+def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> FeedForward | None:
+    """The linear maps and the activation that make y of x, with a gate or without."""
+    linears = list(_linears(block, x.shape[-1]))
+    x, y = x[:ROWS], y[:ROWS]
+    for count in (2, 3):
+        for maps in permutations(linears, count):
+            for made in _candidates(maps, x.shape[-1]):
+                if _same(made.value(x), y):
+                    return made
+    return None
+
+
+def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[FeedForward]:
+    (inward, inward_bias), *between, (outward, outward_bias) = maps
+    gate, gate_bias = between[0] if between else (None, None)
+    fits = inward.shape[1] == width and outward.shape[1] == inward.shape[0]
+    if not fits or (gate is not None and gate.shape != inward.shape):
+        return
+    for name in ACTIVATIONS:
+        yield FeedForward(
+            inward=inward,
+            outward=outward,
+            activation=name,
+            gate=gate,
+            inward_bias=inward_bias,
+            outward_bias=outward_bias,
+            gate_bias=gate_bias,
+        )
+
+
+def _linears(block: nn.Module, width: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Weights (out, in) and biases of the linear maps that are not in its attention."""
+    for path, module in block.named_modules():
+        if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
+            continue
+        weight, bias = parameter(module, "weight"), parameter(module, "bias")
+        if weight is None or weight.dim() != 2 or width not in weight.shape:
+            continue
+        wide = weight.double()
+        yield (
+            wide.T if isinstance(module, Conv1D) else wide,
+            None if bias is None else bias.double(),
+        )

@@ -1,0 +1,198 @@
+"""What a saliency is asked about: a text that stops, the token that is to follow, and a rival."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.inputs import Passage, sequences
+from layerlab.loading.model import Subject
+from layerlab.loading.token_text import PART, alone, spelled
+from layerlab.shapes import Tokens
+from layerlab.validation import shown
+
+# A name that comes three times and is due a fourth time: does the model look back at it?
+PROBE = (
+    "The lamp on the pier was kept by Harriet. Every evening Harriet climbed the stairs with a can "
+    "of oil, and every morning Harriet climbed down again. One night the lamp stayed dark. The "
+    "fishermen stood below in the rain and called the name of"
+)
+NAME = " Harriet"
+
+Word = str | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Tokens, and which of the vocabulary are asked about.
+
+    Attributes:
+        position: the token after which the next one is predicted.
+        target: the tokens of what is due, of which the first is asked about; empty for whatever
+            the model predicts.
+        foil: the token instead of which it is due, if one was named.
+        words: target and foil as they were meant, where they are several tokens.
+        remarks: what a reader must know, one sentence each.
+    """
+
+    tokens: Tokens
+    position: int
+    target: tuple[int, ...] = ()
+    foil: int | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuse what no model can be asked.
+
+    Source: Own.
+
+    Raises:
+        UserError: an empty text, or a target that is its own foil.
+    """
+    text, target, foil = options["text"], options["target"], options["foil"]
+    if text is not None and not text.strip():
+        raise UserError("the text of a saliency is empty; give some words, as --saliency 'I am'")
+    if foil is not None and foil == target:
+        raise UserError(
+            f"target and foil are both {shown(foil)}, and nothing tells a word from itself; give "
+            "two words, as --target ' here' --foil ' there'"
+        )
+
+
+def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
+    """The prompt that the options `text`, `target`, `foil` and `position` describe.
+
+    Source: Own.
+
+    Args:
+        read: what the other measures read; its first sequence stands in where `text` is None.
+
+    Raises:
+        NotApplicable: a text that does not fit, or target and foil begin alike.
+        UserError: no tokenizer, a token or position that is not there.
+    """
+    text = options["text"]
+    tokens = read[0] if text is None else _tokens(subject, text)
+    length, position = len(tokens), options["position"]
+    if not -length <= position < length:
+        raise UserError(
+            f"position {position} is outside the prompt, which has {length} tokens for "
+            f"{subject.name}; give one from {-length} to {length - 1}"
+        )
+    due: Word = options["target"]
+    if due is None and text == PROBE and position in (-1, length - 1):
+        due = NAME
+    inside = None if position % length != length - 1 else text
+    target = _word(subject, tokens, inside, due, "target")
+    foil = _word(subject, tokens, inside, options["foil"], "foil")
+    _differ(subject, target, foil)
+    several = {kind: word for kind, word in (("target", target), ("foil", foil)) if len(word) > 1}
+    words = {kind: _whole(subject, word) for kind, word in several.items()}
+    return Prompt(
+        tokens=tokens,
+        position=position % length,
+        target=target,
+        foil=foil[0] if foil else None,
+        words=words,
+        remarks=tuple(_first(subject, kind, words[kind], several[kind]) for kind in several),
+    )
+
+
+def _differ(subject: Subject, target: tuple[int, ...], foil: tuple[int, ...]) -> None:
+    if foil and target[:1] == foil[:1]:
+        (same,) = alone(subject, torch.tensor(foil[:1]))
+        raise NotApplicable(
+            f"target and foil begin with the same token of {subject.name}, {shown(same)}; give "
+            "words that begin otherwise"
+        )
+
+
+def _tokens(subject: Subject, text: str) -> Tensor:
+    ids, limit = _going_on(subject, text), subject.context
+    if len(ids) < 2:
+        raise NotApplicable(f"the prompt is {len(ids)} token; give it one word more")
+    if limit is not None and len(ids) > limit:
+        raise NotApplicable(
+            f"the prompt has {len(ids)} tokens, and the context of {subject.name} is {limit}; "
+            f"shorten it, or put it into a file and type --text FILE --context {limit} --measures "
+            f"'saliency(text=None)', which asks behind its first {limit} tokens"
+        )
+    (tokens,) = sequences(Passage(source="saliency", ids=(ids,)), subject)
+    return tokens
+
+
+def _going_on(subject: Subject, text: str) -> Tensor:
+    """The tokens of a text that goes on: what a tokenizer sets behind the end is left out."""
+    if subject.tokenizer is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer to read the text of a saliency with; ask about the "
+            "tokens that it is given, as saliency(text=None)"
+        )
+    whole, bare = (
+        subject.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        for special in (True, False)
+    )
+    ends = (end for end in range(len(whole), 0, -1) if whole[:end][-len(bare) :] == bare)
+    return torch.tensor(whole[: next(ends, len(whole))], dtype=torch.int64)
+
+
+def _word(
+    subject: Subject, tokens: Tensor, text: str | None, word: Word, kind: str
+) -> tuple[int, ...]:
+    """The tokens of a word behind the text, as the tokenizer cuts the two together."""
+    if word is None:
+        return ()
+    if isinstance(word, int):
+        if not 0 <= word < subject.entries:
+            raise UserError(
+                f"{kind} {word} is no token of {subject.name}, whose vocabulary has "
+                f"{subject.entries} entries from 0"
+            )
+        return (word,)
+    if subject.tokenizer is None:
+        raise UserError(
+            f"{subject.name} has no tokenizer to read the {kind} {shown(word)} with; give the "
+            f"number of the token, as saliency({kind}=42)"
+        )
+    before = tokens.tolist()
+    joint = [] if text is None else _going_on(subject, text + word).tolist()
+    if joint[: len(before)] == before and len(joint) > len(before):
+        return tuple(joint[len(before) :])
+    alone = subject.tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
+    if not alone:
+        raise UserError(
+            f"the {kind} {shown(word)} is no token of {subject.name}; give a word with the space "
+            f"before it, as --{kind} ' the'"
+        )
+    return tuple(alone)
+
+
+def _whole(subject: Subject, word: tuple[int, ...]) -> str:
+    return "".join(spelled(subject, torch.tensor(word))).replace(PART, "")
+
+
+def _first(subject: Subject, kind: str, whole: str, word: tuple[int, ...]) -> str:
+    (first,) = alone(subject, torch.tensor(word[:1]))
+    return (
+        f"the {kind} {shown(whole)} is {len(word)} tokens here: the first, {shown(first)}, is "
+        "asked about"
+    )
+
+
+def earlier(prompt: Prompt) -> list[int]:
+    """Positions up to the one asked at that belong to an earlier occurrence of the target.
+
+    Source: Own.
+    """
+    tokens, size = prompt.tokens[: prompt.position + 1].tolist(), len(prompt.target)
+    starts = [
+        start
+        for start in range(len(tokens) - size + 1)
+        if size and tuple(tokens[start : start + size]) == prompt.target
+    ]
+    return sorted({place for start in starts for place in range(start, start + size)})

@@ -1,0 +1,87 @@
+"""What a gradient says of each token, and what is differentiated."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.measures.support.centring import precise
+from layerlab.shapes import Hidden, Scalar
+
+TokenVector = Float[Tensor, " token"]
+Vocabulary = Float[Tensor, " vocab"]
+
+
+def objective(
+    logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
+) -> Scalar:
+    """What is differentiated: how much the model is for a token, or for it against a rival.
+
+    z_target,  or  log softmax(z)_target;  with a foil  z_target - z_foil  in both cases
+
+    Source: simonyan13, section 3; yin22, section 3.
+    Unit: that of the logits, or nats.
+
+    Example:
+        >>> objective(torch.tensor([3.0, 1.0, 0.0]), 0, 1).item()
+        2.0
+    """
+    if foil is not None:
+        return logits[target] - logits[foil]
+    return logits.log_softmax(0)[target] if probability else logits[target]
+
+
+def absolute(gradient: Hidden) -> TokenVector:
+    """Sum of the saliency over channels: the most that a change of every feature by 1 could do.
+
+    L1_t = sum_c |g_tc|
+
+    0 means that nothing hangs on the token at this layer.
+
+    Source: simonyan13, section 3; pangu23, section 5.2.
+    Unit: that of the target, per unit of the features.
+    """
+    return gradient.abs().sum(1)
+
+
+def euclidean(gradient: Hidden) -> TokenVector:
+    """Length of a token's gradient: the most that a change of length 1 could do.
+
+    L2_t = sqrt(sum_c g_tc^2)
+
+    Source: simonyan13, section 3.
+    Unit: that of the target, per unit of the features.
+    """
+    return torch.linalg.vector_norm(gradient, dim=1)
+
+
+def product(stream: Hidden, gradient: Hidden) -> TokenVector:
+    """Input x gradient: what the target would lose, to first order, were the token's features 0.
+
+    P_t = sum_c x_tc g_tc
+
+    Over all tokens it is the derivative of the target along the features themselves. It has a
+    sign: above 0 speaks for the target.
+
+    Source: shrikumar16, section 2.
+    Unit: that of the target.
+    """
+    return (stream * gradient).sum(1)
+
+
+def alikeness(stream: Hidden) -> TokenVector:
+    """Mean cosine of each token with the others; its mean over tokens is that of `diversity`.
+
+    cos_t = (x_t/|x_t| . sum_i x_i/|x_i| - 1) / (n - 1)
+
+    1 means that all point the same way, 0 what random directions give. A token of zeros has no
+    value.
+
+    Source: ethayarajh19, section 3.
+    Unit: none.
+    """
+    wide = precise(stream)
+    scaled = wide / wide.abs().amax(1, keepdim=True)
+    directions = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    known = directions.isfinite().all(1)
+    others = max(int(known.sum()) - 1, 1)
+    return (directions @ directions[known].sum(0) - 1) / others

@@ -1,0 +1,193 @@
+"""Whether a sublayer is what a theorem speaks about, decided by computing it again.
+
+Attention is concat_h(A_h (z W_v + b_v)) W_o + b_o; a plain feed-forward layer is
+act(z W_1 + b_1) W_2 + b_2. Both are formed on some rows and compared with what the model gave.
+The comparison allows for rounding as random errors: each stored number is off by one unit
+roundoff, each sum of n terms by sqrt(n) of them, and variances are carried through the same maps
+with squared entries.
+
+Source: higham19 (probabilistic rounding error analysis), with its lambda = 8.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+from math import isfinite, sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.observe.architecture.head_weights import LayerWeights
+from layerlab.observe.architecture.parameters import parameter
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.records import Sublayer
+from layerlab.shapes import Hidden, Matrix
+
+ROWS = 64
+CONFIDENCE = 8.0
+STORED = 8
+DISTINCT = 0.25
+"""No rounding is allowed to explain more: another map would pass."""
+
+_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
+_ROUTED = re.compile(r"(^|\.)(experts|router)(\.|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How far a formula is from the model's output, and what rounding explains; both relative."""
+
+    gap: float
+    slack: float
+
+    @property
+    def holds(self) -> bool:
+        return self.gap <= self.slack
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """A plain feed-forward layer: act(z inward + b) outward + b."""
+
+    inward: Float[Tensor, "width inner"]
+    outward: Float[Tensor, "inner out"]
+    activation: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """z weight + bias, in float32, whichever way round the module stores it."""
+
+    weight: Matrix
+    bias: Tensor | float
+
+
+def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
+    """What rounding may move an output by, relative to the size of what was summed.
+
+    lambda (sqrt(8) u + sqrt(terms) (1 + scores) u_32),   lambda = 8
+
+    Source: higham19, Theorem 2.4.
+    Unit: none.
+
+    Args:
+        dtype: of what is stored between operations; sums are at best in float32.
+        terms: the length of the sums.
+        scores: the largest attention score, whose rounding moves a weight by u times itself.
+    """
+    stored = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / 2
+    summed = sqrt(terms) * (1 + scores) * torch.finfo(torch.float32).eps / 2
+    return CONFIDENCE * (sqrt(STORED) * stored * (1 + scores) + summed)
+
+
+def attention_fit(attended: Attended, weights: LayerWeights, sublayer: Sublayer) -> Fit:
+    """Compare concat_h(A_h (z W_v + b_v)) W_o + b_o with the sublayer's output on some rows.
+
+    Source: pangu23, Eq. 2.
+    """
+    assert weights.value is not None and weights.output is not None
+    rows = slice(0, attended.tokens, -(-attended.tokens // ROWS))
+    entered, left = sublayer.entered.float(), sublayer.left[rows].float()
+    if attended.keys != len(entered) or weights.value.shape[-1] != entered.shape[1]:
+        return Fit(gap=float("inf"), slack=DISTINCT)
+    bias = weights.output_bias
+    made = torch.zeros_like(left) if bias is None else bias.float().expand_as(left).clone()
+    noise = left.square()
+    largest = 0.0
+    for head in range(attended.heads):
+        group, one = attended.kv_head(head), slice(head, head + 1)
+        scores = torch.where(attended.allowed(one, rows), attended.logits(one, rows), 0.0)
+        largest = max(largest, float(scores.abs().max()))
+        matrix = attended.weights(one, rows)[0]
+        inward, outward = weights.value[group].float().T, weights.output[head].float().T
+        value = entered @ inward
+        if weights.value_bias is not None:
+            value = value + weights.value_bias[group].float()
+        seen = matrix @ value
+        made = made + seen @ outward
+        error = matrix.square() @ (value.square() + entered.square() @ inward.square())
+        noise = noise + (error + seen.square()) @ outward.square()
+    terms = 2 * entered.shape[1] + attended.keys
+    return _fit(made - left, noise, rounding(sublayer.left.dtype, terms, largest))
+
+
+def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
+    """The two linear maps of the block and the activation that give the sublayer's output, if any.
+
+    Where the data cannot tell two activations apart, the one with the larger constant is taken.
+
+    Source: pangu23, Eq. 3.
+    """
+    step = -(-len(sublayer.entered) // ROWS)
+    entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
+    slack = rounding(sublayer.left.dtype, 2 * entered.shape[1])
+    for inward, outward in permutations(_linears(block), 2):
+        if not _chained(entered, inward, outward, left):
+            continue
+        found = [
+            activation
+            for activation in ACTIVATIONS
+            if _feedforward_gap(entered, left, inward, outward, activation, slack).holds
+        ]
+        if found:
+            loosest = max(found, key=lambda activation: activation.lipschitz)
+            return FeedForward(inward=inward.weight, outward=outward.weight, activation=loosest)
+    return None
+
+
+def routed(block: nn.Module) -> bool:
+    """Whether the feed-forward layer of a block chooses between experts for each token.
+
+    Source: Own.
+    """
+    paths = (path for path, _ in block.named_modules())
+    return any(_ROUTED.search(path) and not _ATTENTION.search(path) for path in paths)
+
+
+def _chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) -> bool:
+    sizes = (entered.shape[1], *inward.weight.shape, *outward.weight.shape, left.shape[1])
+    return sizes[0::2] == sizes[1::2]
+
+
+def _feedforward_gap(
+    entered: Hidden,
+    left: Hidden,
+    inward: Linear,
+    outward: Linear,
+    activation: Activation,
+    slack: float,
+) -> Fit:
+    inner = entered @ inward.weight + inward.bias
+    active = activation.function(inner)
+    slope = activation.lipschitz
+    if not isfinite(slope):
+        slope = 2 * float(inner.abs().max())
+    error = inner.square() + entered.square() @ inward.weight.square()
+    noise = (slope**2 * error + active.square()) @ outward.weight.square() + left.square()
+    return _fit(active @ outward.weight + outward.bias - left, noise, slack)
+
+
+def _fit(gap: Tensor, noise: Tensor, slack: float) -> Fit:
+    size = float(noise.double().sum().sqrt())
+    return Fit(gap=float(gap.double().norm()) / max(size, 1e-300), slack=min(slack, DISTINCT))
+
+
+def _linears(block: nn.Module) -> Iterator[Linear]:
+    """The linear maps of a block that do not lie in its attention."""
+    # Late: a formula needs no transformers.
+    from transformers.pytorch_utils import Conv1D
+
+    for path, module in block.named_modules():
+        if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
+            continue
+        weight, bias = parameter(module, "weight"), parameter(module, "bias")
+        if weight is None or weight.dim() != 2 or not weight.is_floating_point():
+            continue
+        wide = weight.float()
+        yield Linear(
+            weight=wide if isinstance(module, Conv1D) else wide.T,
+            bias=0.0 if bias is None else bias.float(),
+        )

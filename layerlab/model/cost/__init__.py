@@ -1,0 +1,1 @@
+"""What a variant costs, and at which sizes two cost the same."""

@@ -1,0 +1,36 @@
+"""What a spec says about a whole model before it is built."""
+
+from layerlab.blocks.part import SLOTS, Part, Slot
+from layerlab.blocks.spec import Spec
+from layerlab.variants.registry import part
+
+
+def chosen(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
+    """The part of each slot with all its options.
+
+    Source: Own.
+
+    Raises:
+        UserError: no such part, an option that it does not take, or a spec it cannot stand in.
+    """
+    found = []
+    for slot in SLOTS:
+        choice = getattr(spec.block, slot)
+        kind = part(slot, choice.name)
+        kind.accept(spec)
+        found.append((kind, kind.given(choice.given())))
+    return found
+
+
+def tensor_plan(spec: Spec) -> dict[str, str]:
+    """How tensor parallelism shards the matrices of each layer.
+
+    Source: Own.
+    """
+    places: dict[Slot, tuple[str, ...]] = {"attention": ("attention",), "ffn": ("ffn",)}
+    return {
+        f"layers.*.{place}.{name}": how
+        for kind, options in chosen(spec)
+        for place in places.get(kind.slot, ())
+        for name, how in kind.sharding(**options).items()
+    }

@@ -1,0 +1,1 @@
+"""What can be built, as tables, pages and diagrams."""

@@ -1,0 +1,290 @@
+"""What `layerlab variants` prints: a table of what can be built, or the page of one variant."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from layerlab.errors import UserError
+from layerlab.model.cost.cost import Account, account
+from layerlab.model.cost.match import Match, match, rival
+from layerlab.model.design import design
+from layerlab.model.listing.card import Card, card
+from layerlab.variants.registry import home, variants
+
+WIDE, AIRY = 118, 134  # from here on all columns fit; from here on with space between them
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_FIRST = "layerlab.variants.models.reference"
+_NARROW = ("emb.", "head", "block", "scal.", "fwd", "bwd", "carry", "par%", "FLOP%")
+_FULL = (
+    *("embed.", "head", "blocks", "scalars", "forward", "backward", "carry", "par. %", "FLOP %"),
+    *("total", "pointwise", "baseline"),
+)
+_LEGEND = (
+    "Parameters of embedding, head, blocks (matrices) and scalars; exact FLOPs of one token's "
+    "forward and backward pass in a full context; numbers per token carried from layer to layer; "
+    "parameters and forward FLOPs beyond the baseline's, in percent."
+)
+_UNCOUNTED = "Not counted: activations that training keeps for the backward pass."
+_COUNTED = "* counted on a model without memory, since a part does not say what it costs."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for, answered.
+
+    Attributes:
+        cards: of what was named, or of everything.
+        refused: why a variant does not exist at these sizes, by its name.
+        matches: what was sought to make each on equal terms with another.
+        named: whether a single one was named, which shows its page.
+    """
+
+    cards: Sequence[Card]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    matches: Sequence[Match] = ()
+    named: bool = False
+
+    def shown(self, width: int) -> Group:
+        """For a terminal of this width."""
+        if self.named:
+            return page(self.cards[0], *self.matches)
+        lines = [
+            Text(f"{_shown(one.name)} matched by {found.by}, {found}")
+            for one, found in zip(self.cards, self.matches, strict=False)
+        ]
+        return Group(table(self.cards, self.refused, width), *lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and texts."""
+        return {
+            "schema": 1,
+            "variants": {one.name: one.to_json() for one in self.cards},
+            "refused": dict(self.refused),
+            "matches": [found.to_json() for found in self.matches],
+        }
+
+
+def request(
+    names: Sequence[str],
+    *,
+    sizes: Mapping[str, Any],
+    preset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    by: Any = None,
+    against: str | None = None,
+) -> Request:
+    """The cards of some variants, or of all, file by file; resized where they are to be matched.
+
+    Raises:
+        UserError: one that was named cannot be, none can, or there is nothing to match.
+    """
+    if (by is None and against is not None) or (by is not None and not names):
+        raise UserError(
+            "--match resizes a variant that is named until it equals another; "
+            "type: layerlab variants pangu-pi --match depth --against llama"
+        )
+    if not names:
+        return _everything(sizes, preset, options)
+    found = [design(name, preset=preset, sizes=sizes, options=options) for name in names]
+    if by is None:
+        return Request(cards=[card(one) for one in found], named=len(found) == 1)
+    cards, matches = [], []
+    for own in found:
+        other = rival(own, against, sizes)
+        target = account(other.spec, other.shape)
+        matches.append(match(own.spec, own.shape, target, by=by))
+        resized = card(replace(own, shape=matches[-1].shape))
+        cards.append(replace(resized, baseline=against or resized.baseline, against=target))
+    return Request(cards=cards, matches=matches, named=len(found) == 1)
+
+
+def _everything(
+    sizes: Mapping[str, Any], preset: str | None, options: Mapping[str, Any] | None
+) -> Request:
+    cards, refused = [], {}
+    for name in _ordered():
+        try:
+            cards.append(card(design(name, preset=preset, sizes=sizes, options=options)))
+        except UserError as error:
+            refused[name] = str(error)
+    if not cards:
+        raise UserError(next(iter(refused.values())))
+    return Request(cards=cards, refused=refused)
+
+
+def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
+    """The table: one line per variant, grouped by file, narrow enough for the terminal."""
+    wide = width >= WIDE
+    grid = Table(box=None, padding=(0, 2 if width >= AIRY else 1, 0, 0), pad_edge=False)
+    grid.add_column("variant", overflow="fold", style="bold")
+    for name in _FULL if wide else _NARROW:
+        grid.add_column(name, no_wrap=True, justify="left" if name == "baseline" else "right")
+    for place, group in groupby(found, key=lambda one: one.home):
+        grid.add_row(Text(f"{place.rpartition('.')[2]}:", style="dim"))
+        for one in group:
+            name = f"{' ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
+            grid.add_row(Text(_shown(name)), *_row(one, wide))
+    notes = [Text(_LEGEND, style="dim")]
+    if any(one.account.counted for one in found):
+        notes.append(Text(_COUNTED, style="dim"))
+    notes += [Text(f"{name} is not here: {_shown(why)}", "yellow") for name, why in refused.items()]
+    notes.append(Text("One of them: layerlab variants NAME", style="dim"))
+    return Group(Text(_sizes(found)), Text(), grid, Text(), *notes)
+
+
+def page(one: Card, matched: Match | None = None) -> Group:
+    """All that is known of one variant."""
+    parts: list[RenderableType] = [
+        Text.assemble((_shown(one.name), "bold"), f"  {_shown(one.home)}"),
+        Text(_shown(one.about)),
+        Text(),
+        _facts(_told(one)),
+        Text(),
+        Text(one.picture, no_wrap=True),
+        Text(),
+    ]
+    if one.settings:
+        parts += [_options(one), Text()]
+    parts += [Text(_sizes([one])), _sums(one), Text(_UNCOUNTED, style="dim")]
+    if one.account.counted:
+        parts.append(Text(_COUNTED, style="dim"))
+    if matched is not None:
+        parts += [Text(), Text(f"matched by {matched.by} to {one.baseline}: {matched}")]
+    return Group(*parts)
+
+
+def figure(count: int) -> str:
+    """A count in three digits.
+
+    Example:
+        >>> figure(6738415616), figure(999), figure(15253504)
+        ('6.74G', '999', '15.3M')
+    """
+    for unit, size in _UNITS:
+        if count >= 0.9995 * size:
+            scaled = count / size
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{unit}"
+    return str(count)
+
+
+def percent(share: float) -> str:
+    """A difference in percent; 0 says that there is none.
+
+    Example:
+        >>> percent(0.0), percent(0.4567), percent(-34.2), percent(1e-4)
+        ('0', '+0.46', '-34', '+0.00')
+    """
+    digits = 0 if abs(share) >= 9.95 else 1 if abs(share) >= 0.995 else 2
+    return f"{share:+.{digits}f}" if share else "0"
+
+
+def _ordered() -> list[str]:
+    """The reference first, then file by file; within a file as it is declared."""
+    return sorted(variants(), key=lambda name: home(name) != _FIRST)
+
+
+def _row(one: Card, wide: bool) -> Iterator[str]:
+    own = one.account
+    yield from map(figure, (own.embedding, own.head, own.blocks, own.scalars))
+    yield from map(figure, (own.forward, own.backward, own.carry))
+    yield from (percent(one.extra["parameters"]), percent(one.extra["flops"]))
+    if wide:
+        yield figure(own.parameters)
+        yield "?" if own.counted else figure(own.pointwise)
+        yield _shown(one.baseline)
+
+
+def _sizes(found: Sequence[Card]) -> str:
+    shape = found[0].shape
+    inner = {one.shape.inner for one in found}
+    said = f"inner {shape.inner}" if len(inner) == 1 else "inner as each variant has it"
+    shared = f" ({shape.kv_heads} of keys and values)" if shape.kv_heads != shape.heads else ""
+    preset = found[0].preset
+    return (
+        f"{f'{preset.name}: ' if preset else ''}width {shape.width}, {shape.layers} layers, "
+        f"{shape.heads} heads{shared}, {said}, vocabulary {shape.vocab}, context {shape.context}"
+    )
+
+
+def _told(one: Card) -> Iterator[tuple[str, str]]:
+    yield "equation", one.equation
+    yield "source", one.source
+    if one.unsaid:
+        yield "unsaid", one.unsaid
+    if one.cost:
+        yield "cost", one.cost
+    if one.start == "identity" and one.name != one.baseline:
+        yield "at step 0", f"the same function as {one.baseline}"
+    if one.preset is not None:
+        yield "preset", f"{one.preset.name} ({one.preset.source})"
+        yield "published", one.preset.published
+        yield "not published", one.preset.unsaid
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> Table:
+    grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, text in rows:
+        grid.add_row(name, Text(_shown(text)))
+    return grid
+
+
+def _options(one: Card) -> Table:
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("option", "value", "takes", "meaning"):
+        grid.add_column(name)
+    for setting in one.settings:
+        open_ = " (unsaid by the source)" if setting.unsaid else ""
+        texts = (
+            f"{setting.slot}.{setting.name}",
+            _value(setting.value),
+            setting.domain,
+            setting.about + open_,
+        )
+        grid.add_row(*(Text(_shown(text)) for text in texts))
+    return grid
+
+
+def _sums(one: Card) -> Table:
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column("")
+    for name in (one.name, one.baseline, "difference %"):
+        grid.add_column(Text(_shown(name)), justify="right")
+    for name, count in _entries(one.account).items():
+        other = _entries(one.against)[name]
+        share = (
+            percent(100 * (count - other) / other) if other else "0" if count == other else "new"
+        )
+        grid.add_row(name, f"{count:,}", f"{other:,}", share)
+    return grid
+
+
+def _entries(cost: Account) -> dict[str, int]:
+    return {
+        "embedding": cost.embedding,
+        "head": cost.head,
+        "blocks": cost.blocks,
+        "scalars": cost.scalars,
+        "parameters": cost.parameters,
+        "FLOPs per token, forward": cost.forward,
+        "FLOPs per token, backward": cost.backward,
+        "other operations per token (estimate)": cost.pointwise,
+        "numbers per token carried across layers": cost.carry,
+        "numbers per sequence cached beside keys, values": cost.cached,
+    }
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(_value, value)) if isinstance(value, tuple) else str(value)
+
+
+def _shown(text: str) -> str:
+    """A file from outside may say anything; what no reader could see is left out."""
+    return "".join(one for one in text if one.isprintable() or one == "\n")

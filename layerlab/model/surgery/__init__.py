@@ -1,0 +1,1 @@
+"""Pretrained models rebuilt as variants."""

@@ -1,0 +1,202 @@
+"""A pretrained model rebuilt as a variant, with its weights, ready for continued training."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from layerlab.errors import UserError
+from layerlab.model.build import configuration
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.option import with_options
+from layerlab.model.surgery.convert import Reading, read
+from layerlab.model.surgery.transplant import carried_over, grafted
+from layerlab.variants.registry import variant
+
+PROBE = 16
+SHOWN = 4  # names of weights in a message
+POSITIONS = "model.embed_positions.weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step0:
+    """How the rebuilt model compares with the original before any training.
+
+    Attributes:
+        difference: the largest of any logit, on random tokens.
+        scale: the largest logit of the original there.
+        added: parameters that the original does not have.
+        dropped: weights of the original that have no place in the variant.
+        remark: what was carried over of a variant that is not one of the model's kind.
+    """
+
+    difference: float
+    scale: float
+    added: int
+    dropped: tuple[str, ...]
+    remark: str = ""
+
+    @property
+    def identical(self) -> bool:
+        """Whether every logit is the same bit for bit."""
+        return self.difference == 0
+
+    def told(self, name: str, variant: str, place: str) -> str:
+        """What was done, in a few lines for a terminal."""
+        added = f"{self.added:,} parameters that {name} does not have"
+        lines = [f"{name} rebuilt as {variant}: {added}"]
+        if self.remark:
+            lines.append(self.remark)
+        if self.dropped:
+            shown = ", ".join(self.dropped[:SHOWN])
+            more = len(self.dropped) - SHOWN
+            also = f" and {more} more" if more > 0 else ""
+            lines.append(f"weights without a place in {variant}: {shown}{also}")
+        if self.identical:
+            lines.append("logits before training: the same, bit for bit")
+        else:
+            share = self.difference / self.scale if self.scale else self.difference
+            lines.append(
+                f"logits before training: off by up to {self.difference:.2g} ({share:.1e} of the "
+                "largest)"
+            )
+        return "\n".join([*lines, f"saved in {place}"])
+
+
+def rebuilt(
+    model: PreTrainedModel,
+    name: Any,
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    shared: bool = False,
+) -> LabForCausalLM:
+    """The model as the variant `name` (None: the reference that it is), with its weights.
+
+    Args:
+        shared: keep the original's tensors where nothing has to be transposed, so that training
+            one model changes the other; else every weight is a copy.
+
+    Source: Own.
+
+    Raises:
+        UserError: a family that we do not know, a variant that does not fit it, or that ties what
+            differs here, or a weight that has another shape in the variant.
+    """
+    if name is not None and not isinstance(name, str):
+        raise UserError(
+            f"the variant is a {type(name).__name__}; expected the name of a variant: "
+            'type retrofit(model, "pangu-pi")'
+        )
+    found = read(model)
+    spec = found.spec
+    if name is not None:
+        spec = grafted(spec, variant(name), kind=found.variant)
+    spec = with_options(spec, options)
+    config = configuration(name or found.variant, spec, found.shape, seed=seed)
+    for key, value in found.settings.items():
+        if key != "rope_parameters" or (value and spec.stack.position == "rotary"):
+            setattr(config, key, value)
+    config._attn_implementation = model.config._attn_implementation
+    kept = {one.untyped_storage().data_ptr() for one in model.state_dict().values()}
+    new = _filled(config, found, set() if shared else kept)
+    new.generation_config = deepcopy(model.generation_config)
+    return new
+
+
+def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
+    """The two models side by side on random tokens, without dropout; their modes are put back.
+
+    Source: Own.
+    """
+    config = new.config
+    numbers = torch.Generator().manual_seed(0)
+    length = min(PROBE, config.max_position_embeddings)
+    ids = torch.randint(0, config.vocab_size, (2, length), generator=numbers).to(new.device)
+    with torch.no_grad(), _evaluating(original), _evaluating(new):
+        before, after = original(ids).logits, new(ids).logits
+    found = read(original)
+    return Step0(
+        difference=(before - after).abs().max().item(),
+        scale=before.abs().max().item(),
+        added=_added(new, found.state),
+        dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
+        remark=carried_over(config.variant, found.variant),
+    )
+
+
+def _added(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
+    """Parameters beyond those of the original; a second copy of one that it ties is one more."""
+    met: set[int] = set()
+    added = 0
+    for key, own in new.named_parameters():
+        place = state[key].data_ptr() if key in state else None
+        if place is None or place in met:
+            added += own.numel()
+        else:
+            met.add(place)
+    return added
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _filled(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
+    """The model with the weights that were read; those whose memory is foreign are copied."""
+    first = next(iter(found.state.values()))
+    with torch.device("meta"):
+        skeleton = LabForCausalLM(config)
+    shapes = {key: one.shape for key, one in skeleton.state_dict().items()}
+    for key in sorted(set(found.state) & set(shapes)):
+        if found.state[key].shape != shapes[key]:
+            raise UserError(
+                f"{key} is {tuple(found.state[key].shape)} in the model and "
+                f"{tuple(shapes[key])} in the variant; expected the same sizes"
+            )
+    if POSITIONS in shapes and POSITIONS not in found.state:
+        raise UserError(
+            "the model has no table of positions to learn on from; expected its own kind: "
+            f"type position={found.spec.stack.position}"
+        )
+    tied = skeleton.all_tied_weights_keys
+    _check_tied(found.state, tied)
+    state = {key: one for key, one in found.state.items() if key in shapes and key not in tied}
+    built: Any = LabForCausalLM.from_pretrained(
+        None, config=config, state_dict=_apart(state, foreign), dtype=first.dtype
+    )
+    moved: LabForCausalLM = built.to(first.device).eval()
+    return moved
+
+
+def _check_tied(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
+    """Refuse to make one weight of two that differ."""
+    for key, kept in tied.items():
+        if key in state and not torch.equal(state[key], state[kept]):
+            way = "head=untied" if key.startswith("lm_head") else "sharing=none"
+            raise UserError(
+                f"{key} and {kept} are one weight in the variant and two that differ in the "
+                f"model; expected a variant that keeps both: type {way}"
+            )
+
+
+def _apart(state: Mapping[str, Tensor], foreign: set[int]) -> dict[str, Tensor]:
+    """The same weights, each in memory of its own: none foreign, and no two in one place."""
+    seen, found = set(foreign), {}
+    for key, tensor in state.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[key] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return found

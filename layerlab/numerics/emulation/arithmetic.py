@@ -1,0 +1,170 @@
+"""Which format what is rounded to: a frozen value that an emulation follows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
+from layerlab.numerics.formats.formats import Block, Format, Integer, find
+from layerlab.validation import Domain, shown
+
+AnyFormat = Format | Integer | Block
+MODES = ("as-run", "flat", "autocast")
+# float32 holds every product and sum of numbers of so many digits well enough to round them once.
+NARROW = 11
+SINGLE = 24
+# What a generator of random numbers takes.
+SEED = Domain(kind=int, least=-(2**63), most=2**64 - 1)
+TERMS = Domain(kind=int, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """What an emulated model computes with.
+
+    Attributes:
+        low: nominal dtype of the parameters, which the model's code sees.
+        wide: dtype that values are held in.
+        results: format that results are rounded to, by nominal dtype; none there, no rounding.
+        weights: format of the parameters.
+        activations: format of what is multiplied with parameters.
+        cache: format of keys and values as attention reads them.
+        rounding: mode of rounding.
+        seed: of stochastic rounding.
+        accumulate: sums inside matrix products are rounded every so many terms; None: exact.
+        autocast: dtype that torch.autocast casts to around the forward pass; None: it does not run.
+        device: whose rules of autocast; None: those of the device that the model is on.
+    """
+
+    low: torch.dtype
+    wide: torch.dtype
+    results: Mapping[torch.dtype, AnyFormat] = field(default_factory=dict)
+    weights: AnyFormat | None = None
+    activations: AnyFormat | None = None
+    cache: AnyFormat | None = None
+    rounding: str = "nearest"
+    seed: int = 0
+    accumulate: int | None = None
+    autocast: torch.dtype | None = None
+    device: str | None = None
+
+
+def regime(
+    format: str | AnyFormat,
+    mode: str = "as-run",
+    *,
+    weights: str | AnyFormat | None = None,
+    activations: str | AnyFormat | None = None,
+    cache: str | AnyFormat | None = None,
+    rounding: str = "nearest",
+    seed: Any = 0,
+    accumulate: Any = None,
+    device: str | None = None,
+) -> Regime:
+    """The arithmetic of a model that is run in a format.
+
+    `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
+    widens to float32 in float32. `flat` rounds every result to the format. `autocast` leaves the
+    parameters in float32, and rounds what torch.autocast casts to bf16 or fp16, and what is
+    computed in it. Integers and blocks are formats of storage: weights and the other factors of
+    products with them are rounded, results are bf16. tf32 is a format of factors: as-run, results
+    are float32.
+
+    Source: Own.
+
+    Raises:
+        UserError: unknown format, mode or device, a format that autocast does not know, an
+            accumulation of no number of terms, or no seed.
+    """
+    if mode not in MODES:
+        known = ", ".join(map(repr, MODES))
+        raise UserError(f"no mode is called {shown(mode)}; type one of {known}")
+    if accumulate is not None and accumulate not in TERMS:
+        raise UserError(
+            f"accumulate={shown(accumulate)} is no number of terms; expected {TERMS}, or None: type"
+            " accumulate=1"
+        )
+    if seed not in SEED:
+        raise UserError(f"seed={shown(seed)} is no seed; expected {SEED}: type seed=0")
+    factors, result = _split(find(format), mode)
+    low = _low(result)
+    mixed = mode == "autocast"
+    if mode not in modes(format):
+        raise UserError(
+            f"torch.autocast knows bf16 and fp16, not {shown(format)}; type one of them, or"
+            " mode='as-run', which takes every format"
+        )
+    if device is not None and (not mixed or device not in DEVICES):
+        raise UserError(
+            f"device={shown(device)} goes with mode='autocast' alone, whose rules are those of"
+            " 'cpu' or 'cuda'; leave it out for those of the device that the model is on"
+        )
+    wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
+    results = {dtype: result for dtype in {low, *_also(mode)}}
+    if mode == "as-run" and wide == torch.float64 and low != torch.float64:
+        results.setdefault(torch.float32, cast(Format, find("fp32")))
+    if wide == torch.float32 and results.get(torch.float32, result).name == "fp32":
+        results.pop(torch.float32, None)
+    parameters = None if mixed else factors or result
+    return Regime(
+        low=torch.float32 if mixed else low,
+        wide=wide,
+        results=results,
+        weights=find(weights) if weights is not None else parameters,
+        activations=find(activations) if activations is not None else factors,
+        cache=find(cache) if cache is not None else None,
+        rounding=rounding,
+        seed=seed,
+        accumulate=accumulate,
+        autocast=low if mixed else None,
+        device=device,
+    )
+
+
+def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
+    """The format of the factors of products, if it is one of its own, and that of results."""
+    if not isinstance(format, Format):
+        return format, cast(Format, find("bf16"))
+    if format.name == "tf32" and mode == "as-run":
+        return format, cast(Format, find("fp32"))
+    return None, format
+
+
+def modes(format: str | AnyFormat) -> tuple[str, ...]:
+    """The modes that a format can be emulated in.
+
+    Source: Own.
+    """
+    known = getattr(find(format), "name", "") in FORMATS
+    return tuple(mode for mode in MODES if known or mode != "autocast")
+
+
+def exact(low: torch.dtype) -> Regime:
+    """The reference: float64 throughout, whatever dtype the code asks for.
+
+    Source: Own.
+    """
+    return Regime(low=low, wide=torch.float64)
+
+
+def _low(format: Format) -> torch.dtype:
+    """The dtype that the code of a model run in such a format would see."""
+    if format.digits > SINGLE:
+        return torch.float64
+    if format.digits == SINGLE:
+        return torch.float32
+    return torch.float16 if format.name == "fp16" else torch.bfloat16
+
+
+def _narrow(format: Format) -> bool:
+    return format.digits <= NARROW and format.lowest is not None
+
+
+def _also(mode: str) -> tuple[torch.dtype, ...]:
+    """Nominal dtypes that are rounded beside the low one."""
+    if mode != "flat":
+        return ()
+    return (torch.float16, torch.bfloat16, torch.float32, torch.float64)

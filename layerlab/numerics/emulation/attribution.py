@@ -1,0 +1,353 @@
+"""Where the rounding error of a model comes from: its places rounded one component at a time."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import isfinite, nan
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.emulation.emulated_tensor import held
+from layerlab.numerics.emulation.op_site import NUMBER, Place
+
+Call = Callable[[], Any]
+WEIGHTS = "weights (stored)"
+# Off by more than this from 1, the closure asks which components do not add up.
+CLOSED = 0.2
+PAIRED = 4
+# What a place's name alone does not tell a reader, by what follows the last dot.
+GLOSSES = {
+    "self_attn:cast": "attention weights or output, narrowed",
+    "attn:cast": "attention weights or output, narrowed",
+    "transformer:add": "embedding + position",
+    "rotary_emb": "rotary tables",
+}
+
+
+@dataclass(frozen=True)
+class Error:
+    """Squared error over the squared norm of the reference, of the logits and the last stream."""
+
+    logits: float
+    stream: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What some places of a model contribute when nothing else is rounded.
+
+    Attributes:
+        name: what they are, as a person says it.
+        layer: 0 before the first block, then the blocks from 1, then what follows; None for all.
+        places: the places.
+        error: of a run in which only they round.
+    """
+
+    name: str
+    layer: int | None = None
+    places: frozenset[Place]
+    error: Error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two components at once: `excess` is their joint error less the sum of their own."""
+
+    first: str
+    second: str
+    joint: Error
+    excess: Error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """The error of a model by component and by layer, one at a time, the largest first.
+
+    Attributes:
+        whole: the error with every place rounded.
+        cross: each component in each layer, if that was asked for.
+        pairs: the largest components two by two, where the closure is off.
+        runs: how often the model was run.
+    """
+
+    whole: Error
+    components: tuple[Part, ...]
+    layers: tuple[Part, ...]
+    cross: tuple[Part, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    runs: int = 0
+
+    @property
+    def closure(self) -> float:
+        """Sum of the components' errors of the logits over the whole: 1 where they add up."""
+        return closure(self.components, self.whole)
+
+    @property
+    def layer_closure(self) -> float:
+        return closure(self.layers, self.whole)
+
+
+def closure(parts: Iterable[Part], whole: Error) -> float:
+    """Sum of one-at-a-time squared errors of the logits over the squared error of all at once.
+
+    1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
+
+    Source: Own.
+    Unit: none.
+    """
+    total = sum(part.error.logits for part in parts)
+    return total / whole.logits if whole.logits > 0 else nan
+
+
+def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Tensor]:
+    """What enters the first of some modules, what each gives, and the logits, in one run.
+
+    Source: Own.
+
+    Args:
+        call: runs the model, and gives logits or an output that has them.
+        modules: in the order in which they run.
+    """
+    found: dict[int, Tensor] = {}
+
+    def enter(module: nn.Module, args: Any, options: Any) -> None:
+        given = [*args, *options.values()]
+        found[0] = next(_copy(value) for value in given if isinstance(value, Tensor))
+
+    def leave(index: int) -> Callable[..., None]:
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            found[index] = _copy(output[0] if isinstance(output, (tuple, list)) else output)
+
+        return keep
+
+    handles = [
+        module.register_forward_hook(leave(index)) for index, module in enumerate(modules, 1)
+    ]
+    if modules:
+        handles.append(modules[0].register_forward_pre_hook(enter, with_kwargs=True))
+    try:
+        with run.running():
+            logits = call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    logits = getattr(logits, "logits", logits)
+    logits = logits[0] if isinstance(logits, (tuple, list)) else logits
+    return [found[index] for index in sorted(found)] + [held(logits)]
+
+
+def _copy(value: Tensor) -> Tensor:
+    """A later operation in place must not change what was seen."""
+    return held(value).detach().clone()
+
+
+def error(seen: Tensor, true: Tensor) -> float:
+    """||seen - true||^2 / ||true||^2 over all tokens.
+
+    Source: Own.
+    Unit: none.
+    """
+    # A slice at a time: logits of a large vocabulary in float64 are the largest tensor here.
+    missed = total = 0.0
+    for part, whole in zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True):
+        missed += float((part.double() - whole.double()).square().sum())
+        total += float(whole.double().square().sum())
+    return missed / total if total > 0 else nan
+
+
+@dataclass
+class _Trials:
+    """Runs of one model against its reference, a choice of places at a time."""
+
+    run: Emulation
+    call: Call
+    last: tuple[nn.Module, ...]
+    true: list[Tensor]
+    step: Callable[[str], None]
+    runs: int = 0
+    known: dict[frozenset[Place], Error] = field(default_factory=dict)
+
+    def __call__(self, what: str, places: frozenset[Place] | None) -> Error:
+        if places is not None and places in self.known:
+            return self.known[places]
+        self.step(what)
+        self.runs += 1
+        self.run.select(None)
+        if places is not None:
+            self.run.only(places)
+        seen = outputs(self.run, self.call, self.last)
+        stream = error(seen[-2], self.true[-2]) if self.last else nan
+        found = Error(error(seen[-1], self.true[-1]), stream)
+        if places is not None:
+            self.known[places] = found
+        return found
+
+
+def attribution(
+    model: nn.Module,
+    call: Call,
+    format: str | AnyFormat,
+    mode: str = "as-run",
+    *,
+    last: nn.Module | None = None,
+    cross: bool = False,
+    true: list[Tensor] | None = None,
+    step: Callable[[str], None] = lambda what: None,
+    **options: Any,
+) -> Attribution:
+    """Round one component at a time, then one layer at a time: what each does to the logits.
+
+    E_c = ||f_c(x) - f(x)||^2 / ||f(x)||^2,   closure = sum_c E_c / E
+
+    f_c rounds in component c only and f nowhere. Where the closure is off by more than `CLOSED`,
+    the largest components are also rounded two by two.
+
+    Source: Own.
+
+    Args:
+        call: runs the model once, as in `lambda: model(input_ids=ids)`.
+        last: the block whose output is the last stream; its error is NaN without.
+        cross: also each component in each layer: as many runs as their product.
+        true: what `outputs` gave in a reference run, if there was one.
+        step: is told what is rounded before each run.
+        options: as `emulate` takes them.
+
+    Raises:
+        UserError: unknown format or mode.
+    """
+    modules = () if last is None else (last,)
+    run = Emulation(model, regime(format, mode, **options))
+    if true is None:
+        step("reference")
+        true = outputs(Emulation(model, exact(run.regime.low)), call, modules)
+    trial = _Trials(run, call, modules, true, step)
+    whole = trial("all places", None)
+    places = Placement(model, run.roundings)
+    kinds, floors = places.grouped(places.kind), places.grouped(places.floor)
+    components = _ranked(
+        Part(name=name, places=group, error=trial(name, group)) for name, group in kinds.items()
+    )
+    layers = _ranked(
+        Part(
+            name=places.floor_name(number),
+            layer=number,
+            places=group,
+            error=trial(f"layer {number}", group),
+        )
+        for number, group in sorted(floors.items())
+    )
+    found = Attribution(whole=whole, components=components, layers=layers)
+    table = tuple(_crossed(trial, components, floors)) if cross else ()
+    pairs = tuple(_paired(trial, components)) if _open(found.closure) else ()
+    return Attribution(
+        whole=whole, components=components, layers=layers, cross=table, pairs=pairs, runs=trial.runs
+    )
+
+
+def _ranked(parts: Iterable[Part]) -> tuple[Part, ...]:
+    return tuple(sorted(parts, key=lambda part: (-part.error.logits, part.name)))
+
+
+def _open(share: float) -> bool:
+    return isfinite(share) and abs(share - 1) > CLOSED
+
+
+def _crossed(
+    trial: _Trials, components: Sequence[Part], floors: Mapping[int, frozenset[Place]]
+) -> Iterable[Part]:
+    for part in components:
+        for number, group in sorted(floors.items()):
+            if both := part.places & group:
+                found = trial(f"{part.name}, layer {number}", both)
+                yield Part(name=part.name, layer=number, places=both, error=found)
+
+
+def _paired(trial: _Trials, components: Sequence[Part]) -> Iterable[Pair]:
+    for first, second in combinations(components[:PAIRED], 2):
+        joint = trial(f"{first.name} with {second.name}", first.places | second.places)
+        excess = Error(
+            joint.logits - first.error.logits - second.error.logits,
+            joint.stream - first.error.stream - second.error.stream,
+        )
+        yield Pair(first=first.name, second=second.name, joint=joint, excess=excess)
+
+
+class Placement:
+    """Which component and which layer each place of a model belongs to.
+
+    Args:
+        model: the model.
+        places: where it rounds, in the order in which it first did.
+    """
+
+    def __init__(self, model: nn.Module, places: Iterable[Place]) -> None:
+        self.places = tuple(places)
+        self.stored = {
+            (owner, name)
+            for owner, module in model.named_modules()
+            for name in (*module._parameters, *module._buffers)
+        }
+        stack = [place for place in self.places if place.layer is not None]
+        self.blocks = (
+            max((place.layer for place in stack if place.layer is not None), default=-1) + 1
+        )
+        self.prefix = _prefix(stack)
+        self.front = self._before()
+
+    def _before(self) -> frozenset[str]:
+        """Modules outside the stack that round before its first block does."""
+        running = [place for place in self.places if tuple(place) not in self.stored]
+        first = next((i for i, place in enumerate(running) if place.layer is not None), 0)
+        behind = {place.module for place in running[first:] if place.layer is None}
+        ahead = {place.module for place in self.places if place.layer is None}
+        return frozenset(ahead - behind)
+
+    def grouped(self, key: Callable[[Place], Any]) -> dict[Any, frozenset[Place]]:
+        """The places by what a function says of each."""
+        found: dict[Any, set[Place]] = {}
+        for place in self.places:
+            found.setdefault(key(place), set()).add(place)
+        return {name: frozenset(group) for name, group in found.items()}
+
+    def kind(self, place: Place) -> str:
+        """The component in a few words: its path in the block, and what is done there.
+
+        What a block adds is the residual stream; parameters of all kinds are one component.
+        """
+        if tuple(place) in self.stored:
+            return WEIGHTS
+        if place.layer is None:
+            return _glossed(str(place)) if place.module else f"model:{place.operation}"
+        inside = NUMBER.sub("*", str(place)).removeprefix(self.prefix)
+        if inside == ":add":
+            return "residual stream"
+        return _glossed(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
+
+    def floor(self, place: Place) -> int:
+        """Number of the layer: 0 before the blocks, blocks from 1, what follows behind them."""
+        if place.layer is not None:
+            return place.layer + 1
+        return 0 if place.module in self.front else self.blocks + 1
+
+    def floor_name(self, number: int) -> str:
+        if 1 <= number <= self.blocks:
+            return f"layer {number}"
+        return "before the blocks" if number == 0 else "behind the blocks"
+
+
+def _glossed(name: str) -> str:
+    """A name with what it stands for, where it does not say so itself."""
+    known = GLOSSES.get(name.rpartition(".")[2])
+    return f"{name} ({known})" if known else name
+
+
+def _prefix(stack: Sequence[Place]) -> str:
+    """The path of the blocks with `*` for their number."""
+    if not stack:
+        return ""
+    found = NUMBER.search(stack[0].module)
+    assert found is not None, "places of the stack have a number"
+    return f"{stack[0].module[: found.start()]}*"

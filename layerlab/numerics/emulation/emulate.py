@@ -1,0 +1,392 @@
+"""Run any model in any format: every operation's result is rounded, no model code is touched."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.accumulation import accumulated, grouped
+from layerlab.numerics.emulation.apply_policy import cast, kept, stays_single, stored
+from layerlab.numerics.emulation.arithmetic import AnyFormat, Regime, exact, regime
+from layerlab.numerics.emulation.autocast import autocasting
+from layerlab.numerics.emulation.emulated_tensor import (
+    Carriage,
+    Carrier,
+    check_runnable,
+    floating,
+    plain,
+    stepwise,
+)
+from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, Place, Tracker
+from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.selection import Selection
+from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.formats.round import Rounder, sparing
+from layerlab.validation import shown
+
+
+class Emulation(Carriage):
+    """What an emulated model runs under; `emulate` and `reference` make it.
+
+    Attributes:
+        roundings: number of rounded results by place.
+        refused: places where torch itself would refuse to mix the dtypes.
+        gradients: after a backward pass, the gradient of each parameter by its name.
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to.
+        where: patterns of the places that are rounded; None for all.
+        policy: what stays in float32.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regime: Regime,
+        where: Any = None,
+        policy: Any = None,
+    ) -> None:
+        _check_policy(policy, regime)
+        super().__init__(regime.wide)
+        self.model = model
+        self.regime = regime
+        self.tracker = Tracker(model)
+        self.roundings: Counter[Place] = Counter()
+        self.gradients: dict[str, Tensor] = {}
+        self.refused: set[Place] = set()
+        self._generator = torch.Generator().manual_seed(regime.seed)
+        self._rounds: dict[AnyFormat, Rounder] = {}
+        self._stored: dict[int, Tensor] = {}
+        self._policy: Policy | None = policy
+        self._kept = kept(model, policy) if policy is not None else None
+        self.select(where)
+
+    def select(self, where: Any) -> None:
+        """Round these places only from now on.
+
+        Raises:
+            UserError: a pattern names no module, or there is none.
+        """
+        self._selection = Selection(self.model, where)
+        self._place = Place("")
+
+    def only(self, places: Iterable[Place]) -> None:
+        """Round exactly these places from now on; no places, no rounding."""
+        self._selection = Selection(self.model, only=frozenset(places))
+
+    def chosen(self, place: Place) -> bool:
+        """Whether results at a place are rounded."""
+        return place in self._selection
+
+    @contextmanager
+    def running(self, backward: bool = False) -> Iterator["Emulation"]:
+        """The model's code runs in the arithmetic until the block ends."""
+        check_runnable(self.model)
+        self._selection.ran = False
+        with ExitStack() as stack:
+            if self._policy is not None:
+                stack.enter_context(cast(self.model, self._policy, self.regime.low))
+            if (dtype := self.regime.autocast) is not None:
+                stack.enter_context(autocasting(self.model, dtype, self.regime.device))
+            stack.enter_context(self.tracker.follow())
+            stack.enter_context(self._swapped(backward))
+            handles = (
+                self.model.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
+                self.model.register_forward_hook(lambda *call: plain(call[-1])),
+            )
+            for handle in handles:
+                stack.callback(handle.remove)
+            stack.enter_context(torch.set_grad_enabled(backward))
+            stack.enter_context(Unfused())
+            stack.enter_context(stepwise(self.model))
+            stack.enter_context(self)
+            yield self
+        self._selection.check()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        # The last two arguments of a product are its factors.
+        self.tracker.weighted = any(getattr(value, "weight", False) for value in args[-2:])
+        # Its casts have come as operations of their own; on the values held it has no say.
+        with torch._C._DisableAutocast():
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._place = self.tracker.place(func)
+        name = func._opname
+        if name not in PRODUCTS:
+            return func(*self.inner(args), **self.inner(kwargs))
+        factors = self.inner(self._factors(args))
+        if name == "_grouped_mm":
+            offsets = kwargs.get("offs", (*factors, None)[2])
+            return grouped(factors[0], factors[1], offsets)
+        steps, format = self.regime.accumulate, self._result(args)
+        if steps is None or format is None or not self.chosen(self._place):
+            return func(*factors, **self.inner(kwargs))
+        return accumulated(name, factors, self.inner(kwargs), steps, self._round(format))
+
+    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        """Remember what patterns can be held against when the block ends."""
+        selection, place = self._selection, self._place
+        selection.ran = True
+        if selection.patterns is None or not self.chosen(place):
+            return
+        given = [value for value in inputs if floating(value)]
+        for output in outputs:
+            if self._moves(func, given, output):
+                continue
+            known = output.dtype in self.regime.results
+            (selection.rounded if known else selection.islands).add(place)
+
+    def _moves(self, func: Any, given: Sequence[Any], output: Carrier) -> bool:
+        """Whether an operation gives values that it was given, in the format they had."""
+        if func._opname not in EXACT or not given:
+            return False
+        results = self.regime.results
+        format = results.get(output.dtype)
+        return all(results.get(value.dtype) == format for value in given)
+
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        results, name = self.regime.results, func._opname
+        given = [value for value in inputs if floating(value)]
+        if name in VIEWS and given and isinstance(given[0], Carrier):
+            for output in outputs:
+                output.weight = given[0].weight
+        for output in outputs:
+            format = results.get(output.dtype)
+            if not self.chosen(self._place) or format is None:
+                continue
+            if self._moves(func, given, output):
+                continue
+            output.held = self._round(format)(output.held)
+            self.roundings[self._place] += 1
+
+    def _count(self, place: Place) -> None:
+        self.roundings[place] += 1
+        self._selection.rounded.add(place)
+
+    def refuse(self, func: Any) -> None:
+        self.refused.add(self._place)
+
+    def _result(self, args: Sequence[Any]) -> AnyFormat | None:
+        dtypes = [value.dtype for value in args if floating(value)]
+        return self.regime.results.get(dtypes[-1])
+
+    def _factors(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of a product, its factors rounded where a format of factors is set."""
+        factors = list(args)
+        if self._place.operation in ("scores", "context"):
+            if self.regime.cache is not None:
+                factors[-1] = self._read(factors[-1], self._place.operation)
+        elif self.regime.activations is not None:
+            for index in range(len(factors)):
+                factors[index] = self._activation(factors[index], index == len(factors) - 1)
+        return factors
+
+    def _read(self, factor: Tensor, operation: str) -> Tensor:
+        """Keys or values as the cache gives them back, rounded along the width of a head."""
+        place = Place(self._place.module, "cache")
+        if not self.chosen(place):
+            return factor
+        self._count(place)
+        return self._along(factor, self.regime.cache, turned=operation == "scores")
+
+    def _activation(self, factor: Any, last: bool) -> Any:
+        """What meets a parameter in a product, rounded along the axis that is summed."""
+        place = Place(self._place.module, "factor")
+        matrix = floating(factor) and factor.dim() >= 2
+        if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
+            return factor
+        # What the code, or a policy, has widened meets its parameter as it is.
+        if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
+            return factor
+        self._count(place)
+        return self._along(factor, self.regime.activations, turned=last)
+
+    def _along(self, factor: Tensor, format: Any, turned: bool) -> Tensor:
+        """A factor rounded along its last axis, or along the one before."""
+        values, round = self.inner(factor), self._round(format)
+        if turned:
+            return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
+        return round(values.contiguous())
+
+    def _round(self, format: AnyFormat) -> Rounder:
+        if format not in self._rounds:
+            mode = self.regime.rounding
+            generator = self._generator if mode == "stochastic" else None
+            self._rounds[format] = sparing(format, mode, generator)
+        return self._rounds[format]
+
+    def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
+        """Features that a model is given directly are in its dtype."""
+        return tree_map(self._given, args), tree_map(self._given, options)
+
+    def _given(self, value: Any) -> Any:
+        if isinstance(value, Carrier):  # made inside the block
+            return value if value.dtype == self.regime.low else value.to(self.regime.low)
+        if not floating(value):
+            return value
+        format = self.regime.results.get(self.regime.low)
+        place = Place("", "input")
+        values = value.detach().to(self.wide)
+        if format is None or not self.chosen(place):
+            return Carrier(values, self.regime.low)
+        self._count(place)
+        return Carrier(self._round(format)(values), self.regime.low)
+
+    @contextmanager
+    def _swapped(self, backward: bool) -> Iterator[None]:
+        """Parameters and buffers replaced by carriers; all put back whatever happens."""
+        before = Snapshot(self.model)
+        carried: dict[int, tuple[str, Carrier]] = {}
+        try:
+            for owner, name, table, value in stored(self.model):
+                if id(value) not in carried:
+                    carrier = self._carrier(value, Place(owner, name))
+                    carrier.requires_grad_(backward and value.requires_grad)
+                    carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
+                table[name] = carried[id(value)][1]
+            yield
+            for full, carrier in carried.values():
+                if carrier.grad is not None:
+                    self.gradients[full] = carrier.grad.held  # type: ignore[attr-defined]
+        finally:
+            before.restore()
+
+    def _carrier(self, value: Tensor, place: Place) -> Carrier:
+        low, format = self.regime.low, self.regime.weights
+        name = str(place).replace(":", ".")
+        if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
+            low, format = torch.float32, None
+        stored = value.detach()
+        (self._selection.islands if format is None else self._selection.rounded).add(place)
+        if self.chosen(place) and format is not None:
+            if id(value) not in self._stored:
+                self._stored[id(value)] = self._weight(stored.to(self.wide), place, format)
+            stored = self._stored[id(value)]
+            self._count(place)
+        carrier = Carrier(stored.to(self.wide), low)
+        carrier.weight = True
+        return carrier
+
+    def _weight(self, values: Tensor, place: Place, format: AnyFormat) -> Tensor:
+        """A parameter in its format; groups and blocks lie along the axis that is summed."""
+        module = self.model.get_submodule(place.module)
+        # transformers' Conv1D keeps its matrix the other way round.
+        turned = type(module).__name__ == "Conv1D" and values.dim() == 2
+        if turned:
+            return self._round(format)(values.t().contiguous()).t().contiguous()
+        return self._round(format)(values)
+
+
+@contextmanager
+def emulate(
+    model: nn.Module,
+    format: str | AnyFormat,
+    mode: str = "as-run",
+    where: str | Iterable[str] | None = None,
+    backward: bool = False,
+    policy: Policy | None = None,
+    *,
+    weights: str | AnyFormat | None = None,
+    activations: str | AnyFormat | None = None,
+    cache: str | AnyFormat | None = None,
+    rounding: str = "nearest",
+    seed: int = 0,
+    accumulate: int | None = None,
+    device: str | None = None,
+) -> Iterator[Emulation]:
+    """Run a model as if it were in another format, for as long as the block lasts.
+
+    Every result is rounded as it is made, in the model's own code, forward and, with `backward`,
+    backward. What the model returns are plain tensors that hold the rounded values. Afterwards the
+    model is as it was.
+
+    Source: Own.
+
+    Args:
+        model: any module made of PyTorch's operations.
+        format: name or value of a format, such as "bf16", "fp8_e4m3", "mxfp4", "int8", "t11".
+        mode: "as-run", all of it in the format but for what the code widens to float32, as a model
+            that was loaded in bf16; "flat", which rounds everything; or "autocast", which leaves
+            parameters and residual stream in float32 and rounds what torch.autocast does in bf16 or
+            fp16, as in mixed-precision training.
+        where: patterns of the places that are rounded, `module` or `module:operation` with `*` and
+            `?`, as in "model.layers.*.mlp" or "*.self_attn:softmax"; None for all.
+        backward: whether gradients are wanted; they are in `run.gradients` afterwards.
+        policy: what stays in float32, as `apply_precision` would keep it.
+        weights: format of the parameters, if it is one of their own.
+        activations: format of what is multiplied with parameters.
+        cache: format of keys and values as attention reads them.
+        rounding: "nearest", "away", "zero", "up", "down" or "stochastic".
+        seed: of stochastic rounding.
+        accumulate: round the sums inside matrix products after every so many terms.
+        device: whose rules autocast follows, "cpu" or "cuda"; the model's own if left out.
+
+    Raises:
+        UserError: unknown format, mode or pattern, a format or policy that autocast does not know,
+            or a kernel that cannot be looked into.
+
+    Example:
+        >>> import layerlab
+        >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
+        >>> ids = torch.arange(8)[None]
+        >>> with reference(model):
+        ...     exact = model(ids).logits
+        >>> with layerlab.emulate(model, "bf16", where="lm_head") as run:
+        ...     rounded = model(ids).logits
+        >>> bool((rounded - exact).abs().max() < 2**-8 * exact.abs().max())
+        True
+        >>> sorted(map(str, run.roundings))
+        ['lm_head', 'lm_head:weight']
+    """
+    found = regime(
+        format,
+        mode,
+        weights=weights,
+        activations=activations,
+        cache=cache,
+        rounding=rounding,
+        seed=seed,
+        accumulate=accumulate,
+        device=device,
+    )
+    run = Emulation(model, found, where, policy)
+    with run.running(backward):
+        yield run
+
+
+@contextmanager
+def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
+    """Run a model in float64, also where its code asks for float32.
+
+    Source: Own.
+    """
+    dtypes = [value.dtype for value in model.parameters() if value.is_floating_point()]
+    run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
+    with run.running(backward):
+        yield run
+
+
+def _check_policy(policy: Any, regime: Regime) -> None:
+    if policy is not None and regime.autocast is not None:
+        raise UserError(
+            "a policy says what of a low model stays in float32, and under autocast all parameters"
+            " do; leave policy or mode='autocast' out"
+        )
+    if policy is None or isinstance(policy, Policy):
+        return
+    path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"
+    raise UserError(
+        f"policy={shown(policy)} is no policy but what one may be read from; type"
+        f" policy=layerlab.load_policy({path})"
+    )

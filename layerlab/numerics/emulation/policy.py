@@ -1,0 +1,160 @@
+"""Which parts of a model stay in float32 when the rest is run in a low format, as a small file."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.numerics.formats.formats import find
+from layerlab.records.parse import quote_toml, toml_of
+from layerlab.system.files import check_regular
+
+RESIDUAL = "residual"
+ATTENTION = ":attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What stays in float32.
+
+    Attributes:
+        format: format of everything else, in any spelling or as a dtype; held by its name.
+        keep: "residual" is the stream between the blocks and the norms that read it;
+            "model.layers.*.self_attn:attention" scores, softmax and weighted sum of those modules;
+            anything else modules by their path, with `*` and `?`, their parameters and what they
+            compute. A single string is one entry.
+        measured: what was found when the policy was made, for the reader.
+
+    Example:
+        >>> print(Policy(format="bf16", keep=("residual", "lm_head")).toml(), end="")
+        format = "bf16"
+        keep = [
+            "residual",
+            "lm_head",
+        ]
+    """
+
+    format: Any
+    keep: Sequence[str] = ()
+    measured: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A format in another spelling would miss what is asked by name, as the real run.
+        object.__setattr__(self, "format", find(self.format).name)
+        entries = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        object.__setattr__(self, "keep", entries)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as TOML, under another name first.
+
+        Raises:
+            UserError: there is no such folder, or it cannot be written.
+        """
+        target = Path(path)
+        partial = _partial(target)
+        try:
+            partial.write_text(self.toml(), encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            raise _unwritable(target, error) from None
+        finally:
+            with suppress(OSError):
+                partial.unlink()
+
+    def toml(self) -> str:
+        """The policy as the text of a TOML file."""
+        lines = [f"format = {quote_toml(self.format)}", "keep = ["]
+        lines += [f"    {quote_toml(name)}," for name in self.keep]
+        lines.append("]")
+        if self.measured:
+            lines += ["", "[measured]"]
+            lines += [
+                f"{quote_toml(name)} = {_value(seen)}" for name, seen in self.measured.items()
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def _value(value: str | int | float) -> str:
+    return quote_toml(value) if isinstance(value, str) else repr(value).lower()
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
+def _unwritable(target: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot write the policy to {str(target)!r}: {error.strerror}; name a file in a"
+        " folder that exists and can be written"
+    )
+
+
+def check_place(path: Path, overwrite: bool) -> None:
+    """Say at once what would stand in the way of writing a policy when the work is done.
+
+    Source: Own.
+
+    Raises:
+        UserError: something is there already, or there is no such folder, or none to write in.
+    """
+    if path.is_dir():
+        raise UserError(f"cannot write the policy to {str(path)!r}: it is a folder; name a file")
+    if path.exists() and not overwrite:
+        raise UserError(
+            f"{str(path)!r} is there already; type another name, or --overwrite as well to replace"
+            " it"
+        )
+    if not path.absolute().parent.is_dir():
+        raise UserError(
+            f"cannot write the policy to {str(path)!r}: no folder {str(path.parent)!r}; make it"
+            " first"
+        )
+    # Rights do not tell of folders in which nobody can make a file: so one is made.
+    try:
+        _partial(path).touch()
+        _partial(path).unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy that `layerlab precision` or `Policy.save` wrote.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is no such file, it is not TOML, or it does not say what a policy says.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "policy.toml")
+        >>> Policy(format="fp16", keep=("model.layers.*.self_attn:attention",)).save(path)
+        >>> load_policy(path).keep
+        ('model.layers.*.self_attn:attention',)
+    """
+    try:
+        check_regular(Path(path))
+        found: dict[str, Any] = toml_of(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the policy {str(path)!r}: {error.strerror}; type"
+            " `layerlab precision MODEL --out policy.toml` to make one"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} is not TOML: {error}; write format and keep") from None
+    unknown = sorted(set(found) - {part.name for part in fields(Policy)})
+    keep, measured = found.get("keep", []), found.get("measured", {})
+    named = isinstance(keep, list) and all(isinstance(name, str) for name in keep)
+    told = isinstance(measured, dict) and all(
+        isinstance(value, (str, int, float)) for value in measured.values()
+    )
+    if unknown or not named or not told or not isinstance(found.get("format"), str):
+        raise UserError(
+            f"{str(path)!r} is not a policy: it needs format, a string, and keep, a list of"
+            " strings; measured, a table of numbers, is for the reader"
+            + (f"; it knows no {', '.join(unknown)}" if unknown else "")
+        )
+    return Policy(format=found["format"], keep=tuple(keep), measured=measured)

@@ -1,0 +1,132 @@
+"""Which places are rounded: patterns of modules and operations, each held against what ran."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.op_site import NUMBER, Place
+from layerlab.validation import shown
+
+
+def matches(place: Place, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns names the place, its module, or a module around it.
+
+    Source: Own.
+    """
+    spelled = (str(place), *_around(place.module))
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in spelled)
+
+
+def _around(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+
+class Selection:
+    """Which places are rounded, and whether every pattern that was given came to something.
+
+    Attributes:
+        ran: whether anything was done since the patterns were given.
+        rounded: places where a result is rounded.
+        islands: places with results in a dtype that this mode does not round.
+
+    Args:
+        model: whose modules the patterns name.
+        where: patterns; None for all places.
+        only: exactly these places instead.
+
+    Raises:
+        UserError: a pattern names no module, or there is none.
+    """
+
+    def __init__(
+        self, model: nn.Module, where: Any = None, only: frozenset[Place] | None = None
+    ) -> None:
+        self.patterns = patterns(where, model)
+        if self.patterns == ():
+            raise UserError("where=[] selects no place; type where=None to round all of them")
+        self.only = only
+        self.ran = False
+        self.rounded: set[Place] = set()
+        self.islands: set[Place] = set()
+        self._known: dict[Place, bool] = {}
+
+    def __contains__(self, place: Place) -> bool:
+        if self.only is not None:
+            return place in self.only
+        if place not in self._known:
+            self._known[place] = self.patterns is None or matches(place, self.patterns)
+        return self._known[place]
+
+    def check(self) -> None:
+        """A pattern that rounds nothing is a mistake, if anything ran at all.
+
+        Raises:
+            UserError: its operation never happened, or happens where nothing is rounded.
+        """
+        for pattern in self.patterns or () if self.ran else ():
+            found = {place for place in self._known if matches(place, (pattern,))}
+            if not found:
+                raise UserError(unmatched(pattern, (place.component for place in self._known)))
+            if not found & self.rounded:
+                raise UserError(self._unrounded(pattern, found))
+
+    def _unrounded(self, pattern: str, found: set[Place]) -> str:
+        held = min((place.component for place in found & self.islands), default=None)
+        if held is not None:
+            return (
+                f"where={pattern!r} rounds nothing as run: {held} is in a dtype that the model's"
+                " code widens to, and stays there; type mode='flat' to round it, too"
+            )
+        moved = min(place.component for place in found)
+        return (
+            f"where={pattern!r} rounds nothing: {moved} only moves or chooses values; type the"
+            " place where they are computed"
+        )
+
+
+def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
+    """The patterns that select places, their modules looked up in the model.
+
+    Source: Own.
+
+    Args:
+        where: one pattern or several; None for none.
+
+    Raises:
+        UserError: no module has a name like that, or this is no pattern.
+    """
+    if where is None:
+        return None
+    listed = where if isinstance(where, Iterable) and not isinstance(where, bytes) else [where]
+    given = (where,) if isinstance(where, str) else tuple(listed)
+    if not all(isinstance(pattern, str) for pattern in given):
+        raise UserError(
+            f"where={shown(where)} is no pattern; expected a text or a list of texts: type"
+            " where='*.mlp', or where='*.self_attn:softmax'"
+        )
+    names = [name for name, _ in model.named_modules() if name]
+    spelled = {part for name in names for part in _around(name)}
+    for pattern in given:
+        module = pattern.partition(":")[0]
+        if not any(fnmatchcase(name, module) for name in spelled):
+            raise UserError(unmatched(pattern, names))
+    return given
+
+
+def unmatched(pattern: str, names: Iterable[str]) -> str:
+    """What to say of a pattern that selects nothing.
+
+    Source: Own.
+    """
+    known = sorted(set(names))
+    # With stars and layer numbers aside, what was meant differs in a letter or two.
+    plain = {NUMBER.sub("", name).replace("*", ""): name for name in reversed(known)}
+    meant = NUMBER.sub("", pattern).replace("*", "")
+    near = [plain[name] for name in difflib.get_close_matches(meant, plain, n=4, cutoff=0.3)]
+    listed = ", ".join(near or known[:4])
+    return f"where={pattern!r} matches nothing in this model; near it are {listed}"

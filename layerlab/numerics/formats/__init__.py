@@ -1,0 +1,1 @@
+"""Number formats, and rounding to them."""

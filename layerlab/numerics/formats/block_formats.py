@@ -1,0 +1,58 @@
+"""Blocks that share a scale: the MX formats and NVFP4, quantised and back."""
+
+import torch
+from torch import Tensor
+
+from layerlab.numerics.formats.formats import FLOATS, Block
+from layerlab.numerics.formats.grid import Mode
+from layerlab.numerics.formats.integer_formats import blocked, unblocked
+from layerlab.numerics.formats.scalar import Rounding
+
+# The exponents that a scale of eight bits without a significand has.
+LEAST, MOST = -127, 127
+
+
+def to_blocks(
+    x: Tensor, format: Block, mode: Mode = "nearest", generator: torch.Generator | None = None
+) -> Tensor:
+    """Elements in the block's format times the scale of their block, in the dtype of x.
+
+    MX: scale = 2^(floor(log2 max |x|) - e) with e the largest exponent of an element. NVFP4: scale
+    = fp8_e4m3(max |x| / 6 / s) s with s = max over the tensor |x| / (6 x 448). What is above the
+    largest element saturates. Scales are those of the finite values, and are rounded to nearest in
+    every mode.
+
+    Source: rouhani23, Algorithm 1; NVFP4: nvidia25, Appendix C.
+    Differs: of an infinity or a NaN MX makes the whole block NaN; here an infinity saturates and a
+    NaN stays alone, so that a mask does not wipe out its neighbours; and NVFP4's quotients are
+    exact, where its source multiplies by reciprocals in float32.
+    """
+    if x.numel() == 0:
+        return x.clone()
+    # In float64, where the numbers of float32 times any scale are exact.
+    wide = torch.atleast_1d(x.double())
+    blocks = blocked(wide, format.size)
+    peaks = torch.where(blocks.isfinite(), blocks.abs(), 0).amax(-1, keepdim=True)
+    scale = _power(peaks, format) if format.scale == "power of two" else _two_level(peaks, format)
+    # A scale of zero, which only NVFP4 has, makes its block zero whatever is divided by.
+    elements = Rounding(format.element, mode, generator)(blocks / torch.where(scale == 0, 1, scale))
+    return unblocked(elements * scale, wide).view(x.shape).to(x.dtype)
+
+
+def _power(peaks: Tensor, format: Block) -> Tensor:
+    highest = format.element.highest
+    assert highest is not None, "an element has a largest exponent"
+    exponent = torch.frexp(peaks).exponent - 1 - highest
+    exponent = torch.where(peaks == 0, LEAST, exponent).clamp(LEAST, MOST)
+    return torch.ldexp(torch.ones_like(peaks), exponent)
+
+
+def _two_level(peaks: Tensor, format: Block) -> Tensor:
+    """A scale in eight bits for each block, under one of the whole tensor in float32."""
+    eight = FLOATS["fp8_e4m3"]
+    largest = format.element.largest
+    whole = (peaks.amax() / (largest * eight.largest)).float().double()
+    limits = torch.finfo(torch.float32)
+    whole = whole.clamp(limits.tiny, limits.max)
+    part = Rounding(eight)(peaks / largest / whole)
+    return part * whole

@@ -1,0 +1,98 @@
+"""Whole numbers with a scale: what quantising to int8 or int4 and back makes of a tensor."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.numerics.formats.formats import Integer
+
+
+def to_integers(
+    x: Tensor, format: Integer, mode: str = "nearest", generator: torch.Generator | None = None
+) -> Tensor:
+    """The whole numbers times their scale, in the dtype of x (float32 or float64).
+
+    Symmetric: s = max |x| / (2^(b-1) - 1), q = round(x / s). Asymmetric: s = (max(x, 0) -
+    min(x, 0)) / (2^b - 1), q = round(x / s) + z with z = round(-min(x, 0) / s). Scales are those of
+    the finite values; what is infinite becomes the largest number and NaN stays NaN.
+
+    Source: jacob18, section 2.1; symmetric: wu20, section 3.1.
+    """
+    if x.numel() == 0:
+        return x.clone()
+    grouped, restore = _grouped(x, format)
+    finite = torch.where(grouped.isfinite(), grouped, 0)
+    low, high = finite.amin(-1, keepdim=True), finite.amax(-1, keepdim=True)
+    if format.symmetric:
+        most = 2 ** (format.bits - 1) - 1
+        scale = _positive(torch.maximum(high, -low) / most)
+        first, last = -most, most
+        zero = torch.zeros_like(scale)
+    else:
+        last, first = 2**format.bits - 1, 0
+        low, high = low.clamp(max=0), high.clamp(min=0)
+        # Each divided first: their difference may be more than the carrier holds.
+        scale = _positive(high / last - low / last)
+        zero = torch.round(-low / scale)
+    whole = (_whole(grouped / scale, mode, generator) + zero).clamp(first, last) - zero
+    limit = torch.finfo(x.dtype).max
+    return restore((whole * scale).clamp(-limit, limit))
+
+
+def _positive(scale: Tensor) -> Tensor:
+    """No scale is zero, or so small that dividing by it overflows."""
+    return scale.clamp(min=torch.finfo(scale.dtype).tiny)
+
+
+def _whole(x: Tensor, mode: str, generator: torch.Generator | None) -> Tensor:
+    if mode == "nearest":
+        return x.round()
+    if mode == "up":
+        return x.ceil()
+    if mode == "down":
+        return x.floor()
+    if mode == "zero":
+        return x.trunc()
+    if mode == "away":
+        cut = x.trunc()
+        # Not floor(|x| + 1/2): that sum may round up.
+        return torch.where((x - cut).abs() >= 0.5, cut + x.sign(), cut)
+    below = x.floor()
+    drawn = torch.empty_like(x).uniform_(generator=generator)
+    return torch.where(drawn < x - below, below + 1, below)
+
+
+def _grouped(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
+    """The values that share a scale along the last axis, and the way back."""
+    if format.per == "tensor" or x.dim() == 0:
+        return x.reshape(-1), lambda y: y.view(x.shape)
+    if not -x.dim() <= format.axis < x.dim():
+        raise UserError(
+            f"{format.name} looks along axis {format.axis} of a tensor with {x.dim()} axes; "
+            "expected an axis that it has: type for example int8:channel"
+        )
+    moved = x.movedim(format.axis, -1)
+    if format.per == "channel":
+        return moved, lambda y: y.movedim(-1, format.axis)
+    blocks = blocked(moved, format.group or 1)
+    return blocks, lambda y: unblocked(y, moved).movedim(-1, format.axis)
+
+
+def blocked(x: Tensor, size: int) -> Tensor:
+    """The last axis in blocks, on an axis of their own; the last one is filled up with zeros.
+
+    Source: Own.
+    """
+    missing = -x.shape[-1] % size
+    filled = torch.nn.functional.pad(x, (0, missing)) if missing else x
+    return filled.unflatten(-1, (-1, size))
+
+
+def unblocked(blocks: Tensor, like: Tensor) -> Tensor:
+    """Back to one axis, without what was filled up.
+
+    Source: Own.
+    """
+    return blocks.flatten(-2)[..., : like.shape[-1]]

@@ -1,0 +1,101 @@
+"""Rounding each element by itself to a floating-point format."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.numerics.formats.formats import Format
+from layerlab.numerics.formats.grid import CARRIERS, HALVES, Mode, grid
+from layerlab.numerics.formats.kernel import Launch, kernel
+from layerlab.numerics.formats.round_reference import in_torch, noise
+
+
+class Rounding:
+    """Rounds float32 and float64 to a format: a function that has been looked up once.
+
+    It is called after every operation of an emulated model, so that the path for an ordinary tensor
+    comes first and does nothing twice.
+    """
+
+    def __init__(
+        self, format: Format, mode: Mode = "nearest", generator: torch.Generator | None = None
+    ) -> None:
+        self.format = format
+        self.mode = mode
+        self.generator = generator
+        self._launches: dict[torch.dtype, Launch | None] = {}
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The rounded tensor; gradients are not its business."""
+        launch = self._launches.get(x.dtype)
+        if (
+            launch is not None
+            and out is None
+            and type(x) is Tensor
+            and x.is_cpu
+            and x.is_contiguous()
+            and not x.is_neg()
+            and not torch.compiler.is_compiling()
+        ):
+            fresh = torch.empty_like(x)
+            if self._launched(launch, x, fresh):
+                return fresh
+        return self._general(x, out)
+
+    def _launched(self, launch: Launch, x: Tensor, out: Tensor) -> bool:
+        """Whether the kernel did it: tensors inside a transform of functions have no address."""
+        if type(out) is not Tensor:
+            return False
+        try:
+            launch(x, out, noise(x, self.generator) if self.mode == "stochastic" else None)
+        except RuntimeError:
+            return False
+        return True
+
+    def _general(self, x: Tensor, out: Tensor | None) -> Tensor:
+        x = x.detach().resolve_neg()
+        if x.dtype in HALVES:
+            narrow = self(x.float()).to(x.dtype)
+            return narrow if out is None else out.copy_(narrow)
+        if out is None:
+            out = torch.empty_like(x)
+        launch = None
+        if x.is_cpu and type(x) is Tensor and not torch.compiler.is_compiling():
+            launch = self._launch(x.dtype)
+        if launch is None:
+            self._in_torch(x, out)
+        elif self._same_layout(x, out):
+            if not self._launched(launch, x, out):
+                self._in_torch(x, out)
+        else:
+            whole = x.contiguous()
+            fresh = torch.empty_like(whole)
+            if not self._launched(launch, whole, fresh):
+                self._in_torch(whole, fresh)
+            out.copy_(fresh)
+        return out
+
+    def _in_torch(self, x: Tensor, out: Tensor) -> None:
+        drawn = noise(x, self.generator) if self.mode == "stochastic" else None
+        in_torch(x, out, grid(self.format, self.mode, x.dtype), self.mode, drawn)
+
+    def _same_layout(self, x: Tensor, out: Tensor) -> bool:
+        """Whether the elements of both lie in one piece of memory, in the same order."""
+        if out.is_neg():
+            return False
+        if x.is_contiguous() and out.is_contiguous():
+            return True
+        # What is drawn for an element depends on its place in the tensor, not in memory.
+        dense = torch.empty_like(x).stride() == x.stride()
+        return dense and out.stride() == x.stride() and self.mode != "stochastic"
+
+    def _launch(self, dtype: torch.dtype) -> Launch | None:
+        if dtype not in self._launches:
+            found = kernel()
+            able = found.library is not None and dtype in CARRIERS
+            numbers: Any = grid(self.format, self.mode, dtype)
+            self._launches[dtype] = (
+                Launch(found.library, numbers, self.mode, dtype) if able else None
+            )
+        return self._launches[dtype]

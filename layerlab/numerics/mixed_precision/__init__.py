@@ -1,0 +1,1 @@
+"""Which modules to keep in higher precision."""

@@ -1,0 +1,264 @@
+"""Runs of one model under policies, each measured against its float64 reference."""
+
+import copy
+from collections.abc import Callable, Iterable
+from math import inf, isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.apply_policy import REAL, apply_precision
+from layerlab.numerics.emulation.arithmetic import exact, modes, regime
+from layerlab.numerics.emulation.attribution import error, outputs
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.formats.formats import find
+from layerlab.numerics.mixed_precision.advice import Choice
+
+Run = Callable[[nn.Module], Any]
+Step = Callable[[str], None]
+WIDE = torch.float32
+# Highest exponent of float32, which bf16 shares.
+REACH = 127
+# Of a text, for the standard error of a share.
+PIECES = 16
+
+
+def asked(format: str, budget: float | None = None) -> str:
+    """The name of a format, once it and a budget are such that something can be searched for.
+
+    Source: Own.
+
+    Raises:
+        UserError: no such format, one in which there is nothing to keep, or a budget that is no
+            share.
+    """
+    if budget is not None and not 0 < budget < 1:
+        raise UserError(
+            f"budget={budget} is no share of the squared error; type a number between 0 and 1, such"
+            " as 0.3"
+        )
+    if regime(format).low.itemsize >= WIDE.itemsize:
+        raise UserError(
+            f"a model in {format} is in float32 already: there is nothing to keep; name a"
+            " format with fewer digits, such as bf16"
+        )
+    return find(format).name
+
+
+def losses(seen: Tensor, true: Tensor) -> Tensor:
+    """Squared error of each token.
+
+    Source: Own.
+    Unit: that of the logits, squared.
+    """
+    # A token at a time: logits of a large vocabulary in float64 are the largest tensor here.
+    rows = zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True)
+    found = [(row.double() - whole.double()).square().sum() for row, whole in rows]
+    return torch.stack(found).cpu()
+
+
+def deviation(missed: Tensor, whole: Tensor) -> float:
+    """Standard error of a share of squared errors, by leaving out one piece of the text at a time.
+
+    Neighbouring tokens err alike, so that pieces of neighbours are left out and not single tokens.
+
+    Source: Own; the jackknife of a ratio over groups.
+    Unit: that of the share.
+
+    Args:
+        missed: squared error of each token, in the order of the text.
+        whole: the same with nothing kept.
+    """
+    pieces = [
+        (float(part.sum()), float(base.sum()))
+        for part, base in zip(
+            missed.tensor_split(min(PIECES, len(missed))),
+            whole.tensor_split(min(PIECES, len(whole))),
+            strict=True,
+        )
+    ]
+    over, under = (sum(side) for side in zip(*pieces, strict=True))
+    rests = [(over - part, under - base) for part, base in pieces]
+    if len(pieces) < 2 or any(base <= 0 for _, base in rests):
+        return inf
+    shares = [part / base for part, base in rests]
+    mean = sum(shares) / len(shares)
+    spread = sum((share - mean) ** 2 for share in shares)
+    found = (spread * (len(shares) - 1) / len(shares)) ** 0.5
+    return found if isfinite(found) else inf
+
+
+class Search:
+    """What is left of the squared error of the logits when this or that is kept in float32.
+
+    Args:
+        model: a model of transformers.
+        run: runs a model it is given and returns logits or an output that has them.
+        format: of everything that is not kept.
+        step: is told what is tried before each run.
+
+    Raises:
+        UserError: in this format there is nothing to keep, or the logits are not finite.
+    """
+
+    def __init__(self, model: nn.Module, run: Run, format: str, step: Step) -> None:
+        self.model, self.run, self.format, self.step = model, run, asked(format), step
+        self.regime = regime(format)
+        self.refused: dict[str, str] = {}
+        self.runs = 0
+        self.mixed = 0
+        step("float64 reference")
+        self.true = self.logits(Emulation(model, exact(self.regime.low)))
+        step("nothing kept")
+        self.whole = self._whole()
+        self.shares: dict[frozenset[str], float] = {frozenset(): 1.0}
+        self.deviations: dict[frozenset[str], float] = {frozenset(): 0.0}
+        self.reals: dict[frozenset[str], float] = {}
+        self.real_losses: dict[frozenset[str], Tensor] = {}
+
+    def _whole(self) -> float:
+        emulation = Emulation(self.model, self.regime, policy=Policy(format=self.format))
+        self._check_true()
+        seen = self.logits(emulation)
+        found = error(seen, self.true)
+        self.losses = losses(seen, self.true)
+        self.mixed = len(emulation.refused)
+        if not isfinite(found):
+            raise UserError(
+                f"in {self.format} the logits are not finite, so no share of their error can be"
+                f" told; {self._remedy()}"
+            )
+        if found == 0:
+            raise UserError(
+                f"the logits have no rounding error in {self.format}: there is nothing to keep;"
+                " name a format with fewer digits, such as bf16"
+            )
+        return found
+
+    def _check_true(self) -> None:
+        """Refuse exact logits to which no error is relative."""
+        if not bool(self.true.isfinite().all()):
+            raise UserError(
+                "the logits are not finite even in float64, so no format can mend them; look for"
+                " NaN or infinities in the weights"
+            )
+        if not bool(self.true.any()):
+            raise UserError(
+                "the logits are all zero, so that no error is a share of them; give a model whose"
+                " weights are not zero"
+            )
+
+    def _remedy(self) -> str:
+        """What helps against logits that overflow."""
+        reach = getattr(find(self.format), "highest", None)
+        if isinstance(reach, int) and reach < REACH:
+            return "name a format with a wider range, such as bf16"
+        return "bf16 reaches as far as float32, so look for weights that are too large"
+
+    def logits(self, emulation: Emulation) -> Tensor:
+        """One run."""
+        self.runs += 1
+        return outputs(emulation, lambda: self.run(self.model), ())[-1]
+
+    def left(self, logits: Tensor) -> float:
+        """Their squared error over that with nothing kept; infinite where there are no numbers."""
+        found = error(logits, self.true) / self.whole
+        return found if isfinite(found) else inf
+
+    def deviation(self, logits: Tensor) -> float:
+        """Standard error of what they leave, over the text."""
+        return deviation(losses(logits, self.true), self.losses)
+
+    @property
+    def tokens(self) -> int:
+        """How many the shares are found from."""
+        return len(self.losses)
+
+    def share(self, keep: Iterable[str]) -> float:
+        """What is left under a policy, emulated.
+
+        Raises:
+            UserError: torch would refuse to run the model so.
+        """
+        names = frozenset(keep)
+        if names not in self.shares:
+            policy = Policy(format=self.format, keep=tuple(sorted(names)))
+            emulation = Emulation(self.model, self.regime, policy=policy)
+            seen = self.logits(emulation)
+            if len(emulation.refused) > self.mixed:
+                place = min(map(str, emulation.refused))
+                raise UserError(f"torch refuses to mix dtypes at {place}; keep what is around it")
+            self.shares[names] = self.left(seen)
+            self.deviations[names] = self.deviation(seen)
+        return self.shares[names]
+
+    def autocast(self) -> float | None:
+        """What torch.autocast leaves, emulated; None where it does not know the format."""
+        if "autocast" not in modes(self.format):
+            return None
+        self.step("under autocast")
+        return self.left(self.logits(Emulation(self.model, regime(self.format, "autocast"))))
+
+    def tried(self, name: str, keep: Iterable[str]) -> float | None:
+        """The same, or None and a note where it cannot be."""
+        self.step(" + ".join(keep))
+        try:
+            return self.share(keep)
+        except (UserError, RuntimeError) as reason:
+            self.refused[name] = str(reason).splitlines()[0]
+            return None
+
+    def alone(self, name: str) -> Choice | None:
+        """What it leaves to keep one thing only."""
+        found = self.tried(name, (name,))
+        return None if found is None else Choice(keep=name, alone=found)
+
+    def real(self, keep: Iterable[str]) -> float | None:
+        """Squared error of a copy in torch's own low dtype; None where torch has none.
+
+        The copy is gone when the next is made.
+        """
+        names = frozenset(keep)
+        if self.format not in REAL:
+            return None
+        if names not in self.reals:
+            self.step("torch's own " + self.format)
+            policy = Policy(format=self.format, keep=tuple(sorted(names)))
+            low = apply_precision(copy.deepcopy(self.model), policy)
+            self.runs += 1
+            self.reals[names] = self._error(low, names)
+        return self.reals[names]
+
+    def _error(self, low: nn.Module, names: frozenset[str]) -> float:
+        """Of a model in a low dtype; infinite where it does not run, or gives no numbers."""
+        try:
+            with torch.no_grad():
+                seen: Any = self.run(low)
+        except RuntimeError as reason:
+            self.refused["torch's own " + self.format] = str(reason).splitlines()[0]
+            return inf
+        logits = seen if isinstance(seen, Tensor) else seen.logits
+        self.real_losses[names] = losses(logits, self.true)
+        found = error(logits, self.true)
+        return found if isfinite(found) else inf
+
+    def real_deviation(self, keep: Iterable[str]) -> float:
+        """Standard error of the share that real runs leave; 0 where there is none."""
+        kept, whole = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
+        return 0.0 if kept is None or whole is None else deviation(kept, whole)
+
+    def real_share(self, keep: Iterable[str]) -> float | None:
+        """What is left under a policy in real runs."""
+        whole, kept = self.real(()), self.real(keep)
+        return None if whole is None or kept is None or whole == inf else kept / whole
+
+    def within(self, keep: Iterable[str], budget: float) -> bool:
+        """Whether a budget is kept, emulated and, where torch has the dtype, in real runs."""
+        names = frozenset(keep)
+        if self.share(names) > budget:
+            return False
+        real = self.real_share(names)
+        return real is None or real <= budget

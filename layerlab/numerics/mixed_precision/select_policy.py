@@ -1,0 +1,245 @@
+"""The smallest set of places to keep in float32 for a given cut of the squared output error."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from layerlab.numerics.emulation.apply_policy import kept
+from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.op_site import NUMBER
+from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
+from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.formats.formats import bits, find
+from layerlab.numerics.mixed_precision.advice import Advice, Choice, Cost
+from layerlab.numerics.mixed_precision.literature_advice import attentions, counsels
+from layerlab.numerics.mixed_precision.policy_runs import WIDE, Run, Search, Step, asked
+
+# How many are tried beside what is chosen before the best of them is.
+SHORTLIST = 4
+# What gains this share of the largest gain is near enough for its price to decide.
+NEAR = 0.5
+# Price of one more entry beside the shares of operations and parameters that it takes.
+ENTRY = 0.02
+
+
+def silent(what: str) -> None:
+    """Tell nobody what is tried.
+
+    Source: Own.
+    """
+
+
+def advise(
+    model: nn.Module, run: Run, format: str = "bf16", budget: float = 0.3, step: Step = silent
+) -> Advice:
+    """Find what to keep in float32 so that the squared output error falls to a share of it.
+
+    Everything that could be kept is kept alone once; then the most useful are kept together, one
+    more at a time, of those that gain nearly the most the one that gains most for the operations
+    and parameters it takes, until the error is within the budget, in emulation and in a real run of
+    a copy. Those that turn out not to be needed are let go, the costly first. How many tokens are
+    run decides how sharp the shares are: those of a few hundred may be off by a fifth.
+
+    Source: Own.
+
+    Args:
+        model: a model of transformers, best with float32 weights.
+        run: runs a model it is given and returns logits or an output that has them.
+        format: of everything that is not kept.
+        budget: share of the squared error of the logits that may be left.
+        step: is told what is tried before each run.
+
+    Raises:
+        UserError: a budget that is no share, or a format that keeps nothing from being rounded.
+    """
+    format = asked(format, budget)
+    search = Search(model, run, format, step)
+    tried = [search.alone(name) for name in candidates(model)]
+    found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)
+    bill = Bill(model, run, format)
+    chosen = _chosen(search, found, budget, bill)
+    left, real = search.share(chosen), search.real_share(chosen)
+    spent = bill.of(chosen)
+    measured: dict[str, str | int | float] = {
+        "budget": budget,
+        "squared error left, emulated": round(left, 4),
+        **({} if real is None else {"squared error left, real run": round(real, 4)}),
+        "products in float32": round(spent.work, 4),
+        "parameters larger by": round(spent.growth, 4),
+    }
+    return Advice(
+        policy=Policy(format=format, keep=tuple(chosen), measured=measured),
+        budget=budget,
+        choices=tuple(_told(search, choice, chosen) for choice in found),
+        error=search.whole,
+        left=left,
+        autocast=search.autocast(),
+        real=real,
+        real_error=None if real is None else search.real(()),
+        cost=spent,
+        counsels=counsels(search, budget),
+        refused=search.refused,
+        runs=search.runs,
+        tokens=search.tokens,
+        deviation=search.deviations[frozenset(chosen)],
+    )
+
+
+def candidates(model: nn.Module) -> list[str]:
+    """What could be kept: the stream, attention, and every kind of module that computes.
+
+    Source: Own.
+    """
+    found: dict[str, None] = {}
+    if any(isinstance(module, nn.ModuleList) for module in model.modules()):
+        found[RESIDUAL] = None
+    for name, module in model.named_modules():
+        if not name or isinstance(module, (nn.Dropout, nn.Identity)):
+            continue
+        kind = NUMBER.sub("*", name)
+        if next(module.children(), None) is None or module._parameters:
+            found[kind] = None
+    attending = (NUMBER.sub("*", name) + ATTENTION for name in attentions(model))
+    return [*found, *dict.fromkeys(attending)]
+
+
+def _told(search: Search, choice: Choice, chosen: Sequence[str]) -> Choice:
+    """A choice with what was left once it was kept beside the more useful ones."""
+    if choice.keep not in chosen:
+        return choice
+    upto = chosen[: chosen.index(choice.keep) + 1]
+    return replace(choice, left=search.tried(choice.keep, upto))
+
+
+def _chosen(search: Search, found: Sequence[Choice], budget: float, bill: "Bill") -> list[str]:
+    """What to keep; if that is most of the model, a second order is tried, the cheaper taken."""
+    first = _pruned(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
+    spent = bill.of(first)
+    if not spent.most or not search.within(first, budget):
+        return first
+    second = _pruned(search, _greedy(search, found, budget, bill, 0.0), budget, bill)
+    saves = bill.price(second) < bill.price(first)
+    return second if saves and search.within(second, budget) else first
+
+
+def _greedy(
+    search: Search, found: Sequence[Choice], budget: float, bill: "Bill", near: float
+) -> list[str]:
+    """One more at a time, of those that leave nearly the least the best for its price."""
+    chosen: list[str] = []
+    left = 1.0
+    worth = {choice.keep: (1 - choice.alone) / bill.price([choice.keep]) for choice in found}
+    names = [choice.keep for choice in found]
+    while names and not search.within(chosen, budget):
+        cheap = sorted(names, key=lambda name: -worth[name])
+        listed = list(dict.fromkeys([*names[: SHORTLIST // 2], *cheap]))[:SHORTLIST]
+        trials = {name: search.tried(name, [*chosen, name]) for name in listed}
+        # What helps alone may not help any more: then it is not worth its cost.
+        useful = {name: share for name, share in trials.items() if share and share < left}
+        if useful:
+            best = _best(useful, left, budget, lambda name: bill.price([*chosen, name]), near)
+            chosen.append(best)
+            left = useful.pop(best)
+        names = [name for name in names if name in useful or name not in trials]
+    return chosen
+
+
+def _best(
+    useful: dict[str, float],
+    left: float,
+    budget: float,
+    price: Callable[[str], float],
+    near: float,
+) -> str:
+    """Of those whose gain is near the largest the one with most gain per price."""
+    # Below the budget nothing more is gained, unless the real run needs it.
+    gains = {name: left - max(share, min(budget, left)) for name, share in useful.items()}
+    if not any(gains.values()):
+        gains = {name: left - share for name, share in useful.items()}
+    bar = near * max(gains.values())
+    return max(
+        (name for name in gains if gains[name] >= bar), key=lambda name: gains[name] / price(name)
+    )
+
+
+def _pruned(search: Search, chosen: list[str], budget: float, bill: "Bill") -> list[str]:
+    """Without what the budget can do without; a budget that is not reached needs all."""
+    if not search.within(chosen, budget):
+        return chosen
+    for name in sorted(chosen, key=lambda name: -bill.price([name])):
+        rest = [other for other in chosen if other != name]
+        if search.tried(name, rest) is not None and search.within(rest, budget):
+            return _pruned(search, rest, budget, bill)
+    return chosen
+
+
+class Bill:
+    """What policies of one model take; the model is run once, to count.
+
+    Args:
+        model: a model of transformers.
+        run: runs a model it is given.
+        format: of everything that is not kept.
+    """
+
+    def __init__(self, model: nn.Module, run: Run, format: str) -> None:
+        self.model, self.format = model, format
+        grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
+        # Fused attention is taken apart, since not every device's kernel is counted.
+        with FlopCounterMode(display=False, custom_mapping=grouped) as counter, Unfused():
+            with torch.no_grad():
+                run(model)
+        self.all = counter.get_total_flops()
+        self.counts = {
+            name.partition(".")[2]: sum(table.values())
+            for name, table in counter.get_flop_counts().items()
+        }
+        self.sizes = {name: value.numel() for name, value in model.named_parameters()}
+
+    def of(self, keep: Sequence[str]) -> Cost:
+        """Operations in products and bytes of parameters that are in float32."""
+        found = kept(self.model, Policy(format=self.format, keep=tuple(keep)))
+        wide = found.modules | found.tied
+        single = sum(self.counts.get(name, 0) for name in wide if not _inside(name, wide))
+        for name in found.attentions - found.modules:
+            module = self.model.get_submodule(name)
+            inner = (f"{name}.{child}" for child, _ in module.named_children())
+            single += self.counts.get(name, 0) - sum(self.counts.get(child, 0) for child in inner)
+        numbers = sum(size for name, size in self.sizes.items() if found.parameter(name))
+        low = (bits(find(self.format)) or 8 * regime(self.format).low.itemsize) / 8
+        return Cost(
+            flops=single,
+            all_flops=self.all,
+            bytes=round((WIDE.itemsize - low) * numbers),
+            all_bytes=round(low * sum(self.sizes.values())),
+            numbers=numbers,
+            all_numbers=sum(self.sizes.values()),
+        )
+
+    def price(self, keep: Sequence[str]) -> float:
+        """Share of the operations and share of the parameters in float32, and a little for each."""
+        spent = self.of(keep)
+        return spent.work + spent.share + ENTRY * len(keep)
+
+
+def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
+    """Operations in products, and bytes of parameters, that a policy has in float32.
+
+    Source: Own.
+    Unit: operations and bytes.
+    """
+    return Bill(model, run, policy.format).of(policy.keep)
+
+
+def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:
+    """Of products by group: each row meets one matrix."""
+    groups = left[0] if len(left) == len(right) == 3 else 1
+    return int(2 * groups * left[-2] * left[-1] * right[-1])
+
+
+def _inside(name: str, modules: Iterable[str]) -> bool:
+    return any(name.startswith(other + ".") for other in modules)

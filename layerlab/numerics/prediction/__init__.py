@@ -1,0 +1,1 @@
+"""Rounding errors predicted from one exact pass."""

@@ -1,0 +1,297 @@
+"""What is known of the error of every value, a variance or a bound, and how it goes on.
+
+Both are numbers beside the values, and most steps act on them alike: a product with W is one with
+|W|^p, p = 2 for variances and 1 for bounds. They part where a function bends and where a result is
+rounded.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from layerlab.numerics.formats.formats import MOST_DIGITS, AnyFormat, Block, Format, Integer
+from layerlab.numerics.formats.round import MASK, SPANNING, rounder
+
+Kind = Literal["variance", "bound"]
+# What is left out of nothing: the spread of an exact value.
+Spread = Tensor | None
+Map = Callable[[Tensor], Tensor]
+# Room for the float64 sums that a bound itself is made of.
+ROOM = 1 + 2.0**-36
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A function of one variable, as far as errors go through it.
+
+    Attributes:
+        slope: its derivative from argument and result.
+        bend: sup |f''|; None for a monotone function, whose ends say all.
+        steep: sup |f'|; infinite if there is none.
+        units: how many unit roundoffs a library's float32 result is off, of its own size or,
+            with `outer`, of the argument's.
+        outer: see `units`.
+    """
+
+    slope: Callable[[Tensor, Tensor], Tensor]
+    bend: float | None = None
+    steep: float = math.inf
+    units: int = 8
+    outer: bool = False
+
+
+class Algebra(ABC):
+    """How spreads of one kind are made and combined.
+
+    Attributes:
+        power: p; a factor c of a value is |c|^p for its spread.
+
+    Args:
+        unit: roundoff of the arithmetic that results are made in before they are rounded.
+    """
+
+    power: int
+
+    def __init__(self, unit: float) -> None:
+        self.unit = unit
+
+    def size(self, x: Tensor) -> Tensor:
+        """|x|^p."""
+        return x.abs() if self.power == 1 else x.square()
+
+    def factor(self, number: int | float) -> float:
+        return float(abs(number) ** self.power)
+
+    @abstractmethod
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
+        """The spread of y = f(x)."""
+
+    @abstractmethod
+    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+        """How small |x| counts below a fraction."""
+
+    @abstractmethod
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+        """What the arithmetic in which a result is made may add: gamma_terms of a size."""
+
+    @abstractmethod
+    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+        """The spread after rounding."""
+
+    @abstractmethod
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest value that is reckoned with."""
+
+    def gone(self, x: Tensor, s: Spread, format: Format, mode: str) -> Tensor | None:
+        """Which finite values overflow to infinity for sure; None for formats that never do."""
+        if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
+            return None
+        most = x.abs().amax() if x.numel() else 0.0
+        if most < format.largest:
+            return None
+        low, high = self.ends(x, s)
+        sides = _directions(mode)
+        lost = _spared(low, format, sides[0]).isinf() & _spared(high, format, sides[1]).isinf()
+        return lost & (low.sign() == high.sign()) & x.isfinite()
+
+    @abstractmethod
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        """The spread of what a storage format made of x, `kept`; its scales depend on all of x."""
+
+    @abstractmethod
+    def spread(self, s: Spread, like: Tensor) -> Tensor:
+        """What is reported: a standard deviation, or the bound."""
+
+
+class Variance(Algebra):
+    """First order: variances of independent errors, through the squares of derivatives."""
+
+    power = 2
+
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
+        return _never(known.slope(x, y).square() * s, s)
+
+    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+        return x.abs()
+
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+        return None
+
+    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+        """Adds what rounding adds to a value known up to its spread.
+
+        E[(fl(x) - x)^2] for x + e, e normal with variance v and gap g of the format at x, is
+        g^2/12 + (r^2 - g^2/12) w to the first term of its Fourier series, w = exp(-2 pi^2 v/g^2):
+        what happens to x itself, r, as long as e is small, and a uniform error beyond.
+        Where x saturates, its own error is cut off with it.
+        """
+        if format.digits >= MOST_DIGITS and format.highest is not None:
+            return s
+        kept = x if mode == "stochastic" else rounder(format, mode)(x)
+        apart = kept - x
+        gap = spacing(x, format)
+        even, known = _moments(apart, gap, x, mode, format)
+        if s is None:
+            added = known
+        else:
+            memory = torch.exp(-2 * math.pi**2 * s / gap.square().clamp_min(TINY))
+            added = torch.where(gap > 0, even + (known - even) * memory, 0.0)
+        over = x.abs() > format.largest
+        total = torch.where(over, apart.square(), added if s is None else added + s)
+        masks = ~(x.abs() < _mask(format))
+        return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(math.inf, math.inf)
+
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        return x, x
+
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        return added(s, (kept - x).square())
+
+    def spread(self, s: Spread, like: Tensor) -> Tensor:
+        return torch.zeros_like(like) if s is None else s.clamp_min(0).sqrt()
+
+
+TINY = 1e-300
+
+
+def _moments(
+    apart: Tensor, gap: Tensor, x: Tensor, mode: str, format: Format
+) -> tuple[Tensor, Tensor]:
+    """The mean square of a rounding error of a spread-out value, and of this very one."""
+    square = gap.square()
+    if mode in ("nearest", "away"):
+        return square / 12, apart.square()
+    if mode == "stochastic":
+        below = x - rounder(format, "down")(x)
+        return square / 6, below * (gap - below).clamp_min(0)
+    return square / 3, apart.square()
+
+
+class Bound(Algebra):
+    """Rigorous: every value lies within its bound, second order and held arithmetic included."""
+
+    power = 1
+
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
+        if known.bend is None:
+            within = torch.maximum((f(x + s) - y).abs(), (y - f(x - s)).abs())
+        else:
+            within = known.slope(x, y).abs() * s + (known.bend / 2) * s.square()
+            within = torch.minimum(within.nan_to_num(math.inf, math.inf), known.steep * s)
+        return _never(within, s)
+
+    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+        return x.abs() if s is None else (x.abs() - s).clamp_min(0)
+
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+        off = terms * self.unit
+        if off >= 1:
+            return torch.full_like(size(), math.inf)
+        # Below the normal numbers of float32 a result may be gone.
+        return size().abs() * (off / (1 - off)) + max(terms, 1) * self.unit * 2.0**-100
+
+    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+        """Rounding keeps order, so that the ends of the interval say where a result may be."""
+        if format.digits >= MOST_DIGITS and format.highest is not None:
+            # float64 itself, in which the masks of code stand at the end of the range.
+            return s
+        low, high = _directions(mode)
+        below, above = self.ends(x, s)
+        most = _spared(above, format, high) - x
+        least = x - _spared(below, format, low)
+        within = torch.maximum(most.abs(), least.abs())
+        before = torch.zeros_like(x) if s is None else s
+        # What is a mask wherever it lies within its bound is left as it is.
+        kept = (x.abs() - before >= _mask(format)) | ~x.isfinite()
+        return torch.where(kept, before, within).nan_to_num(math.inf, math.inf)
+
+    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+        reach = torch.zeros_like(x) if s is None else _reach(x, s)
+        return x - reach, x + reach
+
+    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+        """An element's error is a share of the largest size that shares its scale, here of all."""
+        if isinstance(format, Format):
+            return self.rounded(x, s, format, mode)
+        peak = (x.abs() if s is None else x.abs() + s).amax()
+        off = peak * (_share(format) * ROOM) + 2.0**-120
+        return added(s, torch.full_like(x, 1.0) * off)
+
+    def spread(self, s: Spread, like: Tensor) -> Tensor:
+        return torch.zeros_like(like) if s is None else s
+
+
+def _share(format: Integer | Block) -> float:
+    """The largest error over the largest size of a group or block, in any mode."""
+    if isinstance(format, Integer):
+        # One step, and for a zero point half a step more.
+        steps = 2 ** (format.bits - 1) - 1
+        return 1 / steps if format.symmetric else 1.5 * 2 / (2**format.bits - 1)
+    if format.scale != "power of two":
+        # The scale of a block is off by 2^-4 at most; a block that is small may vanish.
+        return 1 + 2.0**-3
+    element = format.element
+    assert element.highest is not None
+    return max(2 * element.unit, 2 - element.largest / 2.0**element.highest)
+
+
+def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
+    """The algebra of a kind of spread, for results made in a wide dtype before they are rounded.
+
+    Source: Own.
+    """
+    # The values that a bound stands beside are float64 themselves, and no better than that.
+    unit = 2.0**-24 * (1 + 2.0**-10) if wide == torch.float32 else 2.0**-51
+    return Variance(unit) if kind == "variance" else Bound(unit)
+
+
+def spacing(x: Tensor, format: Format) -> Tensor:
+    """The gap between neighbours of the format where x is; 0 for 0 in an unlimited one.
+
+    Source: ieee19, section 3.3.
+    """
+    exponent = torch.frexp(x).exponent.to(x.dtype) - 1
+    if format.lowest is not None:
+        exponent = torch.where(x == 0, format.lowest, exponent.clamp_min(format.lowest))
+    gap = torch.exp2(exponent - (format.digits - 1))
+    return gap if format.lowest is not None else torch.where(x == 0, 0.0, gap)
+
+
+def added(*parts: Spread) -> Spread:
+    """The sum of spreads, where None is nothing.
+
+    Source: Own.
+    """
+    total: Spread = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def _never(within: Tensor, s: Tensor) -> Tensor:
+    """An exact value stays exact, also where a derivative is infinite; what is undefined is inf."""
+    return torch.where(s == 0, 0.0, within).nan_to_num(math.inf, math.inf)
+
+
+def _reach(x: Tensor, s: Tensor) -> Tensor:
+    """A little more than s, for the rounding of x + s; none where x is exact."""
+    return torch.where(s == 0, 0.0, s * ROOM + x.abs() * 2.0**-52)
+
+
+def _directions(mode: str) -> tuple[str, str]:
+    """The modes that take the ends of an interval furthest."""
+    return ("down", "up") if mode == "stochastic" else (mode, mode)
+
+
+def _mask(format: Format) -> float:
+    return math.inf if format.name in SPANNING else MASK
+
+
+def _spared(x: Tensor, format: Format, mode: str) -> Tensor:
+    return torch.where(x.abs() < _mask(format), rounder(format, mode)(x), x)

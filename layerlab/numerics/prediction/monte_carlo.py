@@ -1,0 +1,101 @@
+"""Rounding errors predicted by drawing them: every result is moved by a random part of its gap.
+
+Unlike a variance that is carried along, drawn errors keep every correlation between values: what a
+block takes back from the stream, and what adds up along one direction. Unlike an emulation, they do
+not depend on where a value lies between its neighbours.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.numerics.emulation.arithmetic import Regime, exact
+from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.formats.formats import AnyFormat, Format
+from layerlab.numerics.formats.round import MASK, Rounder
+from layerlab.numerics.prediction.error_state import spacing
+
+DRAWS = 4
+
+
+class Sample(Emulation):
+    """Runs a model in float64 with a drawn error for each result that would be rounded.
+
+    Parameters, and factors in formats of storage, are rounded as they are.
+
+    Source: parker97, "random rounding".
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to; its seed is that of the draws.
+        where: patterns of the places that are rounded; None for all.
+    """
+
+    def __init__(
+        self, model: nn.Module, regime: Regime, where: str | Iterable[str] | None = None
+    ) -> None:
+        super().__init__(model, replace(regime, wide=torch.float64), where)
+        self._storing = False
+
+    def _weight(self, values: Tensor, place: Place, format: AnyFormat) -> Tensor:
+        self._storing = True
+        try:
+            return super()._weight(values, place, format)
+        finally:
+            self._storing = False
+
+    def _round(self, format: AnyFormat) -> Rounder:
+        if self._storing or not isinstance(format, Format):
+            return super()._round(format)
+
+        round = super()._round(format)
+
+        def move(values: Tensor) -> Tensor:
+            rounded = round(values)
+            drawn = torch.rand(values.shape, dtype=values.dtype, generator=self._generator) - 0.5
+            moved = values + spacing(values, format) * drawn.to(values.device)
+            # What the format holds exactly, or not at all, is not drawn for.
+            inside = (rounded != values) & (rounded.abs() < format.largest)
+            return torch.where(inside & (values.abs() < MASK), moved, rounded)
+
+        return move
+
+
+def sampled(
+    model: nn.Module,
+    call: Callable[[], Any],
+    regime: Regime,
+    modules: Sequence[nn.Module],
+    where: str | Iterable[str] | None = None,
+    draws: int = DRAWS,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The root mean square of the errors of modules' outputs and of the logits over a few draws.
+
+    Source: parker97, "random rounding".
+
+    Args:
+        call: runs the model once.
+        modules: those whose outputs are read, in the order in which they run.
+        draws: number of runs.
+
+    Returns:
+        The values in float64 of the modules' outputs and then the logits, and their spreads.
+    """
+    true = _taken(Emulation(model, exact(regime.low)), call, modules)
+    squares = [torch.zeros_like(value) for value in true]
+    for draw in range(draws):
+        run = Sample(model, replace(regime, seed=regime.seed + draw), where)
+        for square, value, seen in zip(squares, true, _taken(run, call, modules), strict=True):
+            square += (seen - value).square()
+    return true, [(square / draws).sqrt() for square in squares]
+
+
+def _taken(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
+    """What the modules gave and the logits, without what the first of them was given."""
+    found = outputs(run, call, modules)
+    return found[1:] if modules else found

@@ -1,0 +1,134 @@
+"""One operation of PyTorch as its rule sees it: what went in, what came out, what was known."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.emulated_tensor import Carrier
+from layerlab.numerics.prediction.error_state import Algebra, Spread
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation: what it was given, and what it gave.
+
+    Attributes:
+        name: of the operation.
+        run: does it, on values that are held or on spreads.
+        args: its arguments with held values; what is written into, as it was before.
+        spreads: the same, with spreads for values: a tensor, or None for exact ones.
+        kwargs: keyword arguments, for held values.
+        results: its floating results.
+        twins: whether the first two arguments are one and the same.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    args: Sequence[Any]
+    spreads: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    results: Sequence[Tensor]
+    twins: bool = False
+
+    def value(self, index: int) -> Any:
+        return self.args[index]
+
+    def option(self, index: int, default: Any) -> Any:
+        """A positional argument that may have been left out."""
+        return self.args[index] if index < len(self.args) else default
+
+    def spread(self, index: int) -> Spread:
+        found = self.spreads[index] if index < len(self.spreads) else None
+        return found if floats(found) else None
+
+    def again(self, *args: Any, **changes: Any) -> Any:
+        """The same operation on other values."""
+        return self.run(*args, **{**self.kwargs, **changes})
+
+    def dense(self) -> list[Any]:
+        """Arguments with spreads for values, zeros for exact ones."""
+        return [
+            _dense(value, spread) for value, spread in zip(self.args, self.spreads, strict=True)
+        ]
+
+    @property
+    def exact(self) -> bool:
+        return not any(floats(spread) for spread in flat(self.spreads))
+
+
+Rule = Callable[[Call, Algebra], Spread | list[Spread]]
+
+
+def floats(value: Any) -> bool:
+    """Whether this is a tensor of floating numbers.
+
+    Source: Own.
+    """
+    return isinstance(value, Tensor) and value.dtype.is_floating_point
+
+
+def flat(values: Any) -> Any:
+    """The leaves of nested lists.
+
+    Source: Own.
+    """
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def zeros(like: Tensor) -> Tensor:
+    """Zeros that lie in memory as a tensor does, so that what views one can view the other.
+
+    Source: Own.
+    """
+    size, stride = like.shape, like.stride()
+    last = sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if like.numel() else -1
+    return torch.zeros(last + 1, dtype=like.dtype, device=like.device).as_strided(size, stride)
+
+
+def _dense(value: Any, spread: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_dense(*pair) for pair in zip(value, spread, strict=True))
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return zeros(value) if spread is None else spread
+    return value
+
+
+def lacking(name: Any) -> UserError:
+    """What to say of an operation that has no rule.
+
+    Source: Own.
+    """
+    return UserError(
+        f"errors cannot be followed through {name}: no rule is known for its derivative; observe"
+        " the error instead (layerlab.emulate), or write the model without it"
+    )
+
+
+def nested(value: Any, pick: Callable[[Any], Any]) -> Any:
+    """A structure of lists and tuples with its leaves replaced.
+
+    Source: Own.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(nested(item, pick) for item in value)
+    return pick(value)
+
+
+def known(value: Any) -> Any:
+    """The spread of a carrier; None for exact values, and what is no value as it is.
+
+    Source: Own.
+    """
+    if isinstance(value, Carrier):
+        return value.spread
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return None
+    return value

@@ -1,0 +1,378 @@
+"""How large a model's rounding errors will be, and how large they can be at most, without rounding.
+
+One pass in float64 in which every value carries what is known of its error. `variance` predicts: it
+takes roundings as independent and goes through derivatives. `bound` is rigorous: no emulated value
+is further from the reference. The rounding of the weights is done before anything runs and is the
+same for every token, so that what it does is computed, with a second pass, and not modelled.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from layerlab.errors import UserError
+from layerlab.numerics.emulation.accumulation import grouped
+from layerlab.numerics.emulation.arithmetic import Regime
+from layerlab.numerics.emulation.emulate import Emulation, reference
+from layerlab.numerics.emulation.emulated_tensor import Carrier, floating, written
+from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS
+from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.formats.formats import AnyFormat, Format
+from layerlab.numerics.prediction.attention_correlation import Correlation
+from layerlab.numerics.prediction.convex_bound import Hull
+from layerlab.numerics.prediction.error_state import ROOM, Kind, algebra
+from layerlab.numerics.prediction.linear_rules import rounded_sums
+from layerlab.numerics.prediction.monte_carlo import sampled
+from layerlab.numerics.prediction.op_call import Call, known, lacking, nested, zeros
+from layerlab.numerics.prediction.rules import CHOICES, rule
+
+Readings = tuple[list[Tensor], list[Tensor]]
+
+
+class Prediction(Emulation):
+    """Runs a model with rounded weights in float64, and follows the errors of its results.
+
+    A variance knows what scores share and weights take from one another (see `Correlation`), and no
+    other correlation: where errors of features add up along one direction it is too low, where a
+    block takes back what the stream brought it is too high. Directed rounding errs to one side,
+    which adds up faster than a variance says.
+
+    Attributes:
+        undecided: places where a choice (a comparison, the best k) lies within the bound of what is
+            compared: behind them no bound holds.
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to.
+        kind: "variance" or "bound".
+        where: patterns of the places that are rounded; None for all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regime: Regime,
+        kind: Kind,
+        where: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(model, replace(regime, wide=torch.float64), where)
+        self.algebra = algebra(kind, regime.wide)
+        self._correlation = Correlation()
+        self._passed: Sequence[Any] = ()
+        self.undecided: set[str] = set()
+        self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
+
+    @contextmanager
+    def running(self, backward: bool = False) -> Iterator["Prediction"]:
+        fused = _Softmax() if self.algebra.power == 2 else Hull(self.regime, self.algebra.unit)
+        with super().running(backward), fused:
+            yield self
+
+    def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._place = self.tracker.place(func)
+        if func._opname in PRODUCTS:
+            args = self._factors(args)
+        if func.is_view:
+            _ground(args[0])
+        if func._opname in CHOICES and self.algebra.power == 1:
+            self._decide(func, args)
+        spreads = nested(tuple(args), known)
+        inner, options = self.inner(tuple(args)), self.inner(kwargs)
+        if written(func) and floating(inner[0]):
+            # Rules ask for what was there before.
+            before = (inner[0].clone(), *inner[1:])
+        else:
+            before = inner
+        self._passed = args
+        twins = len(args) > 1 and args[0] is args[1]
+        run = _grouped if func._opname == "_grouped_mm" else func
+        self._call = func._opname, run, before, spreads, options, twins
+        return run(*inner, **options)
+
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+        given = [value for value in inputs if floating(value)]
+        if func._opname in VIEWS and given and isinstance(given[0], Carrier):
+            for output in outputs:
+                output.weight = given[0].weight
+        assert self._call is not None
+        values = [output.held for output in outputs]
+        entry = rule(func)
+        call = Call(*self._call[:5], values, self._call[5])
+        found: Any = None
+        if func._opname in PRODUCTS:
+            found = self._summed(call, self._passed)
+        if found is None and self.algebra.power == 2:
+            found = self._correlation.spread(call, self._passed)
+        if found is None:
+            found = entry(call, self.algebra)
+        spreads = found if isinstance(found, list) else [found]
+        for output, spread in zip(outputs, spreads, strict=True):
+            format = None if self._shifts(call) else self._rounding(func, given, output)
+            if format is not None:
+                mode = self.regime.rounding
+                gone = self.algebra.gone(output.held, spread, format, mode)
+                spread = self.algebra.rounded(output.held, spread, format, mode)
+                if gone is not None and bool(gone.any()):
+                    # As masks do in half precision: what is infinite for sure is infinite here.
+                    output.held = torch.where(gone, output.held * torch.inf, output.held)
+                    spread = None if spread is None else torch.where(gone, 0.0, spread)
+            output.spread = _laid(spread, output.held)
+        if self.algebra.power == 2 and len(outputs) == 1:
+            self._correlation.follow(call, self._passed, outputs[0])
+        if written(func):
+            _keep(func, inputs, outputs[0])
+
+    def _rounding(self, func: Any, given: Sequence[Any], output: Carrier) -> Format | None:
+        """The format that a result is rounded to, as an emulation would."""
+        results = self.regime.results
+        format = results.get(output.dtype)
+        if format is None or not self.chosen(self._place):
+            return None
+        if func._opname in EXACT and given:
+            if all(results.get(value.dtype) == format for value in given):
+                return None
+        assert isinstance(format, Format)
+        return format
+
+    def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:
+        uncertain = any(isinstance(value, Carrier) and value.spread is not None for value in flat)
+        if uncertain and target.dtype.is_floating_point:
+            # What was made before has no room for a spread, which would be lost without a word.
+            raise lacking(f"{func} into a tensor made before the run")
+        return super()._write_plain(func, flat, target, args, kwargs)
+
+    def _shifts(self, call: Call) -> bool:
+        """Whether this multiplies with a power of two, so that what was rounded stays so."""
+        if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
+            return False
+        number = call.value(1)
+        if isinstance(number, Tensor):
+            if number.dim() or call.spread(1) is not None:
+                return False
+            number = float(number)
+        kept = isinstance(self._passed[0], Carrier) and call.spread(0) is not None
+        return bool(kept and math.frexp(number)[0] in (0.5, -0.5))
+
+    def _read(self, factor: Tensor, operation: str) -> Tensor:
+        return self._factor(factor, super()._read(factor, operation), self.regime.cache)
+
+    def _activation(self, factor: Any, last: bool) -> Any:
+        return self._factor(factor, super()._activation(factor, last), self.regime.activations)
+
+    def _factor(self, factor: Any, kept: Any, format: AnyFormat | None) -> Any:
+        """A factor that an emulation would round: its value stays, its spread grows."""
+        if kept is factor or format is None:
+            return factor
+        value = self.inner(factor)
+        carrier = Carrier(value, factor.dtype)
+        mode = self.regime.rounding
+        spread = self.algebra.stored(value, kept, known(factor), format, mode)
+        carrier.spread = _laid(spread, value)
+        return carrier
+
+    def _summed(self, call: Call, given: Sequence[Any]) -> Any:
+        """The spread of a product whose sums are rounded on the way; None for exact sums."""
+        steps, format = self.regime.accumulate, self._result(given)
+        if steps is None or format is None or not self.chosen(self._place):
+            return None
+        if call.name not in ("mm", "bmm", "addmm", "baddbmm") or not isinstance(format, Format):
+            raise lacking(f"{call.name} with accumulate=")
+        return rounded_sums(call, self.algebra, steps, format, self.regime.rounding)
+
+    def _decide(self, func: Any, args: Sequence[Any]) -> None:
+        if CHOICES[func._opname](self.inner(tuple(args)), nested(tuple(args), known)):
+            return
+        self.undecided.add(str(self._place))
+
+
+class _Softmax(Unfused):
+    """Fused attention with its softmax as one step.
+
+    Taken apart, numerator and denominator would count as independent, and a shift of all scores as
+    an error of the result.
+    """
+
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        with _Weights():
+            return super().attend(*args, **kwargs)
+
+
+class _Weights(TorchFunctionMode):
+    """exp(s) = softmax(s) T, with the sum T and the shift of the scores taken as exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: Any = None
+        self._total: Any = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is Tensor.amax:
+            return _bare(found)
+        if func is torch.exp:
+            self._total = _bare(found.sum(dim=-1, keepdim=True))
+            self._weights = args[0].softmax(dim=-1) * self._total
+            return self._weights
+        return self._total if func is Tensor.sum and args[0] is self._weights else found
+
+
+def _bare(value: Any) -> Any:
+    """A value that counts as exact."""
+    return Carrier(value.held, value.dtype) if isinstance(value, Carrier) else value
+
+
+def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
+    """PyTorch's own operation knows no float64."""
+    return grouped(left, right, rest[0] if rest else offs)
+
+
+def _ground(value: Any) -> None:
+    """A view shares the memory of its spread, so that what is written into one is in the other."""
+    if isinstance(value, Carrier) and value.spread is None and not value.weight:
+        value.spread = zeros(value.held)
+
+
+def _laid(spread: Tensor | None, like: Tensor) -> Tensor | None:
+    if spread is None or (spread.shape == like.shape and spread.stride() == like.stride()):
+        return spread
+    laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return laid.copy_(spread)
+
+
+def _keep(func: Any, inputs: Sequence[Any], output: Carrier) -> None:
+    """What was written has its spread in the memory of the target's, where there are views."""
+    carriers = [value for value in inputs if isinstance(value, Carrier)]
+    target = carriers[-1] if func._schema.name.endswith("out") else carriers[0]
+    if target.spread is None:
+        return
+    spread = output.spread
+    target.spread.copy_(torch.zeros_like(target.spread) if spread is None else spread)
+    output.spread = target.spread
+
+
+def spreads(
+    model: nn.Module,
+    call: Callable[[], Any],
+    regime: Regime,
+    modules: Sequence[nn.Module],
+    kind: str,
+    where: str | Iterable[str] | None = None,
+) -> Readings:
+    """What is predicted, or guaranteed, of the error of modules' outputs and of the logits.
+
+    "variance" gives a standard deviation for each element: the root of the squared effect of
+    rounding the weights, which is computed, and of the first-order variance of all other roundings.
+    "sampled" gives the root mean square over a few runs with drawn errors, which keeps all
+    correlations. "bound" gives a number that no error exceeds; it is infinite where nothing can be
+    said.
+
+    Source: Own.
+
+    Args:
+        model: the model; it is not changed.
+        call: runs the model once; it is called twice, or once more than there are draws.
+        regime: which format what is rounded to.
+        modules: those whose outputs are read, in order.
+        kind: "variance", "sampled" or "bound".
+        where: patterns of the places that are rounded; None for all.
+
+    Returns:
+        The values in float64 of the modules' outputs and then the logits, and their spreads.
+
+    Raises:
+        UserError: an operation without a rule, a module that `call` does not run, or no such kind.
+    """
+    if kind == "sampled":
+        return sampled(model, call, regime, modules, where)
+    if kind not in get_args(Kind):
+        raise UserError(
+            f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"
+        )
+    with ExitStack() as stack:
+        taken = stack.enter_context(_taking(model, modules))
+        with reference(model):
+            call()
+        exact = _read(taken, modules, model)
+        run = Prediction(model, regime, cast(Kind, kind), where)
+        lost = stack.enter_context(_losing(run, [*modules, model]))
+        with run.running():
+            call()
+        moved = _read(taken, modules, model)
+    values, found = [], []
+    for module, before, after in zip([*modules, model], exact, moved, strict=True):
+        shift = after.held - before.held
+        spread = run.algebra.spread(after.spread, after.held)
+        if module in lost:
+            spread = torch.full_like(spread, torch.inf)
+        values.append(before.held)
+        found.append(
+            torch.hypot(shift, spread) if kind == "variance" else (shift.abs() + spread) * ROOM
+        )
+    return values, [one.nan_to_num(torch.inf, torch.inf) for one in found]
+
+
+@contextmanager
+def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
+    """The modules behind a choice that lies within its bound."""
+    lost: set[nn.Module] = set()
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if run.undecided:
+            lost.add(module)
+
+    handles = [module.register_forward_hook(note) for module in dict.fromkeys(modules)]
+    try:
+        yield lost
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _taking(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Carrier]]:
+    """The last outputs of modules while they are carriers still."""
+    taken: dict[nn.Module, Carrier] = {}
+
+    def take(module: nn.Module, args: Any, output: Any) -> None:
+        found = _first(output)
+        if found is not None:
+            taken[module] = found
+
+    handles = [module.register_forward_hook(take) for module in dict.fromkeys([*modules, model])]
+    try:
+        yield taken
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first(output: Any) -> Carrier | None:
+    """The logits of an output that has any, or its first floating tensor."""
+    output = getattr(output, "logits", output)
+    if isinstance(output, Carrier):
+        return output
+    items = output.values() if isinstance(output, Mapping) else output
+    if not isinstance(output, (list, tuple, Mapping)):
+        return None
+    return next((found for found in map(_first, items) if found is not None), None)
+
+
+def _read(
+    taken: dict[nn.Module, Carrier], modules: Sequence[nn.Module], model: nn.Module
+) -> list[Carrier]:
+    names = {module: name for name, module in model.named_modules()}
+    for module in (*modules, model):
+        if module not in taken:
+            raise UserError(
+                f"the module {names.get(module, '?') or 'itself'!r} gave no tensor: its output"
+                " cannot be read; name modules that the call runs"
+            )
+    found = [taken[module] for module in (*modules, model)]
+    taken.clear()
+    return found

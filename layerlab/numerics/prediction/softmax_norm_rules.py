@@ -1,0 +1,251 @@
+"""Softmax and norms, where one sum goes into every result: their errors are not independent."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.numerics.prediction.error_state import Algebra, Spread, added
+from layerlab.numerics.prediction.linear_rules import reach
+from layerlab.numerics.prediction.op_call import Call
+
+
+def softmax(call: Call, algebra: Algebra) -> Spread:
+    """Weights p of scores s: dp_i = p_i (ds_i - sum_j p_j ds_j), a variance at most p (1 - p).
+
+    The bound takes the others at their highest and lowest: masked scores stay masked.
+
+    Source: budzinskiy25, Lemma 3.13, for the derivative; the interval Own.
+    """
+    s, p, dim = call.value(0), call.results[0], call.value(1)
+    spread = call.spread(0)
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        # What counts for nothing does so however little is known of it.
+        spread = torch.where(p == 0, 0.0, spread)
+        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
+        through = p.square() * (spread * (1 - 2 * p) + whole)
+        through = torch.minimum(through.nan_to_num(math.inf, math.inf), p * (1 - p)).clamp_min(0)
+    elif spread is not None:
+        through = _simplex(s, p, spread, int(dim))
+    if algebra.power == 2:
+        return through
+    below = s.amax(dim, keepdim=True) - s
+    apart = torch.where(p > 0, below + (spread if spread is not None else 0.0), 0.0)
+    apart = apart.nan_to_num(math.inf, math.inf)
+    mean = (p * apart).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
+    terms = algebra.slack(s.shape[dim] + 16, lambda: reach(p, through))
+    # A rounded difference to the highest score, in the exponents of numerator and sum.
+    differences = algebra.slack(2, lambda: (p * (apart + mean)).nan_to_num(math.inf, math.inf))
+    return torch.minimum(added(through, terms, differences), torch.maximum(p, 1 - p) * 1.001)  # type: ignore[arg-type]
+
+
+def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
+    """The furthest that softmax may be from p when each score is moved within its spread."""
+    high, low = s + spread, s - spread
+    fuzz = s.shape[dim] * 2.0**-51
+    least, most = low.logsumexp(dim, keepdim=True), high.logsumexp(dim, keepdim=True)
+    without_low = least + ((1 - (low - least).exp()) - fuzz).clamp_min(0).log()
+    without_high = most + ((1 - (high - most).exp()).clamp_min(0) + fuzz).log()
+    above = 1 / (1 + (without_low - high).exp())
+    below = 1 / (1 + (without_high - low).exp())
+    found = torch.maximum(above - p, p - below) + 2.0**-50
+    return found.nan_to_num(nan=1.0).clamp(0.0, 1.0)
+
+
+def log_softmax(call: Call, algebra: Algebra) -> Spread:
+    """Logarithms of weights, l = s - log sum exp s.
+
+    Source: Own.
+    """
+    s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        p = y.exp()
+        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
+        through = spread * (1 - 2 * p) + whole
+        through = through.nan_to_num(math.inf, math.inf).clamp_min(0)
+    elif spread is not None:
+        through = spread + _shift(s, spread, dim, keep=True)
+    # One unit of the difference and of the logarithm, the rest inside the logarithm of a sum.
+    inside = algebra.slack(s.shape[dim] + 16, lambda: torch.ones_like(s))
+    size = algebra.slack(
+        8,
+        lambda: (
+            s.abs()
+            + s.amax(dim, keepdim=True).abs()
+            + y.abs()
+            + (0 if through is None else through)
+        ),
+    )
+    return added(through, inside, size)
+
+
+def logsumexp(call: Call, algebra: Algebra) -> Spread:
+    """The smooth maximum log sum exp s, which moves no further than its terms.
+
+    Source: Own.
+    """
+    s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
+    keep = bool(call.option(2, False))
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        through = s.softmax(dim[0] if isinstance(dim, (list, tuple)) else dim).square() * spread
+        through = through.sum(dim, keepdim=keep)
+    elif spread is not None:
+        through = _shift(s, spread, dim, keep)
+    inside = algebra.slack(s.numel() / max(y.numel(), 1) + 16, lambda: torch.ones_like(y))
+    outer = algebra.slack(8, lambda: y.abs() + s.abs().amax(dim, keepdim=keep))
+    return added(through, inside, outer)
+
+
+def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
+    middle = s.logsumexp(dim, keepdim=keep)
+    above = (s + spread).logsumexp(dim, keepdim=keep) - middle
+    below = middle - (s - spread).logsumexp(dim, keepdim=keep)
+    return torch.maximum(above, below).abs().nan_to_num(math.inf, math.inf) + 2.0**-50
+
+
+def layer_norm(call: Call, algebra: Algebra) -> list[Spread]:
+    """LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
+
+    dn = (1/sigma) (I - (1 1^T + n n^T)/d) dx. The bound: with centred errors c of size |c|, sigma
+    moves by at most ||c|| / sqrt(d), and n_i by (|c_i| + |n_i| ||c|| / sqrt(d)) / sigma_lowest.
+
+    Source: budzinskiy25, Lemma 3.8, for the derivative; the bound Own.
+    """
+    x, shape = call.value(0), call.value(1)
+    dims = list(range(-len(shape), 0))
+    epsilon = float(call.option(4, 1e-5))
+    mean, centred = _centred(x, dims)
+    sigma = (centred.square().mean(dims, keepdim=True) + epsilon).sqrt()
+    n, spread = centred / sigma, call.spread(0)
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        d = math.prod(shape)
+        sums = [(spread * n**k).sum(dims, keepdim=True) for k in range(3)]
+        whole = (sums[0] + 2 * n * sums[1] + n.square() * sums[2]) / d**2
+        through = (spread * (1 - 2 * (1 + n.square()) / d) + whole).clamp_min(0) / sigma.square()
+    elif spread is not None:
+        apart = spread + spread.mean(dims, keepdim=True)
+        through = _divided(apart, n, sigma, epsilon, dims)
+    flat = algebra.slack(2 * math.prod(shape) + 16, lambda: _moments(x, mean, n, sigma, dims))
+    return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
+
+
+def rms_norm(call: Call, algebra: Algebra) -> list[Spread]:
+    """RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
+
+    Source: budzinskiy25, Lemma 3.6, for the derivative; the bound Own.
+    """
+    x, shape = call.value(0), call.value(1)
+    dims = list(range(-len(shape), 0))
+    given = call.option(3, None)
+    epsilon = float(torch.finfo(torch.float32).eps if given is None else given)
+    sigma = (x.square().mean(dims, keepdim=True) + epsilon).sqrt()
+    n, spread = x / sigma, call.spread(0)
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        d = math.prod(shape)
+        whole = n.square() * (spread * n.square()).sum(dims, keepdim=True) / d**2
+        through = (spread * (1 - 2 * n.square() / d) + whole).clamp_min(0) / sigma.square()
+    elif spread is not None:
+        through = _divided(spread, n, sigma, epsilon, dims)
+    flat = algebra.slack(math.prod(shape) + 16, lambda: n.abs())
+    return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
+
+
+def _centred(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    mean = x.mean(dims, keepdim=True)
+    return mean, x - mean
+
+
+def _divided(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[int]) -> Tensor:
+    moved = apart.square().mean(dims, keepdim=True).sqrt()
+    lowest = (sigma - moved).clamp_min(math.sqrt(epsilon))
+    return ((apart + n.abs() * moved) / lowest).nan_to_num(math.inf, math.inf)
+
+
+def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int]) -> Tensor:
+    """What a running mean and variance lose in the arithmetic that holds them."""
+    size = x.abs().mean(dims, keepdim=True)
+    spoiled = x.square().mean(dims, keepdim=True).sqrt() / sigma
+    return (x.abs() + size + mean.abs()) / sigma + n.abs() * (1 + spoiled)
+
+
+def _affine(call: Call, algebra: Algebra, through: Spread, n: Tensor) -> Spread:
+    gain = call.option(2, None)
+    bias = call.spread(3) if call.name == "native_layer_norm" else None
+    if gain is None:
+        return added(through, bias)
+    parts = [None if through is None else through * algebra.size(gain), bias]
+    own = call.spread(2)
+    if own is not None:
+        size = algebra.size(n)
+        parts.append(own * (size if through is None else size + through))
+    steps = algebra.slack(3, lambda: reach(call.results[0], added(*parts)) + (n * gain).abs())
+    return added(*parts, steps)
+
+
+def _statistics(call: Call, algebra: Algebra, sigma: Tensor) -> list[Spread]:
+    """Mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
+    unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
+    return list(unknown)
+
+
+def vector_norm(call: Call, algebra: Algebra) -> Spread:
+    """||x||: a norm moves no further than the norm of the errors.
+
+    Source: Own.
+    """
+    x, y, spread = call.value(0), call.results[0], call.spread(0)
+    order, dims = float(call.option(1, 2)), call.option(2, None)
+    keep = bool(call.option(3, False))
+    whole = list(range(x.dim())) if dims is None else list(dims)
+    through: Spread = None
+    if spread is not None and algebra.power == 1:
+        through = call.again(spread, *call.args[1:])
+    elif spread is not None:
+        long = torch.linalg.vector_norm(x, order, whole, keepdim=True)
+        slope = (x.abs() / long) ** (order - 1)
+        slope = torch.where(long > 0, slope, 1.0).nan_to_num(nan=0.0)
+        through = (slope.square() * spread).sum(whole, keepdim=keep).reshape(y.shape)
+    terms = x.numel() / max(y.numel(), 1) + 16
+    return added(through, algebra.slack(terms, lambda: reach(y, through)))
+
+
+def variance(call: Call, algebra: Algebra) -> Spread | list[Spread]:
+    """Variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
+
+    Source: Own.
+    """
+    x, spread = call.value(0), call.spread(0)
+    dims = call.option(1, None)
+    whole = list(range(x.dim())) if dims is None else list(dims)
+    count = math.prod(x.shape[dim] for dim in whole)
+    correction = call.kwargs.get("correction", 1)
+    rest = count - (1 if correction is None else correction)
+    keep = bool(call.kwargs.get("keepdim", False))
+    centred = _centred(x, whole)[1]
+    y = call.results[0]
+    through: Spread = None
+    if spread is not None and algebra.power == 2:
+        through = (centred.square() * spread).sum(whole, keepdim=keep) * 4 / rest**2
+    elif spread is not None:
+        apart = spread + spread.mean(whole, keepdim=True)
+        twice = 2 * centred.abs() * apart + apart.square()
+        through = twice.sum(whole, keepdim=keep) / rest
+    spoiled = algebra.slack(
+        2 * count + 16,
+        lambda: y.abs() + (x.square().sum(whole, keepdim=keep) / rest * y.abs()).sqrt(),
+    )
+    found = added(through, spoiled)
+    if len(call.results) == 1:
+        return found
+    # `var_mean`: the second result is the mean.
+    through = None
+    if spread is not None:
+        through = spread.sum(whole, keepdim=keep) / algebra.factor(count)
+    size = algebra.slack(count + 1, lambda: x.abs().mean(whole, keepdim=keep))
+    return [found, added(through, size)]

@@ -1,0 +1,1 @@
+"""The bounds of the source on rounding errors."""

@@ -1,0 +1,1 @@
+"""Looking into a model: its parts, and what passes through them."""

@@ -1,0 +1,1 @@
+"""What a forward pass leaves: features, attention, gradients."""

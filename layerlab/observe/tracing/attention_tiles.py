@@ -1,0 +1,170 @@
+"""The attention of some heads in blocks of rows, each with only the keys that its rows can reach.
+
+Under a causal rule half of a square tile is zeros, under a sliding window nearly all of it: neither
+is computed nor kept. What fits the memory budget is kept, the rest is computed again on every pass.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from layerlab.observe.tracing.attention_record import ALL, Attended
+
+BUDGET_BYTES = 16 * 2**20
+DENSE_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a matrix; every column outside of `keys` is zero there."""
+
+    rows: slice
+    keys: slice
+    entries: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """Rows in blocks, either kept or computed on every pass.
+
+    `scores` is what the softmax is computed in, `dtype` what its rows are stored in.
+    """
+
+    attended: Attended
+    dtype: torch.dtype
+    scores: torch.dtype
+    height: int
+    kept: tuple[Block, ...] = ()
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.kept) if self.kept else self._computed()
+
+    def _computed(self) -> Iterator[Block]:
+        # The longest rows first: what the allocator gives back then holds every later block.
+        for rows in reversed(list(blocks(self.attended.tokens, self.height))):
+            keys, part = cut(self.attended, rows)
+            yield Block(rows, keys, part.weights(dtype=self.scores).to(self.dtype))
+
+
+def tile(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Tile:
+    """The attention matrices of a record, kept up to `dense` tokens and streamed above.
+
+    A score of size s that is rounded to u s moves its probability by as much, relatively, however
+    the matrix is used. Kept tiles have their softmax in float64, which is done once;
+    streamed ones, done in every pass, stay with `dtype`.
+
+    Source: Own.
+    """
+    rows = height(attended.keys)
+    streamed = Tile(attended=attended, dtype=dtype, scores=dtype, height=rows)
+    if attended.tokens > dense:
+        return streamed
+    fine = dtype if attended.device.type == "mps" else torch.float64
+    return replace(streamed, kept=tuple(replace(streamed, scores=fine)))
+
+
+def height(keys: int) -> int:
+    """Rows of a block: few enough to stay in the cache, enough to keep the products busy.
+
+    Source: Own.
+    """
+    return 128 if keys <= 1024 else max(32, min(256, 2**19 // keys))
+
+
+def groups(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Iterator[slice]:
+    """As many heads at a time as the memory budget holds, and one where tiles are streamed.
+
+    Source: Own.
+    """
+    area = attended.tokens * attended.keys * dtype.itemsize
+    count = 1 if attended.tokens > dense else max(1, BUDGET_BYTES // max(1, area))
+    yield from blocks(attended.heads, count)
+
+
+def blocks(length: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most `size`, covering `length`.
+
+    Source: Own.
+    """
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Blocks are too small to share: two threads were measured to be ten times slower than one.
+
+    Source: Own.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def triangular(attended: Attended) -> Attended:
+    """The same record with `causal` set where its mask already says so: tiles then skip half.
+
+    A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
+
+    Source: Own.
+    """
+    if attended.causal or attended.keys < attended.tokens:
+        return attended
+    column = torch.arange(attended.keys, device=attended.device)
+    bare = attended.bias is not None and attended.window is None
+    for rows in blocks(attended.tokens, 256):
+        past = column <= column[attended.keys - attended.tokens :][rows, None]
+        allowed = attended.allowed(ALL, rows)
+        if (allowed & ~past).any():
+            return attended
+        bare = bare and bool((allowed == past).all()) and _adds_nothing(attended, rows, allowed)
+    return replace(attended, causal=True, bias=None if bare else attended.bias)
+
+
+def cut(attended: Attended, rows: slice = ALL, heads: slice = ALL) -> tuple[slice, Attended]:
+    """Some heads and rows with only the keys that causality and the window let them reach.
+
+    Source: Own.
+
+    Returns:
+        which keys they are, and a record without values whose rows are still the last ones.
+    """
+    start, stop, _ = rows.indices(attended.tokens)
+    offset = attended.keys - attended.tokens
+    first = 0 if attended.window is None else max(0, start + offset - attended.window + 1)
+    keys = slice(first, max(first, stop + offset) if attended.causal else attended.keys)
+    return keys, replace(
+        attended,
+        query=None if attended.query is None else attended.query[heads, rows],
+        key=None if attended.key is None else _keys(attended, heads)[:, keys],
+        value=None,
+        bias=None if attended.bias is None else _part(attended.bias, heads, rows, keys),
+        sinks=None if attended.sinks is None else attended.sinks[heads],
+        scores=None if attended.scores is None else attended.scores[heads, rows, keys],
+    )
+
+
+def _adds_nothing(attended: Attended, rows: slice, allowed: Tensor) -> bool:
+    """Whether a mask is zero wherever it forbids nothing."""
+    assert attended.bias is not None
+    part = _part(attended.bias, ALL, rows, ALL)
+    return part.dtype == torch.bool or not bool(((part != 0) & allowed).any())
+
+
+def _keys(attended: Attended, heads: slice) -> Tensor:
+    assert attended.key is not None
+    if attended.key.shape[0] == attended.heads:
+        return attended.key[heads]
+    return attended.key[[attended.kv_head(head) for head in range(attended.heads)[heads]]]
+
+
+def _part(bias: Tensor, *parts: slice) -> Tensor:
+    """The slice of a bias of which some axes may have length 1 because they are shared."""
+    return bias[
+        tuple(ALL if size == 1 else part for size, part in zip(bias.shape, parts, strict=True))
+    ]

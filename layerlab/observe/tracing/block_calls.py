@@ -1,0 +1,186 @@
+"""What one block does with its children while it is computed, and the sublayers read from that."""
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import AttentionPart, first_tensor
+from layerlab.observe.tracing.attention_probe import Heard
+from layerlab.observe.tracing.records import Sublayer
+from layerlab.observe.tracing.residual_scale import factor
+
+_MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGNORECASE)
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One child of a block at work.
+
+    `kept` is a copy of what `left` held: some families add to it in place afterwards.
+    """
+
+    module: nn.Module
+    name: str
+    entered: Tensor
+    left: Tensor
+    kept: Tensor
+    residual: Tensor | None
+
+    @property
+    def heavy(self) -> bool:
+        return any(parameter.dim() > 1 for parameter in self.module.parameters())
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """One block at work: what it was called with and what its children did."""
+
+    index: int
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    entered: Tensor
+    calls: list[Call] = field(default_factory=list)
+    inner: dict[nn.Module, Call] = field(default_factory=dict)
+    heard: list[Heard] = field(default_factory=list)
+
+    @property
+    def positions(self) -> int:
+        return self.entered.shape[-2]
+
+
+def called(
+    name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
+) -> Call | None:
+    """A child's call, where it gave features of every token.
+
+    Source: Own.
+    """
+    left = first_tensor(output)
+    if not _is_stream(left, tokens):
+        return None
+    return Call(
+        module=module,
+        name=name,
+        entered=hidden(args, options),
+        left=left,
+        kept=left.clone(),
+        residual=_argument(module, "residual", args, options),
+    )
+
+
+def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    """The stream among the arguments of a block: the first floating tensor, by convention.
+
+    Source: Own.
+
+    Raises:
+        NotApplicable: there is none.
+    """
+    given = [*args, options.get("hidden_states"), *options.values()]
+    for value in given:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    raise NotApplicable("its blocks are not called with hidden features")
+
+
+def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor | None:
+    """The named tensor argument of a call, if the module has one."""
+    if not hasattr(module, "forward"):
+        return None
+    signature = inspect.signature(type(module).forward)
+    if name not in signature.parameters:
+        return None
+    return signature.bind_partial(module, *args, **options).arguments.get(name)
+
+
+def sublayers(
+    visit: Visit, part: AttentionPart | None, stream: Tensor | None = None
+) -> dict[str, Sublayer]:
+    """What attention and feed-forward saw and gave, where the block exposes them.
+
+    Source: Own.
+
+    Args:
+        stream: what the block gave; without it no branch is seen to join.
+    """
+    found: dict[str, Sublayer] = {}
+    outer = None if part is None else part.outer
+    first = next((i for i, call in enumerate(visit.calls) if call.module is outer), None)
+    if first is not None and part is not None:
+        call = visit.calls[first]
+        # Where a norm lies between a child and its attention, theorems speak of the inner one.
+        inner = visit.inner.get(part.module, call)
+        found["attention"] = _sublayer(visit, inner, call, stream)
+    heavy = [
+        call
+        for call in visit.calls
+        if call.module is not outer and call.heavy and not _MIXER.search(call.name)
+    ]
+    linear = all(isinstance(call.module, nn.Linear) for call in heavy)
+    if len(heavy) == 1 or (len(heavy) == 2 and linear):
+        found["ffn"] = _sublayer(visit, heavy[0], heavy[-1], stream)
+    return found
+
+
+def _sublayer(visit: Visit, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
+    """A sublayer from its first child to its last.
+
+    Some families norm (or drop out) the branch before it joins the stream: whatever reads the
+    sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
+    taken off again. Some scale the branch by a constant.
+    """
+    branch, current = _net(end), end.left
+    for call in visit.calls:
+        reads = call.entered is current and call.module is not end.module
+        if reads and end.residual is None:
+            branch, current = call.kept, call.left
+    branch = _flat(branch)
+    scale = None if stream is None else _factor(visit, branch, stream)
+    nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())
+    left = _net(begin if nested else end)
+    return Sublayer(
+        entered=_flat(begin.entered),
+        left=_flat(left),
+        branch=None if scale is None else branch if scale == 1 else branch * scale,
+    )
+
+
+def _factor(visit: Visit, branch: Tensor, stream: Tensor) -> float | None:
+    """By what constant a branch joins; norms read the stream, and in a post-norm block give it."""
+    entered = [visit.entered, *(call.entered for call in visit.calls)]
+    normed = [call.kept for call in visit.calls if not call.heavy]
+    heavy = [_net(call) for call in visit.calls if call.heavy]
+    return factor(
+        branch,
+        sums=_like(branch, [stream, *entered]),
+        bases=_like(branch, [*entered, *normed]),
+        beside=_like(branch, heavy),
+    )
+
+
+def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """The features that could be added to a branch."""
+    return [flat for one in given if (flat := _flat(one)).shape == branch.shape]
+
+
+def _net(call: Call) -> Tensor:
+    """What a module gave, without the residual that some add inside."""
+    return call.kept if call.residual is None else call.kept - call.residual
+
+
+def _flat(features: Tensor) -> Tensor:
+    """One sequence's features; a few families drop the batch axis inside the block."""
+    return features[0] if features.dim() == 3 else features
+
+
+def _is_stream(features: Any, tokens: int) -> bool:
+    return (
+        isinstance(features, Tensor)
+        and features.is_floating_point()
+        and features.dim() in (2, 3)
+        and features.shape[-2] == tokens
+    )

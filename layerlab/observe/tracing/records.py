@@ -1,0 +1,47 @@
+"""What a trace hands on: one block of the stack, and what its sublayers saw and gave."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from layerlab.observe.architecture.head_weights import LayerWeights
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.shapes import Hidden, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sublayer:
+    """What attention or feed-forward saw and gave in one block.
+
+    `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
+    output, `branch` what joins the residual stream (after a norm on the branch, if there is one);
+    None where no sum in the block shows that it does.
+    """
+
+    entered: Float[Tensor, "token read"]
+    left: Hidden
+    branch: Hidden | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One block of the stack, on one sequence, as the model computed it.
+
+    `layer` 0 is the embedding output: it has a `stream` and nothing else. Attention layers are
+    counted from 0 in `attention.layer`. A stream of width 0 means that only the attention is known.
+    """
+
+    sequence: int
+    layer: int
+    tokens: Tokens
+    stream: Hidden
+    entered: Hidden | None = None
+    sublayers: Mapping[str, Sublayer] = field(default_factory=dict)
+    attention: Attended | None = None
+    weights: LayerWeights | None = None
+    block: nn.Module | None = None
+    rerun: Callable[[Any], Any] | None = None
+    gradient: Hidden | None = None

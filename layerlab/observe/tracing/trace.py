@@ -1,0 +1,342 @@
+"""One pass over a model: hands each block's tensors to a reader while the block is computed.
+
+Block outputs come from forward hooks, never from `hidden_states` (whose last entry is behind the
+final norm). Sequences are run without padding, so nothing has to be cut. Only the block at hand is
+kept. The model is left exactly as it was found, also when something raises.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import Anatomy, AttentionPart, first_tensor
+from layerlab.observe.tracing.attention_probe import HEARD, Heard, implementation, probe
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.block_calls import Visit, called, hidden, sublayers
+from layerlab.observe.tracing.records import Layer
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """What a pass found besides the layers it handed out.
+
+    Attributes:
+        silent: attention layers without a record, and why.
+        no_stream: why only attention was handed out, in layers whose stream has no width.
+        no_gradient: why there is no gradient, where one was wanted.
+        faults: blocks whose output is not finite: (layer, what).
+        loss_nats: mean next-token loss per sequence, where the model gives logits.
+    """
+
+    silent: dict[int, str] = field(default_factory=dict)
+    no_stream: str | None = None
+    no_gradient: str | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    loss_nats: list[float] = field(default_factory=list)
+
+
+def trace(
+    model: PreTrainedModel,
+    anatomy: Anatomy,
+    sequences: Sequence[Tensor],
+    read: Callable[[Layer], None],
+    *,
+    gradient: bool = False,
+    fronts: dict[int, nn.Module] | None = None,
+) -> Trace:
+    """Run every sequence through the model and hand each layer to `read`.
+
+    Source: Own.
+
+    Args:
+        sequences: token ids, one vector each; never padded.
+        gradient: also hand out d loss / d stream (one more forward and a backward per sequence).
+        fronts: filled, before a block is handed out, with the norm that ended the block before it
+            (post-norm), by the number of the block that reads it.
+
+    Raises:
+        NotApplicable: the blocks are not called with features, or more than once in one forward.
+    """
+    found = Trace()
+    with observing(model):
+        for number, tokens in enumerate(sequences):
+            gradients = _gradients(model, anatomy, tokens, found) if gradient else {}
+            watcher = _Watcher(anatomy, number, tokens, read, gradients, found)
+            watcher.fronts = {} if fronts is None else fronts
+            with torch.no_grad(), watcher.listening():
+                output = model(input_ids=tokens[None], use_cache=False)
+            found.loss_nats.append(_loss(output, tokens))
+            watcher.account()
+    return found
+
+
+@contextmanager
+def observing(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, no parameter gradients, an attention that can be heard; then as before.
+
+    Source: Own.
+    """
+    training = [(module, module.training) for module in model.modules()]
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    name = implementation(model)
+    try:
+        model.eval()
+        for parameter in wanted:
+            parameter.requires_grad_(False)
+        if name not in HEARD:
+            model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+        yield
+    finally:
+        if name not in HEARD:
+            model.set_attn_implementation(name)
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+        for module, mode in training:
+            module.training = mode
+
+
+class _Watcher:
+    """Hooks on the blocks and their children during one forward of one sequence."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        sequence: int,
+        tokens: Tensor,
+        read: Callable[[Layer], None],
+        gradients: dict[int, Tensor],
+        found: Trace,
+    ) -> None:
+        self.anatomy = anatomy
+        self.sequence = sequence
+        self.tokens = tokens
+        self.read = read
+        self.gradients = gradients
+        self.found = found
+        self.visit: Visit | None = None
+        self.visited: set[int] = set()
+        self.quiet = False
+        self.answered: dict[int, int] = {}
+        self.fronts: dict[int, nn.Module] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for index, block in enumerate(self.anatomy.blocks):
+                hooks = (
+                    block.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True),
+                    block.register_forward_hook(self.leave),
+                    *(
+                        child.register_forward_hook(
+                            partial(self.hear_child, name), with_kwargs=True
+                        )
+                        for name, child in block.named_children()
+                    ),
+                )
+                for hook in hooks:
+                    stack.callback(hook.remove)
+            for part in self.anatomy.attentions:
+                hook = part.module.register_forward_hook(self.hear_inner, with_kwargs=True)
+                stack.callback(hook.remove)
+            stack.enter_context(probe(self.anatomy, self.hear_attention))
+            yield
+
+    def enter(self, index: int, module: nn.Module, args: Any, options: Any) -> None:
+        if self.quiet:
+            return
+        if index in self.visited:
+            raise NotApplicable("it runs its blocks more than once in one forward")
+        self.visited.add(index)
+        entered = hidden(args, options)
+        self.fit(entered, entered)
+        self.visit = Visit(index=index, args=args, options=options, entered=entered)
+        if index == 0 and self.found.no_stream is None and self.sound(0, entered):
+            self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
+
+    def fit(self, stream: Tensor, entered: Tensor) -> None:
+        """Say why what a block passes on is not the stream of this sequence's tokens."""
+        if self.found.no_stream is not None:
+            return
+        if stream.dim() != 3 or len(stream) != 1:
+            fault = f"a tensor of shape {tuple(stream.shape)}, not batch x token x width"
+        elif stream.shape[1] != len(self.tokens):
+            fault = f"{stream.shape[1]} positions for {len(self.tokens)} tokens"
+        elif stream.shape != entered.shape:
+            fault = f"{entered.shape[2]} channels on as {stream.shape[2]}"
+        else:
+            return
+        self.found.no_stream = f"its blocks pass {fault}"
+
+    def hear_child(
+        self, name: str, module: nn.Module, args: Any, options: Any, output: Any
+    ) -> None:
+        if not self.quiet and self.visit is not None:
+            call = called(name, module, args, options, output, self.visit.positions)
+            self.visit.calls += [] if call is None else [call]
+
+    def hear_inner(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        if not self.quiet and self.visit is not None:
+            call = called("", module, args, options, output, self.visit.positions)
+            self.visit.inner |= {} if call is None else {module: call}
+
+    def hear_attention(self, heard: Heard) -> None:
+        if not self.quiet and self.visit is not None:
+            self.visit.heard.append(heard)
+            number = heard.part.number
+            self.answered[number] = self.answered.get(number, 0) + 1
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        visit, stream = self.visit, first_tensor(output)
+        if self.quiet or visit is None:
+            return
+        self.visit = None
+        if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
+            stream = stream[None]
+        self.fit(stream, visit.entered)
+        if not self.sound(visit.index + 1, stream):
+            return
+        last = visit.calls[-1] if visit.calls else None
+        if last is not None and last.left is first_tensor(output) and not last.heavy:
+            self.fronts[visit.index + 1] = last.module
+        parts = [part for part in self.anatomy.attentions if part.block == visit.index]
+        part = parts[0] if len(parts) == 1 else None
+        if self.found.no_stream is None:
+            self.give_whole(module, visit, part, stream)
+        if self.found.no_stream is not None or part is None:
+            for one in parts:
+                self.give_attention(module, visit, one, len(parts) == 1)
+
+    def give_whole(
+        self, module: nn.Module, visit: Visit, part: AttentionPart | None, stream: Tensor
+    ) -> None:
+        """A block with its stream, and its attention where it has one."""
+        self.give(
+            Layer(
+                sequence=self.sequence,
+                layer=visit.index + 1,
+                tokens=self.tokens,
+                stream=stream[0],
+                entered=visit.entered[0],
+                sublayers=sublayers(visit, part, stream),
+                attention=self.attended(visit, part),
+                block=module,
+                rerun=partial(self.rerun, module, visit),
+            )
+        )
+
+    def give_attention(
+        self, module: nn.Module, visit: Visit, part: AttentionPart, alone: bool
+    ) -> None:
+        """An attention whose block has no stream, or more attentions than this one."""
+        attention = self.attended(visit, part)
+        if attention is not None:
+            self.give(
+                Layer(
+                    sequence=self.sequence,
+                    layer=visit.index + 1,
+                    tokens=self.tokens,
+                    stream=visit.entered.new_empty(len(self.tokens), 0),
+                    sublayers=sublayers(visit, part) if alone else {},
+                    attention=attention,
+                    block=module if alone else None,
+                )
+            )
+
+    def give(self, layer: Layer) -> None:
+        gradient = self.gradients.pop(layer.layer, None) if layer.stream.numel() else None
+        self.quiet = True  # measures may run the block again
+        try:
+            self.read(layer if gradient is None else _with_gradient(layer, gradient))
+        finally:
+            self.quiet = False
+
+    def sound(self, layer: int, stream: Tensor) -> bool:
+        """Whether the stream is finite; the first fault of a layer is kept."""
+        bad = stream.numel() - int(torch.isfinite(stream).sum())
+        if bad:
+            self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
+        return not bad
+
+    def attended(self, visit: Visit, part: AttentionPart | None) -> Attended | None:
+        heard = [item for item in visit.heard if part is not None and item.part is part]
+        if len(heard) != 1 or part is None:
+            return None
+        if self.sequence == 0 and (fault := heard[0].fault()):
+            self.found.silent[part.number] = f"{part.name}: {fault}"
+        return None if part.number in self.found.silent else heard[0].attended(0)
+
+    def rerun(self, block: nn.Module, visit: Visit, stream: Tensor) -> Tensor:
+        """The block's output for another stream at the same positions and masks."""
+        args, options = _replaced(visit.args, visit.options, visit.entered, stream[None])
+        return first_tensor(block.forward(*args, **options))[0]
+
+    def account(self) -> None:
+        """The probe must have fired once per attention layer; say so where it did not."""
+        for part in self.anatomy.attentions:
+            times = self.answered.get(part.number, 0)
+            if times != 1 and self.sequence == 0:
+                self.found.silent[part.number] = (
+                    f"{part.name} ({type(part.module).__name__}) was heard {times} times in one "
+                    "forward, not once"
+                )
+
+
+def _with_gradient(layer: Layer, gradient: Tensor) -> Layer:
+    return Layer(**{**vars(layer), "gradient": gradient})
+
+
+def _replaced(
+    args: tuple[Any, ...], options: dict[str, Any], old: Tensor, new: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def swap(value: Any) -> Any:
+        return new if value is old else value
+
+    return tuple(map(swap, args)), {name: swap(value) for name, value in options.items()}
+
+
+def _gradients(
+    model: PreTrainedModel, anatomy: Anatomy, tokens: Tensor, found: Trace
+) -> dict[int, Tensor]:
+    """The loss differentiated by the stream: embedding output (0) and every block's output."""
+    gradients: dict[int, Tensor] = {}
+
+    def keep(layer: int, gradient: Tensor) -> None:
+        gradients[layer] = gradient[0].detach()
+
+    def start(module: nn.Module, args: Any, options: Any) -> None:
+        stream = hidden(args, options).requires_grad_(True)
+        stream.register_hook(partial(keep, 0))
+
+    def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:
+        first_tensor(output).register_hook(partial(keep, layer))
+
+    with ExitStack() as stack, torch.enable_grad():
+        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True)
+        stack.callback(first.remove)
+        for index, block in enumerate(anatomy.blocks):
+            hook = block.register_forward_hook(partial(listen, index + 1))
+            stack.callback(hook.remove)
+        try:
+            logits = getattr(model(input_ids=tokens[None], use_cache=False), "logits", None)
+            if logits is None:
+                found.no_gradient = "it gives no logits, so there is no next-token loss"
+                return {}
+            nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:]).backward()
+        except RuntimeError as error:
+            found.no_gradient = f"its backward pass failed: {str(error).splitlines()[0]}"
+            return {}
+    return gradients
+
+
+def _loss(output: Any, tokens: Tensor) -> float:
+    logits = getattr(output, "logits", None)
+    if logits is None or logits.shape[1] != tokens.shape[0]:
+        return float("nan")
+    return float(nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:].to(logits.device)))

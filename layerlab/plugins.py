@@ -1,0 +1,372 @@
+"""What files declare: found by looking into them, so that there is no list to keep.
+
+A file of `layerlab/measures/quantities` that ends in `MEASURES = (Measure(...),)` is part of the
+laboratory, and so is one of `layerlab/variants` that ends in `PARTS` and `VARIANTS`; `load` brings
+measures, parts and variants from anywhere else. Values are read, nothing is registered at import:
+two files that claim one name are one clear error.
+"""
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.measures.measure import Measure
+from layerlab.records.parse import read_json
+from layerlab.system.signals import Signalled
+from layerlab.system.trust import allow_file, check_allowed
+from layerlab.variants.renamed import update_imports
+from layerlab.variants.source_file import check_unchanged
+
+# The order of a report: from what the stream carries to the attention that moves it, then the cost.
+ORDER = (
+    "diversity",
+    "dimension",
+    "features",
+    "stream",
+    "spectrum",
+    "attention",
+    "querykey",
+    "lipschitz",
+    "gain",
+    "rounding",
+    "logits",
+    "attribution",
+    "gradients",
+    "condition",
+    "saliency",
+)
+# What is measured when formats are asked for; gradients only when they are, too.
+ROUNDING = ("rounding", "logits", "attribution", "condition")
+GRADIENTS = "gradients"
+SALIENCY = "saliency"
+FEATURES = "features"
+EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
+BUILDING = ("PARTS", "VARIANTS")
+
+
+def measures() -> dict[str, Measure]:
+    """Every measure of the package by its name, in the order of a report."""
+    package = importlib.import_module("layerlab.measures.quantities")
+    modules = [
+        importlib.import_module(f"{package.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(package.__path__)
+    ]
+    declared = [measure for module in modules for measure in getattr(module, "MEASURES", ())]
+    return _by_name(sorted(declared, key=_place))
+
+
+def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure, ...]:
+    """Run a file from outside the package and give the measures at its foot.
+
+    The parts and variants at its foot are from then on known by their names, as the package's own.
+
+    Args:
+        models: that may need it, by folder or Hub id; none is run that was changed since one of
+            them was saved with it.
+
+    Raises:
+        UserError: there is no such Python file, it is not Python, it fails while it runs, declares
+            nothing, claims a name that another file has, or a model was saved with another one.
+    """
+    file, source = _source(path)
+    for model in models:
+        for place, saved in _read_saved(model):
+            check_unchanged(file, source, saved, place)
+    allow_file(source)
+    return _take_in(file, source)
+
+
+def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The files that a model was saved with, by its place: SHA-256 by name.
+
+    A folder of checkpoints is several models; what cannot be read is said when the model is loaded.
+    """
+    folder = Path(model)
+    if not folder.is_dir() and model not in builtin.NAMES:
+        from layerlab.loading.weights import configuration  # late: it needs transformers
+
+        yield model, getattr(configuration(model, None), "files", None) or {}
+    for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
+        with suppress(OSError, ValueError, AttributeError):
+            saved = read_json(config).get("files")
+            yield str(config.parent), saved if isinstance(saved, dict) else {}
+
+
+def load_named(paths: Iterable[str]) -> None:
+    """Run the files that a recipe names, if the user has asked for that.
+
+    Raises:
+        UserError: nobody has asked for one of them; or as `load`.
+    """
+    for path in paths:
+        file, source = _source(path)
+        check_allowed(path, source)
+        _take_in(file, source)
+
+
+def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
+    file = Path(path)
+    if not file.is_file() or file.suffix != ".py":
+        raise UserError(
+            f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),) or "
+            "in PARTS and VARIANTS: type --load my_idea.py"
+        )
+    return file, file.read_bytes()
+
+
+def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
+    """What a file declares, once it has run."""
+    name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
+    with _restored(name):
+        module = _run(file, source, name)
+        measures, builds = _declared(file, module)
+        if builds:
+            # Late: who only measures needs nothing that builds.
+            from layerlab.variants.registry import add
+            from layerlab.variants.source_file import Origin
+
+            add(module, Origin(name, file.resolve(), file.name, source))
+    return measures
+
+
+@contextmanager
+def _restored(name: str) -> Iterator[None]:
+    """After an error, the module of this name is what it was."""
+    before = sys.modules.get(name)
+    try:
+        yield
+    except BaseException:
+        sys.modules.pop(name, None)
+        if before is not None:
+            sys.modules[name] = before
+        raise
+
+
+def _run(file: Path, source: bytes, name: str) -> ModuleType:
+    """The module that a file becomes: what runs is what was read, under the names of today."""
+    try:
+        compile(source, str(file), "exec")  # as it is: what is wrong is told by its own lines
+        text = update_imports(importlib.util.decode_source(source))
+        code = compile(text, str(file), "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or str(error)
+        raise UserError(
+            f"cannot read {file} as Python: line {line}: {said}; mend that line, then load it again"
+        ) from error
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, "a .py file has a specification"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up
+    try:
+        exec(code, vars(module))
+    except (KeyboardInterrupt, Signalled):
+        raise
+    except BaseException as error:  # whatever a file raises is its own to mend
+        raise UserError(_describe_failure(file, error)) from error
+    return module
+
+
+def _describe_failure(file: Path, error: BaseException) -> str:
+    """What a file did when it was run, and in which of its lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if frame.filename == str(file)]
+    where = f"{file}, line {own[-1]}" if own else str(file)
+    said = " ".join(traceback.format_exception_only(error)[-1].split())[:300]
+    did = "ended Python" if isinstance(error, SystemExit) else "failed"
+    return f"{where} {did} while it was loaded: {said}; mend that line, then load it again"
+
+
+def _declared(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:
+    """The measures of a file, and whether it has something to build."""
+    found = getattr(module, "MEASURES", None)
+    builds = any(hasattr(module, name) for name in BUILDING)
+    if found is None and builds:
+        return (), True
+    if not isinstance(found, tuple) or not all(isinstance(item, Measure) for item in found):
+        raise UserError(
+            f"{file} declares no measures, parts or variants; expected a tuple at its foot: "
+            "type MEASURES = (Measure(...),), or PARTS = (MyPart,) and VARIANTS = (Variant(...),)"
+        )
+    return found, builds
+
+
+def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
+    """Turn what a user asked for into measures with their options set.
+
+    Args:
+        names: names, with options as in `dimension(epsilon=0.9)`, also several in one string with
+            commas, or such a string alone; measures pass as they are; None is every default
+            measure and all of `loaded`.
+        loaded: measures from outside files, which may be asked for by name.
+
+    Raises:
+        UserError: an unknown name or option, a value that it does not take, one name asked for
+            twice, or something that is neither a name nor a measure.
+
+    Example:
+        >>> [measure.options for measure in resolve(["dimension(epsilon=0.9)"])]
+        [{'epsilon': 0.9}]
+    """
+    known = _by_name([*measures().values(), *loaded])
+    if names is None:
+        extra = {measure.name for measure in loaded}
+        return [one for one in known.values() if one.default or one.name in extra]
+    if isinstance(names, str | Measure):
+        names = [names]
+    elif not isinstance(names, Iterable):
+        raise _unreadable(names)
+    chosen = [one for name in names for one in _read(name, known)]
+    if not chosen:
+        raise UserError(f"no measure is named; type for example {EXAMPLE}")
+    return list(_by_name(chosen).values())
+
+
+def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) -> list[Measure]:
+    """The measures, and those of rounding for the formats that a user asked for.
+
+    Args:
+        given: names of formats, with commas or one each; None is none.
+        backward: also measure the errors of gradients.
+
+    Raises:
+        UserError: no such format, or `backward` without a format.
+
+    Example:
+        >>> [measure.options for measure in with_formats([], "bf16, fp16")][0]
+        {'formats': 'bf16,fp16'}
+    """
+    if given is None:
+        if backward:
+            raise UserError(
+                "gradient errors need a number format to be measured in; type for example "
+                "--formats bf16 --backward"
+            )
+        return list(chosen)
+    from layerlab.measures.support.emulated_reruns import listed
+
+    options = {"formats": ",".join(listed(given))}
+    known, kept = measures(), {measure.name: measure for measure in chosen}
+    for name in (*ROUNDING, *((GRADIENTS,) if backward else ())):
+        if name in known:
+            measure = kept.get(name, known[name])
+            kept[name] = measure.given(**{n: options[n] for n in options if n in measure.options})
+    return sorted(kept.values(), key=_place)
+
+
+def with_saliency(
+    chosen: Sequence[Measure], text: str | None, target: str | None, foil: str | None
+) -> list[Measure]:
+    """The measures, and the saliency of a text that a user gave.
+
+    Args:
+        text: None asks for no saliency, unless the measures have one already.
+        target: the word that is asked about.
+        foil: the word instead of which it is due.
+
+    Raises:
+        UserError: a word without a text to ask it of.
+
+    Example:
+        >>> [measure.options["foil"] for measure in with_saliency([], "I am", None, " is")]
+        [' is']
+    """
+    given = {"text": text, "target": target, "foil": foil}
+    options = {name: value for name, value in given.items() if value is not None}
+    kept = {measure.name: measure for measure in chosen}
+    if not options:
+        return list(chosen)
+    if text is None and SALIENCY not in kept:
+        raise UserError(
+            f"--{next(iter(options))} asks about the next token of a text; type for example "
+            "--saliency 'I am' --target ' here' --foil ' there'"
+        )
+    kept[SALIENCY] = kept.get(SALIENCY, measures()[SALIENCY]).given(**options)
+    return sorted(kept.values(), key=_place)
+
+
+def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
+    """The measures, and the features of frequent tokens where a user wants to see them.
+
+    Example:
+        >>> [measure.name for measure in with_features([], True)]
+        ['features']
+    """
+    if not wanted or any(measure.name == FEATURES for measure in chosen):
+        return list(chosen)
+    return sorted([*chosen, measures()[FEATURES]], key=_place)
+
+
+def _place(measure: Measure) -> tuple[int, str]:
+    known = measure.name in ORDER
+    return (ORDER.index(measure.name) if known else len(ORDER), measure.name)
+
+
+def _by_name(declared: Iterable[Measure]) -> dict[str, Measure]:
+    found: dict[str, Measure] = {}
+    for measure in declared:
+        if measure.name in found:
+            raise UserError(
+                f"two measures are called {measure.name!r}: {_home(found[measure.name])} and "
+                f"{_home(measure)}; give one of them another name, or name it once"
+            )
+        found[measure.name] = measure
+    return found
+
+
+def _home(measure: Measure) -> str:
+    return f"that of {measure.read.__module__}"
+
+
+def _read(entry: Any, known: dict[str, Measure]) -> list[Measure]:
+    if isinstance(entry, Measure):
+        return [entry]
+    if not isinstance(entry, str):
+        raise _unreadable(entry)
+    text = entry.strip().strip(",")
+    try:
+        parsed = ast.parse(f"({text},)" if text else "()", mode="eval").body
+        assert isinstance(parsed, ast.Tuple)
+        return [_one(node, known) for node in parsed.elts]
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise _unreadable(entry) from error
+
+
+def _unreadable(entry: Any) -> UserError:
+    return UserError(
+        f"cannot read the measures {entry!r}; expected names with commas, options in brackets: "
+        f"type {EXAMPLE}"
+    )
+
+
+def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
+    """One name, or one name called with keywords; ValueError for anything else."""
+    call = node if isinstance(node, ast.Call) else None
+    label = call.func if call else node
+    if not isinstance(label, ast.Name) or (call and call.args):
+        raise ValueError(ast.dump(node))
+    if label.id not in known:
+        near = difflib.get_close_matches(label.id, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"no measure is called {label.id!r}; {hint}known: {', '.join(known)}")
+    measure = known[label.id]
+    words = call.keywords if call else []
+    return measure.given(**{str(word.arg): _value(word.value) for word in words})
+
+
+def _value(node: ast.expr) -> Any:
+    """What Python would read, and a bare name as text: shells are apt to take quotes away."""
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

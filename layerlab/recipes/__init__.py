@@ -1,0 +1,1 @@
+"""Recipes: TOML, checked against sections."""

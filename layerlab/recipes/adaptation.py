@@ -1,0 +1,166 @@
+"""A recipe for adaptation: TOML, checked; which stages there are, with which settings."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from pydantic import model_validator
+
+from layerlab.errors import UserError
+from layerlab.recipes import load
+from layerlab.recipes.adaptation_sections import (
+    ArmSection,
+    BaseSection,
+    CleanSection,
+    EmbeddingSection,
+    EvaluateSection,
+    PretrainSection,
+    RunSection,
+    TextSection,
+    TuneSection,
+    VocabularySection,
+)
+from layerlab.recipes.load import changed, checked, load_table
+from layerlab.recipes.training import LENGTHS, load_recipe
+from layerlab.recipes.training import Recipe as Training
+from layerlab.recipes.training_sections import Section, Title
+
+HOME = "adaptation"
+
+
+class Recipe(Section):
+    """The stages of an adaptation; those whose section is left out are left out.
+
+    Attributes:
+        name: of the folder that its stages are put in.
+        about: what it is for, in a sentence or two.
+        inferred: what of it a source does not say and stands here as an inference.
+        arm: variations that share the stages they have in common.
+    """
+
+    name: Title = "adaptation"
+    about: str = ""
+    inferred: str = ""
+    base: BaseSection
+    data: TextSection = TextSection()
+    clean: CleanSection | None = None
+    vocabulary: VocabularySection | None = None
+    embedding: EmbeddingSection | None = None
+    pretrain: PretrainSection | None = None
+    tune: TuneSection | None = None
+    evaluate: EvaluateSection | None = None
+    arm: tuple[ArmSection, ...] = ()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Recipe":
+        """Each stage has what it needs."""
+        text = 'write [data] with domain = [{ text = "FILE" }]'
+        for name in ("clean", "vocabulary", "pretrain"):
+            if getattr(self, name) is not None and not self.data.domain:
+                raise ValueError(f"{name} needs text of the domain, and there is none; {text}")
+        if self.embedding is not None and self.vocabulary is None:
+            raise ValueError(
+                "embedding gives rows to new tokens, and there are none; write [vocabulary] with "
+                'size = "+1600", or leave [embedding] out'
+            )
+        if self.pretrain is not None and self.pretrain.ratio[0] <= 0:
+            raise ValueError(
+                "pretrain.ratio reads nothing of the domain; write ratio = [1, 1], or [1, 0] for "
+                "no replay"
+            )
+        if self.pretrain is not None and self.pretrain.ratio[1] and not self.data.general:
+            raise ValueError(
+                "pretrain.ratio replays general text, and there is none; write general = "
+                '[{ text = "FILE" }] under [data], or ratio = [1, 0]'
+            )
+        weighed = [one.weight is not None for one in self.tune.sources] if self.tune else []
+        if any(weighed) and not all(weighed):
+            raise ValueError(
+                "some of tune.sources have a weight and others have none; give one to all or none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names(self) -> "Recipe":
+        """Nothing is called twice."""
+        rows = [one.name for one in self.tune.sources] if self.tune else []
+        for what, names in (("arm", [one.name for one in self.arm]), ("tune.sources", rows)):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{what} has the name {twice[0]!r} twice; give each its own")
+        return self
+
+    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The recipe with settings by their paths, as `{"pretrain.tokens": 4096}`.
+
+        Raises:
+            UserError: there is no such setting, or it takes no such value.
+        """
+        return changed(self, settings, {"train": LENGTHS})
+
+    def arms(self) -> dict[str, "Recipe"]:
+        """Each variation by its name; the recipe itself where it has none.
+
+        Raises:
+            UserError: a variation sets what there is not.
+        """
+        if not self.arm:
+            return {self.name: self}
+        return {one.name: self._varied(one) for one in self.arm}
+
+    def _varied(self, arm: ArmSection) -> "Recipe":
+        whole = sorted({"name", "arm", "run"} & {path.partition(".")[0] for path in arm.set})
+        if whole:
+            raise UserError(
+                f"the arm {arm.name!r} sets {whole[0]}, which is the same for all arms; "
+                "set it in the recipe"
+            )
+        return self.changed(arm.set) if arm.set else self
+
+    def training(self) -> Training | None:
+        """The recipe that trains the base; None where the base is there already.
+
+        Raises:
+            UserError: there is no such recipe, or it compares several runs.
+        """
+        given = self.base.recipe
+        if given is None:
+            return None
+        found = load_recipe(given) if isinstance(given, str) else given
+        found = found.changed(self.base.set) if self.base.set else found
+        if found.compare is not None:
+            raise UserError(
+                f"base.recipe {found.name!r} compares several runs; give a recipe that trains one"
+            )
+        return found.model_copy(update={"run": found.run.model_copy(update=self._place())})
+
+    def _place(self) -> dict[str, Any]:
+        return {"device": self.run.device, "threads": self.run.threads, "model": True}
+
+
+def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
+    """A recipe from plain values.
+
+    Raises:
+        UserError: a key that no section has, or a value that a setting does not take.
+
+    Example:
+        >>> recipe_of({"base": {"model": "pre-norm"}}).arms().keys()
+        dict_keys(['adaptation'])
+    """
+    return checked(Recipe, content, place)
+
+
+def load_adaptation(given: str | PathLike[str]) -> Recipe:
+    """A recipe from a TOML file, or one of the package by its name.
+
+    Raises:
+        UserError: there is none, it is not TOML, or a setting is wrong.
+    """
+    return recipe_of(*load_table(given, HOME))
+
+
+def packaged() -> list[str]:
+    """Names of the recipes for adaptation that come with the package."""
+    return load.packaged(HOME)

@@ -1,0 +1,111 @@
+"""What a run cannot do, told by its settings alone: before it begins, and before its text is read.
+
+Whatever hangs on the machine, or on a package that is not there, is told where it is needed.
+"""
+
+import difflib
+import re
+
+from layerlab.errors import UserError
+from layerlab.recipes.training import Recipe
+from layerlab.recipes.training_sections import warmup_of
+
+DEVICES = ("cpu", "cuda", "cuda:N", "mps", "npu", "xpu")
+_DEVICE = re.compile(r"cpu|mps|(cuda|npu|xpu)(:\d+)?")
+# Attention that no CPU can train with, and why.
+_ELSEWHERE = {
+    "flex_attention": "it has no backward pass on a CPU",
+    "flash_attention_2": "FlashAttention has no kernels for a CPU",
+}
+
+
+def permit(recipe: Recipe) -> None:
+    """Refuse a run that could only fail, or that would not be what its recipe says.
+
+    Raises:
+        UserError: a device that is none, a precision or attention that it cannot train with,
+            emulated rounding of what hides it, rows that cannot be split, sharding of nothing, a
+            setting that needs whole weights in every process, or a warm-up that leaves nothing of
+            the run.
+    """
+    for check in (_placed, _emulated, _rising, _shared, _whole):
+        check(recipe)
+
+
+def _placed(recipe: Recipe) -> None:
+    """A device that there is somewhere, and what it can compute."""
+    device, train = recipe.run.device, recipe.train
+    if not _DEVICE.fullmatch(device):
+        near = difflib.get_close_matches(device, DEVICES, n=1)
+        raise UserError(
+            f"run.device is {device!r}, which is no device; expected {', '.join(DEVICES)}: "
+            f'write device = "{near[0].removesuffix(":N") if near else "cpu"}"'
+        )
+    if device != "cpu":
+        return
+    if train.precision == "fp16":
+        raise UserError(
+            'train.precision is "fp16", which PyTorch trains in on GPUs alone; '
+            'write precision = "bf16" or run.device = "cuda"'
+        )
+    if train.attention in _ELSEWHERE:
+        raise UserError(
+            f"train.attention is {train.attention!r}, which cannot be had on a CPU: "
+            f'{_ELSEWHERE[train.attention]}; write attention = "sdpa"'
+        )
+
+
+def _emulated(recipe: Recipe) -> None:
+    """What hides operations from an emulation, rounds on its own, or has gradients elsewhere."""
+    train, processes = recipe.train, recipe.run.processes
+    if recipe.emulate.format is None:
+        return
+    if train.compile:
+        raise UserError(
+            "train.compile is true: what a compiled layer rounds inside cannot be emulated; "
+            "write compile = false"
+        )
+    if train.precision != "fp32":
+        raise UserError(
+            f'train.precision is "{train.precision}", and its own rounding would come on top of '
+            'the emulated one; write precision = "fp32"'
+        )
+    if processes > 1:
+        raise UserError(
+            f"run.processes is {processes}: emulated gradients are not exchanged between "
+            "processes; write processes = 1"
+        )
+
+
+def _rising(recipe: Recipe) -> None:
+    train = recipe.train
+    if train.updates is not None and 0 < train.updates <= warmup_of(train.updates, train):
+        raise UserError(
+            f"train.warmup is {train.warmup:g}, and the run has {train.updates} updates, in all of "
+            "which the rate would rise; write warmup = 0.05, a share of the run, or a longer run"
+        )
+
+
+def _shared(recipe: Recipe) -> None:
+    """Rows and weights that processes can share."""
+    settings, batch = recipe.run, recipe.train.batch
+    if batch % settings.processes:
+        raise UserError(
+            f"train.batch is {batch}, which {settings.processes} processes cannot share evenly; "
+            f"write batch = {settings.processes * (batch // settings.processes + 1)}"
+        )
+    if settings.sharding != "none" and settings.processes == 1:
+        raise UserError(
+            'run.sharding is "fsdp" and run.processes is 1: nothing can be shared out; '
+            'write processes = 2 or sharding = "none"'
+        )
+
+
+def _whole(recipe: Recipe) -> None:
+    """What reads whole weights, where no process has them."""
+    for name in ("monitor", "control") if recipe.run.sharding != "none" else ():
+        if getattr(recipe, name) != type(getattr(recipe, name))():
+            raise UserError(
+                f'[{name}] reads whole weights, and run.sharding = "fsdp" leaves a part in each '
+                f'process; leave [{name}] out, or write sharding = "none"'
+            )

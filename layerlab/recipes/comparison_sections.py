@@ -1,0 +1,156 @@
+"""The sections of a comparison: its arms, what sources claim of them, and what is held equal."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from layerlab.recipes.training_sections import Count, Name, Positive, Section, Whole
+
+
+class Arm(Section):
+    """One side of a comparison: a variant, with whatever else of the recipe it changes.
+
+    Attributes:
+        name: in tables and pictures; the variant's where it is left out.
+        variant: the model section's where it is left out.
+        against: the arm that it is judged against; the baseline where it is left out. Arms of
+            several sizes have one each.
+        options: of the variant.
+        set: other settings of the recipe by their paths, as `{"train.batch" = 8}`; a comparison
+            refuses those that `compare.differ` does not name.
+    """
+
+    name: str | None = None
+    variant: str | None = None
+    against: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class Claim(Section):
+    """What a source says of arms; runs decide whether it holds.
+
+    Attributes:
+        source: its key in docs/sources.md and the place, as `pangu23, Table 2`.
+        says: the claim, in words of one's own.
+        relation: of the arm to what it is held against. `alike` is within the margin; `no better`
+            is not better by more than the margin; `order` ranks `arms`, the best first.
+        arm: that it is about.
+        arms: in place of one arm. Of `order`, a list inside of it holds arms that are not ranked
+            among each other; of `alike`, arms that are alike.
+        against: the arm that it is held against; the arm's baseline where it is left out.
+        margin: in the unit of the comparison, below which a difference counts as none.
+        measure: what is compared: the `loss` at the end, or of a monitor the `spikes` of the loss,
+            or how much larger the `gradient` is in the first block than in the last.
+    """
+
+    source: Name
+    says: Name
+    relation: Literal["better", "worse", "no better", "alike", "order"]
+    arm: str | None = None
+    arms: tuple[str | tuple[str, ...], ...] = ()
+    against: str | None = None
+    margin: Positive = 0.02
+    measure: Literal["loss", "spikes", "gradient"] = "loss"
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Claim":
+        if self.relation == "order" and len(self.arms) < 2:
+            raise ValueError(
+                f"the claim {self.says!r} orders {len(self.arms)} arms; expected two or more: "
+                'write arms = ["best", "worst"]'
+            )
+        if (self.arm is None) == (not self.arms):
+            raise ValueError(
+                f"the claim {self.says!r} names {'no arm' if self.arm is None else 'arm and arms'};"
+                ' expected one of both: write arm = "NAME"'
+            )
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        """Every arm that it names."""
+        inside = (name for one in self.arms for name in ((one,) if isinstance(one, str) else one))
+        given = (self.arm, *inside, self.against)
+        return tuple(dict.fromkeys(name for name in given if name is not None))
+
+
+class Published(Section):
+    """What a source printed of the same arms: shown beside as a reference, never as a target.
+
+    Attributes:
+        source: with the place.
+        note: why its numbers are no measure of ours.
+        values: by arm.
+    """
+
+    source: Name
+    note: Name
+    values: dict[str, float]
+
+
+class CompareSection(Section):
+    """Which runs make the comparison, and what is held equal.
+
+    Attributes:
+        arms: variants by name, or tables.
+        baseline: the arm that others are judged against; the first where it is left out.
+        seeds: fixed in advance; every arm runs with each.
+        rates: learning rates; each arm is judged at its best. One declared rate (that of the train
+            section) where they are left out.
+        search: `grid` tries every rate; `optuna` searches between the smallest and the largest.
+        trials: of a search by optuna.
+        looks: numbers of seeds after which it is judged and may stop, as `[3, 6, 12]`; each spends
+            a part of alpha. One, at the end, where they are left out.
+        variance: `moderated`: three arms or more tell of each other's noise; `own`: each pair has
+            a t-test of its own.
+        match: what arms have in common with the baseline: `parameters`, `flops` of a token,
+            `time` of the whole run, or `none`.
+        by: the size that is changed for it: `ffn`, `depth`, `width`.
+        lockstep: all arms of a seed see each batch in turn, in one process.
+        differ: settings, by their paths, in which runs may differ and still be compared.
+        timed: runs whose speed counts, as `llama-s1`, where others shared their device; all where
+            they are left out.
+        confidence: of the intervals.
+        power: at which the smallest detectable effect is stated.
+        published: numbers of a source, told beside the verdicts.
+        claims: of sources, each judged by the runs; they change none of them.
+    """
+
+    arms: Annotated[tuple[str | Arm, ...], Field(min_length=1, examples=[["llama", "pangu-pi"]])]
+    baseline: str | None = None
+    seeds: Annotated[tuple[Whole, ...], Field(min_length=1)] = (1, 2, 3)
+    rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
+    search: Literal["grid", "optuna"] = "grid"
+    trials: Count = 8
+    looks: tuple[Whole, ...] = ()
+    variance: Literal["moderated", "own"] = "moderated"
+    match: Literal["none", "parameters", "flops", "time"] = "none"
+    by: Literal["ffn", "depth", "width"] = "ffn"
+    lockstep: bool = False
+    differ: tuple[str, ...] = ()
+    timed: tuple[str, ...] = ()
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+    published: Published | None = None
+    claims: tuple[Claim, ...] = ()
+
+    @model_validator(mode="after")
+    def _looked(self) -> "CompareSection":
+        """Looks that come one after the other, the last of them at all seeds."""
+        looks, count = list(self.looks), len(self.seeds)
+        if looks and (looks != sorted(set(looks)) or looks[0] < 2 or looks[-1] != count):
+            way = f"write looks = {sorted({2, count})}" if count > 1 else "plan more seeds"
+            raise ValueError(
+                f"compare.looks is {looks}; expected numbers of seeds from 2 on that rise to all "
+                f"{count}: {way}"
+            )
+        if looks and self.search == "optuna":
+            raise ValueError(
+                'compare.looks stops between runs, which search = "optuna" chooses by itself; '
+                'write search = "grid", or no looks'
+            )
+        return self
+
+    def at(self, look: int) -> "CompareSection":
+        """The same with the seeds of a look."""
+        return self.model_copy(update={"seeds": self.seeds[:look]})

@@ -1,0 +1,123 @@
+"""What a setting takes, in words and by example: read off the JSON schema of its section."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = Mapping[str, Any]
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true or false",
+    "object": "a table",
+}
+_LIMITS = {
+    "minimum": "from {:g}",
+    "exclusiveMinimum": "above {:g}",
+    "maximum": "to {:g}",
+    "exclusiveMaximum": "below {:g}",
+}
+_NONE = {"type": "null"}
+# Where a setting has neither a default nor an example of its own.
+_EXAMPLES: Mapping[str, Any] = {
+    "integer": 128,
+    "number": 1.0,
+    "string": "NAME",
+    "boolean": True,
+    "object": {},
+}
+
+
+def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any] | None:
+    """What the setting at a path takes, which setting is then written, and a value that it takes.
+
+    Args:
+        kind: the section that the path begins in.
+        path: names of settings, and places in lists.
+
+    Returns:
+        Nothing where the path leads into a table of free content.
+
+    Example:
+        >>> from layerlab.recipes.training import Recipe
+        >>> expected(Recipe, ["train", "batch"])
+        ('a whole number from 1', 'train.batch', 16)
+        >>> expected(Recipe, ["compare", "seeds", "0"])
+        ('a whole number from 0', 'compare.seeds', [1, 2, 3])
+    """
+    whole = _schema(kind)
+    # A list is set whole; within a table of a list, a setting is known by its own name.
+    last = max((place for place, part in enumerate(path) if not part.isdigit()), default=-1)
+    setting = path[: last + 1]
+    taken, written = _at(whole, path), _at(whole, setting)
+    if not setting or taken is None or written is None:
+        return None
+    name = setting[-1] if any(map(str.isdigit, setting)) else ".".join(setting)
+    return _words(whole, taken), name, _example(whole, written)
+
+
+@cache
+def _schema(kind: type[BaseModel]) -> Schema:
+    return kind.model_json_schema()
+
+
+def _at(whole: Schema, path: Sequence[str]) -> Schema | None:
+    """The schema of what stands at a path."""
+    found: Schema | None = whole
+    for part in path:
+        inside = (_inside(one, part) for one in _branches(whole, found or {}))
+        found = next((one for one in inside if one is not None), None)
+    return found
+
+
+def _inside(schema: Schema, part: str) -> Schema | None:
+    named = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+    found = schema.get("items") if part.isdigit() else named
+    return found if isinstance(found, Mapping) else None
+
+
+def _branches(whole: Schema, schema: Schema) -> list[Schema]:
+    """The kinds of value that a schema allows, but for none at all."""
+    if "$ref" in schema:
+        return [{**whole["$defs"][schema["$ref"].rpartition("/")[2]], "type": "object"}]
+    if "anyOf" not in schema:
+        return [schema]
+    return [kind for one in schema["anyOf"] for kind in _branches(whole, one) if kind != _NONE]
+
+
+def _words(whole: Schema, schema: Schema) -> str:
+    kinds = (_kind(whole, one) for one in _branches(whole, schema))
+    return " or ".join(dict.fromkeys(kinds))
+
+
+def _kind(whole: Schema, schema: Schema) -> str:
+    if "enum" in schema or "const" in schema:
+        *others, last = map(repr, schema.get("enum") or [schema["const"]])
+        return f"{', '.join(others)} or {last}" if others else last
+    if schema.get("type") == "array":
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        size = f" of {least}{'' if least == most else ' or more'}" if least else ""
+        return f"a list{size}, each {_words(whole, schema['items'])}"
+    if "pattern" in schema:
+        return str(schema["description"])
+    if schema.get("minLength"):
+        return "a text that is not empty"
+    limits = [said.format(schema[key]) for key, said in _LIMITS.items() if key in schema]
+    return " ".join([_KINDS.get(str(schema.get("type")), "a value"), *limits])
+
+
+def _example(whole: Schema, schema: Schema) -> Any:
+    """One of its own where there is one, then its default, then something of its kind."""
+    if "examples" in schema:
+        return schema["examples"][0]
+    first = _branches(whole, schema)[0]
+    if schema.get("default") not in (None, "", []) and "$ref" not in schema:
+        return schema["default"]
+    if "enum" in first:
+        return first["enum"][0]
+    if first.get("type") == "array":
+        return [_example(whole, first["items"])]
+    return _EXAMPLES.get(str(first.get("type")), "NAME")

@@ -1,0 +1,291 @@
+"""Tables of settings: plain values or TOML, checked against sections; what is wrong is named."""
+
+import copy
+import difflib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from layerlab.errors import UserError
+from layerlab.recipes.error_messages import expected
+from layerlab.records.parse import quote_toml, toml_of
+from layerlab.system.files import check_regular
+from layerlab.validation import shown
+
+Whole = TypeVar("Whole", bound=BaseModel)
+
+
+def checked(
+    kind: type[Whole], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
+) -> Whole:
+    """Sections from plain values.
+
+    Args:
+        place: what errors call it.
+        settings: that were set by their paths, and so name their place themselves.
+
+    Raises:
+        UserError: a key that no section has, or a value that a setting does not take.
+    """
+    try:
+        # By way of JSON: a strict model then takes its arrays as tuples, and nothing else as such.
+        return kind.model_validate_json(json.dumps(content, default=str))
+    except ValidationError as error:
+        raise UserError(_told(kind, max(error.errors(), key=_telling), place, settings)) from None
+
+
+def changed(
+    whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
+) -> Whole:
+    """The same with settings by their paths, as `{"train.batch": 8}`.
+
+    Args:
+        exclusive: by the name of a table, settings of which the one that is set ousts the others.
+
+    Raises:
+        UserError: there is no such setting, or it takes no such value.
+    """
+    content = amended(type(whole), whole.model_dump(mode="json"), settings, exclusive)
+    return checked(type(whole), content, ", ".join(settings), settings)
+
+
+def amended(
+    kind: type[BaseModel],
+    content: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    exclusive: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Plain values of sections with settings by their paths, not checked yet.
+
+    What is set may be just what the values lack.
+
+    Args:
+        exclusive: as for `changed`.
+
+    Raises:
+        UserError: there is no such setting.
+    """
+    whole: dict[str, Any] = copy.deepcopy(dict(content))
+    for path, value in settings.items():
+        table = whole
+        head, options, option = path.partition(".options.")
+        *tables, last = [*head.split("."), *(["options", option] if options else [])]
+        for depth, name in enumerate(tables):
+            if table.get(name) is None and name in _fields(kind, tables[:depth]):
+                table[name] = {}
+            if isinstance(table.get(name), list):
+                raise _listed(path, name, table[name])
+            if isinstance(table.get(name), str) and _section(kind, tables[: depth + 1]):
+                raise _called(path, ".".join(tables[: depth + 1]), table[name])
+            if not isinstance(table.get(name), dict):
+                raise _unknown(kind, path)
+            table = table[name]
+        if last not in table and last not in _keys(kind, tables) and not options:
+            raise _unknown(kind, path)
+        table[last] = value
+        others = exclusive.get(tables[-1], ()) if tables else ()
+        if last in others:
+            table.update({name: None for name in others if name != last})
+    return whole
+
+
+def load_table(
+    given: str | PathLike[str], home: str, what: str = "a recipe", beside: Path = Path()
+) -> tuple[dict[str, Any], str]:
+    """The content of a TOML file, or of one of a package by its name, and what errors call it.
+
+    The content has a `name`: what the file is called, where it gives no other.
+
+    Args:
+        home: the folder of the library that holds some by name: training or adaptation.
+        what: is read, in words.
+        beside: the folder in which a file may have been meant, where there is no such name.
+
+    Raises:
+        UserError: there is none, or it is not TOML.
+    """
+    path = Path(given)
+    if not path.suffix and not path.exists():
+        return {"name": str(given), **toml_of(_packaged(str(given), home, beside))}, str(given)
+    bare = what.removeprefix("a ")
+    try:
+        check_regular(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UserError(
+            f"cannot read the {bare} {str(path)!r}: {reason}; give a TOML file or one of "
+            f"{', '.join(packaged(home))}"
+        ) from None
+    try:
+        content = toml_of(text)
+    except ValueError as error:
+        raise UserError(f"{path} is not TOML: {error}; mend that line") from None
+    return {"name": path.stem, **content}, str(path)
+
+
+def packaged(home: str) -> list[str]:
+    """Names of the recipes that come with the package: of `training` or of `adaptation`."""
+    entries = _library(home).iterdir()
+    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
+
+
+def _library(home: str) -> Traversable:
+    return files("layerlab.recipes") / "library" / home
+
+
+def _packaged(name: str, home: str, beside: Path) -> str:
+    known = packaged(home)
+    if name not in known:
+        file = f"{name}.toml"
+        near = [file] if (beside / file).is_file() else difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(
+            f"no recipe {shown(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
+        )
+    return (_library(home) / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
+    """How much an error says: where a name or a table may stand, the table's own lie deeper.
+
+    What is missing may only be misspelled.
+    """
+    return len(error["loc"]), "str" not in error["loc"], error["type"] != "missing"
+
+
+def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]) -> str:
+    """The first error of a validation, in one line."""
+    # A table where a name may stand too is tried as both: only its own errors are of use.
+    where = [str(part) for part in error["loc"] if not _branch(str(part))]
+    path = ".".join(where)
+    if error["type"] == "extra_forbidden":
+        last = str(error["loc"][-1])  # a key of the user's, whatever it looks like
+        tables = [str(part) for part in error["loc"][:-1] if not _branch(str(part))]
+        known = _keys(kind, tables)
+        near = difflib.get_close_matches(last, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        table = f"[{'.'.join(tables)}]" if tables else "a recipe"
+        return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
+    if error["type"] == "value_error":
+        return f"{place}: {error['msg'].removeprefix('Value error, ')}"
+    given = f" is {shown(error['input'])}" if error["type"] != "missing" else " is missing"
+    message = _remedy(kind, where) or error["msg"][:1].lower() + error["msg"][1:]
+    named = any(f"{path}.".startswith(f"{one}.") for one in settings)
+    return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
+
+
+def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
+    """What a setting takes, and what to write; nothing is known of what is in free content."""
+    found = expected(kind, where)
+    if found is None:
+        return ""
+    words, path, example = found
+    if example == {}:
+        return f"expected {words}: write [{path}] above its settings"
+    if example == [{}]:
+        return f"expected {words}: write [[{path}]] above the settings of each"
+    return f"expected {words}: write {path} = {_toml(example)}"
+
+
+def _branch(part: str) -> bool:
+    """Whether a part of a place only says which of several kinds was tried."""
+    return part in ("str", "int", "float") or part[:1].isupper() or "[" in part
+
+
+def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:
+    """The section at a path, as far as there is one."""
+    found: type[BaseModel] | None = kind
+    for name in tables:
+        if name.isdigit():
+            continue
+        if found is None or name not in found.model_fields:
+            return None
+        found = next(iter(_models([found.model_fields[name].annotation])), None)
+    return found
+
+
+def _fields(kind: type[BaseModel], tables: Sequence[str]) -> Collection[str]:
+    """The settings of the section at a path that are tables themselves."""
+    section = _section(kind, tables)
+    if section is None:
+        return ()
+    return [
+        name
+        for name, field in section.model_fields.items()
+        if _section(section, [name]) or get_origin(field.annotation) is dict
+    ]
+
+
+def _keys(kind: type[BaseModel], tables: Sequence[str]) -> list[str]:
+    """The keys of a section by its path, or of the last one on the way to it."""
+    paths = (tables[:end] for end in range(len(tables), -1, -1))
+    return sorted(next(one for path in paths if (one := _section(kind, path))).model_fields)
+
+
+def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
+    """The sections among types, inside of tuples and unions too."""
+    found = []
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.append(kind)
+        found += _models(list(getattr(kind, "__args__", ())))
+    return found
+
+
+def _unknown(kind: type[BaseModel], path: str) -> UserError:
+    """A path that leads nowhere: its first name that is not known, and the nearest that is."""
+    names = path.split(".")
+    section: type[BaseModel] | None = kind
+    known: list[str] = []
+    hint = ""
+    for depth, name in enumerate(names):
+        if section is None:
+            hint = f"{'.'.join(names[:depth])} is a value, no table; "
+            break
+        known = sorted(section.model_fields)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            if near:
+                meant = ".".join([*names[:depth], near[0], *names[depth + 1 :]])
+                hint = f"did you mean {meant!r}? "
+            break
+        section = next(iter(_models([section.model_fields[name].annotation])), None)
+    return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _called(path: str, place: str, name: str) -> UserError:
+    """A path into what is only named."""
+    return UserError(
+        f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "
+        "table itself there"
+    )
+
+
+def _listed(path: str, name: str, given: list[Any]) -> UserError:
+    """A path into a list."""
+    place = f"{path.partition(f'.{name}.')[0]}.{name}"
+    place = name if path.startswith(f"{name}.") else place
+    example = _toml(given[:1]) if given else "[...]"
+    return UserError(
+        f"a recipe has no setting {path!r}: {place} is a list, and a list is set whole; "
+        f"write {place} = {example}"
+    )
+
+
+def _toml(value: Any) -> str:
+    """A JSON value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
+        pairs = (f"{quote_toml(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return quote_toml(value) if isinstance(value, str) else json.dumps(value)

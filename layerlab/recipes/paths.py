@@ -1,0 +1,45 @@
+"""Texts that a recipe names by relative paths: from the working folder, or beside the recipe."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HUB = "hf:"
+DOCUMENTATION = "python-docs"
+# Where they lie in the data folder: texts whose documents end in a blank line, or an archive whose
+# files are documents.
+KEPT = {
+    "brown": "brown/brown.txt.gz",
+    "wiki-zh": "zh-general/cn_wiki_sample.txt",
+    "law-zh": "zh-law-statutes/statutes.tar.gz",
+}
+
+
+def nearby(content: Any, folder: Path) -> Any:
+    """A recipe's settings, as they were read, with its texts written from the working folder.
+
+    A path stays what it is where it leads to something; so a recipe that is used from its own
+    folder keeps every word. One that leads to something from the recipe alone becomes relative to
+    the working folder, and names no folder of a machine.
+
+    Args:
+        content: tables, lists and values; a `text` in a table is that of a source.
+        folder: that the recipe lies in.
+    """
+    if isinstance(content, Mapping):
+        return {
+            key: _written(value, folder)
+            if key == "text" and isinstance(value, str)
+            else nearby(value, folder)
+            for key, value in content.items()
+        }
+    return [nearby(one, folder) for one in content] if isinstance(content, list) else content
+
+
+def _written(text: str, folder: Path) -> str:
+    if text in (DOCUMENTATION, *KEPT) or text.startswith(HUB):
+        return text
+    path = Path(text).expanduser()
+    near = folder / path
+    return text if path.exists() or not near.exists() else os.path.relpath(near)

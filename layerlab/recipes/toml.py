@@ -1,0 +1,50 @@
+"""A recipe written as TOML that runs again: one dotted key a line."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.records.parse import quote_toml
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml(recipe: Mapping[str, Any]) -> str:
+    """The recipe's settings; what is None is left out, as the recipe itself would.
+
+    Example:
+        >>> print(toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))
+        name = "a"
+        train.batch = 16
+    """
+    return "\n".join(_lines(recipe, ()))
+
+
+def _lines(table: Mapping[str, Any], path: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for name, value in table.items():
+        here = (*path, str(name))
+        if isinstance(value, Mapping):
+            found += _lines(value, here)
+        elif value is not None:
+            found.append(f"{'.'.join(map(_key, here))} = {_value(value)}")
+    return found
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(
+            f"{_key(str(name))} = {_value(one)}" for name, one in value.items() if one is not None
+        )
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(_value(one) for one in value if one is not None)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return quote_toml(str(value))
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else quote_toml(name)

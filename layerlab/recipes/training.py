@@ -1,0 +1,210 @@
+"""A recipe: TOML, checked; one run, or with a compare section the plan of many."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_validator
+
+from layerlab.errors import UserError
+from layerlab.recipes import load
+from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.load import amended, changed, checked, load_table
+from layerlab.recipes.paths import nearby
+from layerlab.recipes.training_sections import (
+    ControlSection,
+    DataSection,
+    EmulateSection,
+    EvaluateSection,
+    ModelSection,
+    MonitorSection,
+    RunSection,
+    Section,
+    Title,
+    TrainSection,
+)
+from layerlab.validation import shown
+
+# How a run is carried out and what it is called do not decide what comes out of it.
+_BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
+DEEPEST = 16  # recipes that extend one another
+HOME = "training"
+LENGTHS = ("updates", "tokens", "epochs")
+EXCLUSIVE = {"train": LENGTHS}
+
+
+class Recipe(Section):
+    """Everything that decides a run, and how it is carried out.
+
+    Attributes:
+        name: of the folder that its runs are put in.
+        about: what it is for, in a sentence or two.
+        inferred: what of it a source does not say and stands here as an inference.
+    """
+
+    name: Title = "recipe"
+    about: str = ""
+    inferred: str = ""
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    train: TrainSection = TrainSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    compare: CompareSection | None = None
+    monitor: MonitorSection = MonitorSection()
+    control: ControlSection = ControlSection()
+    emulate: EmulateSection = EmulateSection()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Recipe":
+        given = [name for name in LENGTHS if getattr(self.train, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"train gives {' and '.join(given) or 'no length'}; expected one of "
+                f"{', '.join(LENGTHS)}: write updates = 400"
+            )
+        if self.compare is not None and self.compare.lockstep and self.compare.search == "optuna":
+            raise ValueError(
+                "compare.lockstep runs all arms side by side, and a search decides as it goes; "
+                'write lockstep = false or search = "grid"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _named(self) -> "Recipe":
+        section = self.compare
+        if section is None:
+            return self
+        given = [Arm(variant=one) if isinstance(one, str) else one for one in section.arms]
+        names = [one.name or one.variant or self.model.variant for one in given]
+        runs = [f"{name}-s{seed}" for name in names for seed in section.seeds]
+        for run in section.timed:
+            if run not in runs:
+                near = difflib.get_close_matches(run, runs, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"compare.timed has {run!r}, which is no run; {hint}expected an arm and a "
+                    f'seed: write timed = ["{runs[0]}"]'
+                )
+        for claim in section.claims:
+            for name in claim.names():
+                if name not in names:
+                    near = difflib.get_close_matches(name, names, n=1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise ValueError(
+                        f"the claim {claim.says!r} names {name!r}, which is no arm; {hint}"
+                        f"arms: {', '.join(names)}; or judge none: claims = []"
+                    )
+        return self
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide what comes out, as plain JSON values."""
+        return self.model_dump(mode="json", exclude=set(_BESIDE))
+
+    def hash(self) -> str:
+        """Twelve hexadecimal digits of all that decides: the same in every process.
+
+        Files of one's own count by what is in them. Defaults are left out, so that a setting which
+        a later version adds leaves the runs of an earlier one what they are.
+        """
+        content = self.model_dump(mode="json", exclude=set(_BESIDE), exclude_defaults=True)
+        loaded = [hashlib.blake2b(Path(one).read_bytes()).hexdigest() for one in self.model.load]
+        text = json.dumps([content, loaded], sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The recipe with settings by their paths, as `{"train.batch": 8}`.
+
+        Raises:
+            UserError: there is no such setting, or it takes no such value.
+        """
+        return changed(self, settings, EXCLUSIVE)
+
+
+def recipe_of(
+    content: Mapping[str, Any],
+    place: str = "the recipe",
+    settings: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """A recipe from plain values.
+
+    Args:
+        content: the settings; beside them `extends` may name a recipe that has all the others.
+        place: what errors call it: the file, beside which another may lie.
+        settings: changes by path, as `Recipe.changed` takes them; they may complete what is given.
+
+    Raises:
+        UserError: a key that no section has, or a value that a setting does not take; a recipe that
+            extends itself.
+
+    Example:
+        >>> recipe_of({"extends": "smoke", "train": {"updates": 3}}).train.updates
+        3
+    """
+    settings = settings or {}
+    whole = amended(Recipe, _whole(content, place, ()), settings, EXCLUSIVE)
+    return checked(Recipe, whole, place, settings)
+
+
+def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """All settings: those of the recipe that it extends, and its own in their stead."""
+    own = dict(nearby(content, Path(place).parent))
+    if "extends" not in own:
+        return own
+    given = own.pop("extends")
+    if not isinstance(given, str):
+        raise UserError(
+            f"{place}: extends is {shown(given)}; expected a TOML file or the name of a recipe: "
+            'write extends = "smoke"'
+        )
+    folder = Path(place).parent
+    found, name = load_table(folder / given if Path(given).suffix else given, HOME, beside=folder)
+    way = (*seen, Path(place).resolve())
+    if len(way) > DEEPEST:
+        raise UserError(
+            f"{place}: extends goes through {len(way)} recipes; expected {DEEPEST} at most: write "
+            "what they say into one"
+        )
+    if Path(name).resolve() in way:
+        raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")
+    base = _whole(found, name, way)
+    del base["name"]
+    train, mine = base.get("train"), own.get("train")
+    if isinstance(train, dict) and isinstance(mine, dict) and not mine.keys().isdisjoint(LENGTHS):
+        base["train"] = {key: value for key, value in train.items() if key not in LENGTHS}
+    return _merged(base, own)
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables setting by setting; lists and values whole."""
+    both = {
+        key: _merged(base[key], value)
+        for key, value in own.items()
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+    }
+    return {**base, **own, **both}
+
+
+def load_recipe(given: str | PathLike[str], settings: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe from a TOML file, or one of the package by its name.
+
+    Args:
+        settings: as for `recipe_of`.
+
+    Raises:
+        UserError: there is none, it is not TOML, or a setting is wrong.
+
+    Example:
+        >>> load_recipe("eight-residuals-twin").compare.baseline
+        'llama'
+    """
+    return recipe_of(*load_table(given, HOME), settings)
+
+
+def packaged() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return load.packaged(HOME)

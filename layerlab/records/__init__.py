@@ -1,0 +1,1 @@
+"""A run's folder as JSON: read and written without torch."""

@@ -1,0 +1,41 @@
+"""What checkpoints of a run are called, and from which one it goes on."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+def list_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
+    """List the checkpoints of a run with their updates, whole or not."""
+    for path in folder.glob("step-*"):
+        matched = _NAME.fullmatch(path.name)
+        if matched and path.is_dir():
+            yield int(matched[1]), path
+
+
+def say_update(path: Path) -> str:
+    """Say in words which update a checkpoint was taken at."""
+    return f"update {int(path.name.split('-')[1])}"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a path has the name of a checkpoint."""
+    return bool(_NAME.fullmatch(path.name))
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint by its name, whole or not."""
+    return max(list_checkpoints(folder), default=(0, None))[1]
+
+
+def remedy(folder: Path) -> str:
+    """What to type where a run cannot be written, and from where it then goes on.
+
+    Args:
+        folder: of all checkpoints of the run.
+    """
+    newest = latest(folder)
+    begin = f"goes on from {say_update(newest)}" if newest else "begins anew"
+    return f"make room there, then type the same command, which {begin}"

@@ -1,0 +1,102 @@
+"""The events of a run, a line each: what a report draws, and what a resumed run goes on from."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.checkpoint_names import remedy
+from layerlab.records.parse import json_of
+from layerlab.system.files import FULL, check_regular, write_file
+
+FILE = "events.jsonl"
+
+
+class Journal:
+    """Appends events to a file; nothing is lost that was written before a checkpoint.
+
+    While the disk is full, events wait in memory, and each further one tries to write them all; the
+    next checkpoint asks for them.
+
+    Attributes:
+        count: events so far, which a checkpoint remembers.
+    """
+
+    def __init__(self, folder: Path, count: int, *, silent: bool = False) -> None:
+        """Go on from a checkpoint: what was written after it is forgotten, and happens again.
+
+        Args:
+            count: events before it. Their updates do not tell: the next update's own first events,
+                and those before the first checkpoint, have the checkpoint's number too.
+            silent: writes nothing, as all processes of a run but the first.
+        """
+        self.file = folder / FILE
+        self.silent = silent
+        if not silent:
+            kept = list(read(folder))[:count]
+            write_file(self.file, "".join(map(_line, kept)))
+            count = len(kept)
+        self.count = count
+        self._waiting: list[str] = []
+        self._end = 0 if silent else self.file.stat().st_size
+
+    def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
+        """Append an event, and give it."""
+        event = {"kind": kind, "update": update, **content}
+        if not self.silent:
+            self._waiting.append(_line(event))
+            self.count += 1
+            try:
+                self._append()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise self._told(error) from error
+        return event
+
+    def settle(self) -> None:
+        """See that all events are in the file, before a checkpoint or a result counts on them.
+
+        Raises:
+            UserError: there is no room for them; it names the checkpoint that is kept.
+        """
+        try:
+            self._append()
+        except OSError as error:
+            raise self._told(error) from error
+
+    def _append(self) -> None:
+        """Write what waits, in place of what an earlier try may have left of it."""
+        if not self._waiting:
+            return
+        left = memoryview("".join(self._waiting).encode())
+        end = self._end + len(left)
+        with self.file.open("r+b", buffering=0) as stream:
+            stream.truncate(self._end)
+            stream.seek(self._end)
+            while left:
+                left = left[stream.write(left) :]
+        self._waiting, self._end = [], end
+
+    def _told(self, error: OSError) -> UserError:
+        then = remedy(self.file.parent / "checkpoints")
+        return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events of a run; a last line that was cut off is passed over."""
+    file = folder / FILE
+    if not file.exists():
+        return
+    check_regular(file)
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json_of(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("update"), int):
+            yield event
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":")) + "\n"

@@ -1,0 +1,80 @@
+"""Signs of life of a run in another process, read from what it writes into its folder."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from layerlab.records.events import FILE as JOURNAL
+
+# What a run says on its standard streams.
+LOG = "log.txt"
+
+
+class Sign:
+    """Whether a run writes anything, and what was last in its journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [folder / JOURNAL, folder / LOG]
+        self._seen: tuple[Any, ...] = ()
+        self._journal: tuple[int, int] | None = None
+        self._since = time.monotonic()
+
+    def renew(self) -> None:
+        """Count from now: who waits in a queue has nothing to say."""
+        self._since = time.monotonic()
+
+    def silent(self) -> float:
+        """Seconds for which nothing was written."""
+        seen = tuple(map(_stamp, self.files))
+        if seen != self._seen:
+            self._seen, self._since = seen, time.monotonic()
+        return time.monotonic() - self._since
+
+    def news(self) -> dict[str, Any] | None:
+        """The last update in the journal, if anything was written since the last time."""
+        stamp = _stamp(self.files[0])
+        if stamp is None or stamp == self._journal:
+            return None
+        self._journal = stamp
+        return last_update(self.files[0])
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def last_update(journal: Path) -> dict[str, Any] | None:
+    """The last line of training in a journal, read from its end."""
+    for line in _backwards(journal):
+        try:
+            event = json.loads(line)
+        except ValueError:  # a line that is being written, or was cut off
+            continue
+        if isinstance(event, dict) and event.get("kind") == "train":
+            return event
+    return None
+
+
+def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
+    """The lines of a file from its last one; a file that goes away meanwhile has no more."""
+    try:
+        with file.open("rb") as stream:
+            place = stream.seek(0, os.SEEK_END)
+            rest = b""
+            while place > 0:
+                start = max(0, place - step)
+                stream.seek(start)
+                rest = stream.read(place - start) + rest
+                place = start
+                rest, *lines = rest.split(b"\n")
+                yield from reversed(lines)
+            yield rest
+    except OSError:
+        return

@@ -1,0 +1,183 @@
+"""JSON, TOML and values from outside: whatever is wrong with them is one kind of error."""
+
+import ast
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlab.system.files import check_regular
+from layerlab.validation import shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+DIGEST = "digest"
+# A key of a hundred parts with points between them.
+_DEEP = re.compile(r"(?<![\w-])[\w-]+(?:[ \t]*\.[ \t]*[\w-]+){100}")
+
+
+def json_of(text: str | bytes, **options: Any) -> Any:
+    """What a text in JSON says.
+
+    Raises:
+        ValueError: it is not JSON, nested too deeply, or has a number of thousands of digits.
+
+    Example:
+        >>> json_of("[" * 9999)
+        Traceback (most recent call last):
+        ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def check_text(found: Any) -> Any:
+    r"""Give back what JSON said, where every text in it is one.
+
+    Raises:
+        ValueError: one holds half of a surrogate pair, which JSON can name and UTF-8 cannot hold.
+
+    Example:
+        >>> check_text(json_of(r'{"a": ["\ud83d"]}'))
+        Traceback (most recent call last):
+        ValueError: it holds half of a surrogate pair ('\ud83d'), which is no text
+    """
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(
+            f"it holds half of a surrogate pair ({half!r}), which is no text"
+        ) from None
+    return found
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """What a text in TOML says.
+
+    Raises:
+        ValueError: as for JSON.
+
+    Example:
+        >>> toml_of("a = " + "[" * 9999)
+        Traceback (most recent call last):
+        ValueError: it is nested too deeply
+        >>> toml_of("a" + ".a" * 1500 + " = 1")
+        Traceback (most recent call last):
+        ValueError: it is nested too deeply
+    """
+    if _DEEP.search(text):  # which tomllib follows for minutes, part by part
+        raise ValueError("it is nested too deeply")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def quote_toml(text: str) -> str:
+    r"""A text as TOML writes it; what no reader could see is escaped.
+
+    Example:
+        >>> print(quote_toml("a\N{RIGHT-TO-LEFT OVERRIDE}b"))
+        "a\u202eb"
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    if quoted.isprintable():
+        return quoted
+    return "".join(one if one.isprintable() else _escape(ord(one)) for one in quoted)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def read_json(path: Path, **options: Any) -> Any:
+    """What a file in JSON says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: as for its text.
+        UserError: it is a device, a pipe or a socket.
+    """
+    check_regular(path)
+    return json_of(path.read_text(encoding="utf-8"), **options)
+
+
+def literal_of(text: str) -> Any:
+    """A value as Python writes it.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> literal_of("{[]}")
+        Traceback (most recent call last):
+        ValueError: it is no value of Python's
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError("it is no value of Python's") from None
+
+
+def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
+    """A table as JSON keeps it, with a digest over all of it.
+
+    Args:
+        beside: what else the digest covers, such as the files that the table tells of.
+    """
+    plain = json.loads(json.dumps(content, default=str))
+    return {**plain, DIGEST: digest_of(plain, *beside)}
+
+
+def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
+    """A table that was sealed, without its digest; whoever can write it can also seal it anew.
+
+    Raises:
+        ValueError: it is not what was sealed.
+
+    Example:
+        >>> unseal(seal({"n": 1}))
+        {'n': 1}
+        >>> unseal({**seal({"n": 1}), "n": 2})
+        Traceback (most recent call last):
+        ValueError: it is not what was written, or is of an earlier version
+    """
+    if not isinstance(content, dict) or content.get(DIGEST) != digest_of(content, *beside):
+        raise ValueError("it is not what was written, or is of an earlier version")
+    return {name: value for name, value in content.items() if name != DIGEST}
+
+
+def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
+    """A hash of a table but for its digest, and of what lies beside it."""
+    own = {name: value for name, value in content.items() if name != DIGEST}
+    whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    for one in beside:
+        whole.update(hashlib.sha256(one).digest())
+    return whole.hexdigest()
+
+
+def explain(error: "ValidationError") -> str:
+    """The first thing that is wrong with a table, in a few words."""
+    one = error.errors()[0]
+    place = ".".join(str(part) for part in one["loc"])
+    said = one["msg"].removeprefix("Value error, ")
+    if one["type"] == "missing":
+        return f"it has no {place}"
+    return f"its {place} is {shown(one['input'])}: {said}" if place else said
+
+
+def one_line(error: BaseException) -> str:
+    """Give what an error says, on one line of at most 200 characters."""
+    said = " ".join(str(error).split())
+    # The text of these is a name or a number, and says nothing alone.
+    short = isinstance(error, LookupError | ArithmeticError | AttributeError | TypeError)
+    return (f"{type(error).__name__}: {said}" if short else said)[:200]

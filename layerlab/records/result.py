@@ -1,0 +1,169 @@
+"""The result of a run, believed only where it fits what the run left beside it.
+
+It carries a digest over itself, the manifest and the journal, and its loss is that of the journal's
+last evaluation. Whoever can write all three files can forge them: see docs/security.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from layerlab.errors import UserError
+from layerlab.records.parse import digest_of, explain, json_of, read_json
+from layerlab.system.files import check_regular
+from layerlab.validation import shown
+
+FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
+SCHEMA = 2
+# What the last evaluation says too.
+LOSSES = ("nats", "bits_per_byte", "accuracy")
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class Blocks(BaseModel):
+    """The loss of each held-out block, and its tokens."""
+
+    model_config = STRICT
+    nats: list[float] = Field(min_length=1)
+    tokens: list[Annotated[int, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "Blocks":
+        if len(self.nats) != len(self.tokens):
+            raise ValueError(f"{len(self.nats)} nats and {len(self.tokens)} tokens")
+        return self
+
+
+class Result(BaseModel):
+    """What result.json holds; more may stand there."""
+
+    model_config = STRICT
+    schema_version: int = Field(alias="schema", ge=1, le=SCHEMA)
+    run: str
+    arm: str
+    seed: Count
+    rate: Positive
+    nats: float | None
+    bits_per_byte: float | None
+    accuracy: float | None
+    step0_nats: float | None
+    updates: Count
+    tokens: Count
+    seconds: Annotated[float, Field(ge=0)]
+    tokens_per_second: Positive | None
+    peak_memory_bytes: Count | None
+    parameters: Count
+    flops: Annotated[float, Field(ge=0)]
+    diverged: Annotated[str, Field(min_length=1)] | None
+    weights: str
+    blocks: Blocks | None = None
+    digest: str | None = None
+
+    @model_validator(mode="after")
+    def _ended(self) -> "Result":
+        losses = [getattr(self, name) for name in LOSSES]
+        if (None in losses) if self.diverged is None else any(one is not None for one in losses):
+            raise ValueError("it has neither a loss nor a divergence that is declared, or both")
+        if self.schema_version > 1 and self.digest is None:
+            raise ValueError("it has no digest")
+        return self
+
+
+def seal(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with its schema and digest; manifest and journal lie there as they stay."""
+    whole = {"schema": SCHEMA, **result}
+    return {**whole, "digest": _digest(folder, whole)}
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run; None while there is none.
+
+    Raises:
+        UserError: it is damaged, or not that of what lies beside it.
+    """
+    try:
+        for name in (FILE, MANIFEST, EVENTS):
+            check_regular(folder / name)
+        found = read_json(folder / FILE)
+        if not isinstance(found, dict):
+            raise ValueError("it is no table")
+        _check(folder, found)
+    except FileNotFoundError as error:
+        if Path(error.filename) == folder / FILE:
+            return None
+        raise _refusal(folder, f"{Path(error.filename).name} is missing") from None
+    except ValidationError as error:
+        raise _refusal(folder, explain(error)) from None
+    except (OSError, ValueError) as error:
+        raise _refusal(folder, str(error)) from None
+    return found
+
+
+def _check(folder: Path, found: dict[str, Any]) -> None:
+    result = Result.model_validate(found)
+    manifest = read_json(folder / MANIFEST)
+    for name in ("run", "arm"):
+        if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
+            raise ValueError(f"its {name} is {shown(found[name])}, which is not {MANIFEST}'s")
+    events = list(_events(folder))
+    if result.digest is not None and result.digest != _digest(folder, found):
+        raise ValueError(
+            f"its digest is not that of {MANIFEST}, {EVENTS} and itself: one was changed since"
+        )
+    if result.diverged is None:
+        _check_journal(found, [one for one in events if one["kind"] == "evaluation"])
+    elif not any(one["kind"] == "note" and one.get("text") == result.diverged for one in events):
+        raise ValueError(f"it declares a divergence that {EVENTS} does not tell of")
+    account = manifest.get("model")
+    counted = account.get("parameters") if isinstance(account, dict) else None
+    if counted is not None and counted != result.parameters:
+        raise ValueError(
+            f"its parameters are {result.parameters:,}, and {MANIFEST} has {shown(counted)}"
+        )
+
+
+def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> None:
+    """Raise where a result is not what the first and the last evaluation of a journal say."""
+    last: Mapping[str, Any] = evaluations[-1] if evaluations else {}
+    said = {"updates": last.get("update"), **{name: last.get(name) for name in LOSSES}}
+    said |= {name: last[name] for name in ("tokens", "flops") if name in last}
+    for name, value in said.items():
+        if value != found[name]:
+            raise ValueError(
+                f"its {name} is {shown(found[name])}, and the last evaluation in {EVENTS} has "
+                f"{shown(value)}"
+            )
+    first = evaluations[0].get("nats") if evaluations[0]["update"] == 0 else None
+    if first is not None and first != found["step0_nats"]:
+        raise ValueError(
+            f"its step0_nats is {shown(found['step0_nats'])}, and the first evaluation in {EVENTS} "
+            f"has {shown(first)}"
+        )
+
+
+def _events(folder: Path) -> Any:
+    """Every line of a journal that has come to its end."""
+    lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json_of(line)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or not {"kind", "update"} <= event.keys():
+            raise ValueError(f"line {number} of {EVENTS} is no event")
+        yield event
+
+
+def _digest(folder: Path, result: Mapping[str, Any]) -> str:
+    # The ends of lines are whatever a system, or git, makes of them.
+    beside = [(folder / name).read_bytes().replace(b"\r\n", b"\n") for name in (MANIFEST, EVENTS)]
+    return digest_of(result, *beside)
+
+
+def _refusal(folder: Path, why: str) -> UserError:
+    line = " ".join(why.split())[:300]
+    return UserError(f"{folder / FILE} is not believed: {line}; delete {folder} and run it again")

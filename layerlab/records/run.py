@@ -1,0 +1,153 @@
+"""What a run left in its folder, read back: finished or not."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from layerlab.errors import UserError
+from layerlab.records.events import read
+from layerlab.records.parse import explain, read_json
+from layerlab.records.result import STRICT, read_result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A run as its files tell it.
+
+    Attributes:
+        manifest: all that must be equal between the runs of a comparison.
+        events: in the order of updates.
+        result: None while the run is not finished.
+    """
+
+    manifest: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...] = ()
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of its folder."""
+        return str(self.manifest["run"])
+
+    @property
+    def arm(self) -> str:
+        """The side of the comparison that it belongs to."""
+        return str(self.manifest["arm"])
+
+    @property
+    def seed(self) -> int:
+        """Of weights and order."""
+        return int(self.manifest["recipe"]["train"]["seed"])
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate."""
+        return float(self.manifest["recipe"]["train"]["rate"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a result, be it that it diverged."""
+        return self.result is not None
+
+    @property
+    def diverged(self) -> str | None:
+        """Why it counts as diverged, where its result declares that."""
+        said = (self.result or {}).get("diverged")
+        return None if said is None else str(said)
+
+    def value(self, name: str) -> float | None:
+        """A number of the result; None where there is none or it is not finite."""
+        found = (self.result or {}).get(name)
+        number = isinstance(found, int | float) and math.isfinite(found)
+        return float(found) if number and found is not None else None
+
+    @cached_property
+    def blocks(self) -> np.ndarray | None:
+        """Nats per token of each held-out block; None where the run did not keep them."""
+        found = (self.result or {}).get("blocks")
+        return None if found is None else np.array(found["nats"], float)
+
+    def halves(self, name: str) -> tuple[float, float] | None:
+        """A loss as the sum of what the even and the odd blocks of held-out text brought.
+
+        Where the run did not keep its blocks each half is said to have brought the same.
+        """
+        whole = self.value(name)
+        if whole is None:
+            return None
+        if self.blocks is None or not self.blocks.any():
+            return whole / 2, whole / 2
+        nats = self.blocks * np.array((self.result or {})["blocks"]["tokens"], float)
+        share = float(nats[::2].sum() / nats.sum())
+        return whole * share, whole * (1 - share)
+
+    def count(self, name: str) -> float | None:
+        """A number of the model's account in the manifest."""
+        found = self.manifest.get("model", {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+
+def read_record(folder: Path) -> Record | None:
+    """The run of a folder; None where it has not begun.
+
+    Raises:
+        UserError: there is no such folder, or one of its files is damaged.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no folder of a run at {folder}; expected one that layerlab train wrote")
+    manifest = _manifest(folder)
+    if manifest is None:
+        if (folder / "result.json").exists():
+            raise UserError(f"{folder} has a result and no manifest.json; delete it, run it again")
+        return None
+    if (folder / "events.jsonl").is_dir():
+        raise UserError(f"{folder / 'events.jsonl'} is a folder; delete {folder}, run it again")
+    return Record(manifest=manifest, events=tuple(read(folder)), result=read_result(folder))
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """What a run is made of, as far as a comparison stands on it; None where it has not begun."""
+    file = folder / "manifest.json"
+    try:
+        found = read_json(file)
+        _Manifest.model_validate(found)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        why = explain(error)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+    else:
+        return dict(found)
+    raise UserError(f"cannot read {file}: {why}; delete {folder} and run it again")
+
+
+class _Train(BaseModel):
+    model_config = STRICT
+    seed: int
+    rate: float
+
+
+class _Recipe(BaseModel):
+    model_config = STRICT
+    train: _Train
+
+
+class _Data(BaseModel):
+    model_config = STRICT
+    digest: str
+    train_tokens: int
+
+
+class _Manifest(BaseModel):
+    model_config = STRICT
+    run: str
+    arm: str
+    recipe: _Recipe
+    data: _Data

@@ -1,0 +1,142 @@
+"""What runs left in their folders, as plain values: a page needs no other part of the package."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import json_of, read_json
+
+RUNS, COMPARISON = "runs", "comparison.json"
+RECIPE, RUN = "recipe.json", "run.json"
+COLUMNS = {
+    "train": ("update", "tokens", "flops", "seconds", "loss"),
+    "evaluation": (
+        *("update", "tokens", "flops", "seconds"),
+        *("nats", "bits_per_byte", "accuracy"),
+    ),
+}
+# Kinds of events, and the part of a content that they go to.
+_PARTS = {"alarm": "alarms", "note": "notes", "sample": "samples", "monitor": "monitor"}
+
+Json = dict[str, Any]
+
+
+def gathered(content: Mapping[str, Any], folder: Path) -> Json:
+    """The content of a comparison with manifests and events of its runs beside.
+
+    What the content brings itself is kept; a file that cannot be read is passed over.
+
+    Args:
+        folder: in which `runs/` lies.
+    """
+    found: Json = {"manifests": {}, **{part: [] for part in _PARTS.values()}}
+    for run in content.get("runs") or ():
+        place = folder / RUNS / Path(str(run.get("run", ""))).name
+        manifest = _table(place / "manifest.json")
+        if manifest is not None:
+            found["manifests"][str(run["run"])] = manifest
+        for part, rows in _events(place, run).items():
+            found[part] += rows
+    return {**found, **{name: part for name, part in content.items() if part is not None}}
+
+
+def single(folder: Path) -> Json:
+    """The content of one run, read from its folder.
+
+    Raises:
+        UserError: no run has begun there.
+    """
+    manifest = _table(folder / "manifest.json")
+    if manifest is None:
+        raise UserError(f"no run has begun in {folder}; expected a folder of layerlab train")
+    recipe = _table(folder / "recipe.json") or {}
+    result = _table(folder / "result.json")
+    trained = _of(_of(manifest, "recipe"), "train")
+    head: Json = {"run": str(manifest.get("run", folder.name))}
+    head |= {"arm": str(manifest.get("arm", ""))}
+    head |= {"seed": trained.get("seed"), "rate": trained.get("rate")}
+    run = {**(result or {}), **head, "chosen": True, "finished": result is not None}
+    events = list(_lines(folder))
+    curves = {
+        kind: {
+            name: [event.get(name) for event in events if event.get("kind") == kind]
+            for name in names
+        }
+        for kind, names in COLUMNS.items()
+    }
+    return {
+        **{key: str(recipe.get(key) or "") for key in ("about", "inferred")},
+        "name": str(recipe.get("name") or head["run"]),
+        "arms": [head["arm"]],
+        "metric": "nats",
+        "rows": [],
+        "runs": [run],
+        "curves": [{**head, "chosen": True, **curves}],
+        "recipe": recipe,
+        "manifests": {head["run"]: manifest},
+        **_events(folder, head),
+    }
+
+
+def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
+    """Alarms, notes, samples and readings of a run, each with the run that it is of."""
+    found: dict[str, list[Json]] = {part: [] for part in _PARTS.values()}
+    head = {key: run.get(key) for key in ("run", "arm", "seed")}
+    for event in _lines(folder):
+        part = _PARTS.get(str(event.get("kind")))
+        if part == "monitor":
+            rows = event.get("rows")
+            kept = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+            found[part] += [{**head, "update": event.get("update"), **one} for one in kept]
+        elif part is not None:
+            found[part].append({**head, **{k: v for k, v in event.items() if k != "kind"}})
+    return found
+
+
+def _lines(folder: Path) -> Iterator[Json]:
+    """The events of a run; a line that was cut off is passed over."""
+    try:
+        text = (folder / "events.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            event = json_of(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _table(file: Path) -> Json | None:
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = content.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_table(file: Path) -> Json:
+    """Read what a run was told, from its folder.
+
+    Raises:
+        UserError: there is no such file, or it holds no table.
+    """
+    try:
+        found = read_json(file)
+        if isinstance(found, dict):
+            return found
+        reason = "it holds no table"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError:
+        reason = "it is not JSON"
+    raise UserError(
+        f"cannot read {file}: {reason}; expected the folder of a run, which layerlab train makes"
+    )

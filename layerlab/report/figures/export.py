@@ -1,0 +1,159 @@
+"""Plotly figures as files for papers: the one place where something is drawn outside a page.
+
+Kaleido (the extra `figures`) hands them to Chromium, all of them to one, and asks no network.
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.validation import shown
+
+INSTALL = "pip install 'layerlab[figures]'"
+# As on a page: colours which readers with any colour vision tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#1b1e23")
+FONT = "Helvetica, Arial, sans-serif"
+# Pixels of an SVG are printed at 3.5 inches for a column, so that letters stand at 7 points.
+COLUMN, PAGE = 420, 860
+LETTERS = 12
+# Pixels of a PNG for each of an SVG: 360 on an inch of a column.
+SCALE = 3
+PATIENCE = 300
+# What they say of a browser that ends is said here in a line.
+NOISY = ("kaleido", "choreographer")
+WHITE = {"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "template": "none"}
+
+
+class Kind(StrEnum):
+    """As what a figure is written."""
+
+    svg = "svg"
+    png = "png"
+    pdf = "pdf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What plotly draws, and how large, in pixels of an SVG."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    width: int = COLUMN
+    height: int = 300
+
+
+def layout(**own: Any) -> dict[str, Any]:
+    """The style of a figure for a paper: white, no title, letters legible in a column."""
+    return {
+        "font": {"family": FONT, "size": LETTERS, "color": "#1b1e23"},
+        "margin": {"l": 58, "r": 12, "t": 12, "b": 46},
+        "showlegend": False,
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
+        **own,
+    }
+
+
+def axis(title: str, **own: Any) -> dict[str, Any]:
+    """An axis of such a figure."""
+    return {
+        "title": {"text": title, "standoff": 8},
+        "showline": True,
+        "linecolor": "#1b1e23",
+        "ticks": "outside",
+        "ticklen": 4,
+        "gridcolor": "#e6e6e6",
+        "zeroline": False,
+        "automargin": True,
+        **own,
+    }
+
+
+def plain(text: str) -> str:
+    """Text as plotly shows it letter by letter: it reads a little HTML in every text.
+
+    Example:
+        >>> plain("<b>")
+        '&lt;b&gt;'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def drawable() -> bool:
+    """Whether the extra `figures` is installed."""
+    return importlib.util.find_spec("kaleido") is not None
+
+
+def check_drawing(kind: str) -> None:
+    """Say before any work what would keep figures from being drawn.
+
+    Raises:
+        UserError: an unknown format; kaleido or its browser is missing.
+    """
+    if kind not in list(Kind):
+        raise UserError(f"figures are {shown(kind)}; expected one of {', '.join(Kind)}")
+    if not drawable():
+        raise UserError(
+            f"figures as {kind} are drawn by kaleido, which is not installed; type {INSTALL}"
+        )
+    from choreographer.browsers.chromium import Chromium
+
+    browser = Chromium.find_browser(skip_local=False)
+    if browser is None or not os.access(browser, os.X_OK):
+        found = "is not found" if browser is None else f"is not at BROWSER_PATH, {shown(browser)}"
+        raise UserError(
+            f"figures as {kind} are drawn by Chromium or Chrome, which {found}; install one, or "
+            "type plotly_get_chrome, or name one in the environment variable BROWSER_PATH"
+        )
+
+
+def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None:
+    """Write each figure as `NAME.kind` into a folder that is there.
+
+    Raises:
+        UserError: a figure could not be drawn.
+    """
+    if not figures:
+        return
+    import kaleido
+
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        kaleido.write_fig_from_object_sync(
+            list(_orders(figures, folder, kind)),
+            cancel_on_error=True,
+            kopts={"mathjax": False, "timeout": PATIENCE},
+        )
+    except Exception as error:  # what drives a browser fails in its own ways
+        # Some bring a page of advice along, one sentence each.
+        first = error.args[0] if error.args else error
+        said = " ".join(str(first).split())[:200] or type(error).__name__
+        raise UserError(
+            f"the figures were not drawn: {said}; leave them out, or try again"
+        ) from error
+
+
+def _orders(figures: Mapping[str, Figure], folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+    for name, figure in figures.items():
+        yield {
+            "fig": {"data": figure.data, "layout": {**figure.layout, **WHITE}},
+            "path": str(folder / f"{name}.{kind}"),
+            "opts": {
+                "format": kind,
+                "width": figure.width,
+                "height": figure.height,
+                "scale": SCALE if kind == "png" else 1,
+            },
+        }

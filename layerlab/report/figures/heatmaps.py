@@ -1,0 +1,170 @@
+"""Figures for papers that are no curves: maps of heads, of attention, of saliency; clouds."""
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.report.figures.export import COLOURS, PAGE, Figure, axis, layout, plain
+from layerlab.report.views.feature_cloud import STEPS, spaced
+
+# Of a slider only some layers become files: those at these shares of the depth.
+LAYERS = 3
+# Points of a file, in both its projections together; an SVG names each of them.
+MOST_POINTS = 2400
+MARKS = ("circle", "square", "diamond", "cross")
+BAR = {"thickness": 10, "outlinewidth": 0, "ticks": "outside", "ticklen": 3}
+LETTERS = 10
+
+Json = Mapping[str, Any]
+
+
+def heads(
+    grid: Sequence[Sequence[float | None]],
+    layers: Sequence[int],
+    numbers: Sequence[int],
+    column: str,
+) -> Figure:
+    """One cell for each layer and head."""
+    trace = {
+        "type": "heatmap",
+        "x": list(layers),
+        "y": list(numbers),
+        "z": [list(line) for line in grid],
+        "colorscale": "Cividis",
+        "colorbar": {**BAR, "title": {"text": plain(column.replace("_", " ")), "side": "right"}},
+    }
+    own = layout(
+        xaxis=axis("layer", showgrid=False, **_whole(layers)),
+        yaxis=axis("head", showgrid=False, **_whole(numbers)),
+    )
+    return Figure(data=[trace], layout=own, height=min(480, 110 + 22 * len(numbers)))
+
+
+def attention(detail: Json) -> Figure:
+    """The attention map that a finding opens: a row for each query, a column for each key."""
+    tokens, own = detail["tokens"], detail["own"]
+    width = len(tokens)
+    rows = _unpacked(detail["map"], width)
+    trace = _shaded(
+        [
+            [rows[query][key] / 255 if key <= own[query] else None for key in range(width)]
+            for query in range(len(own))
+        ],
+        "attention weight",
+    )
+    across = _some(range(width), tokens)
+    down = _some(range(len(own)), [tokens[place] for place in own])
+    style = layout(
+        xaxis=axis("key", showgrid=False, tickangle=-90, **across),
+        yaxis=axis("query", showgrid=False, autorange="reversed", **down),
+    )
+    return Figure(data=[trace], layout=style, height=400)
+
+
+def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
+    """The pictures of a measure of one model, at some of its layers."""
+    draw = {"saliency": _saliency, "features": _cloud}.get(picture["kind"])
+    layers = picture["mapped"] if picture["kind"] == "saliency" else picture["layers"]
+    if draw is None:
+        return {}
+    return {
+        f"{measure}-{label}-layer-{layers[at]}": draw(picture, at)
+        for at in spaced(len(layers), LAYERS)
+    }
+
+
+def _saliency(picture: Json, at: int) -> Figure:
+    """A map token x channel; colours follow the root of the share of the largest."""
+    bins, peak = picture["bins"], picture["peaks"][at] or 0.0
+    rows = _unpacked(picture["maps"][at], bins)
+    trace = _shaded([[row[bin] / 255 for row in rows] for bin in range(bins)], "|gradient|")
+    marks = (0, 0.1, 0.25, 0.5, 1)
+    trace["colorbar"] |= {
+        "tickvals": [mark**0.5 for mark in marks],
+        "ticktext": [f"{mark * peak:.2g}" for mark in marks],
+    }
+    first = [-(-bin * picture["width"] // bins) for bin in range(bins)]
+    own = layout(
+        xaxis=axis(
+            "token", showgrid=False, tickangle=-90, **_some(range(len(rows)), picture["tokens"])
+        ),
+        yaxis=axis("channel", showgrid=False, **_some(range(bins), first, 8)),
+    )
+    return Figure(data=[trace], layout=own, width=PAGE, height=360)
+
+
+def _cloud(picture: Json, at: int) -> Figure:
+    """Two projections of the points, on one scale."""
+    scale = (picture["reach"][at] or 0.0) / STEPS
+    most = 1.05 * (picture["reach"][at] or 1.0)
+    shares = ["" if share is None else f" ({share:.1%})" for share in picture["shares"][at]]
+    named = [f"direction {number + 1}{share}" for number, share in enumerate(shares)]
+    data = []
+    for word, points in enumerate(picture["points"][at]):
+        kept = _thinned(points, MOST_POINTS // (2 * len(picture["words"])), scale)
+        trace: Json = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": plain(picture["words"][word]["token"]),
+            "marker": {
+                "size": 5,
+                "symbol": MARKS[word % len(MARKS)],
+                "color": COLOURS[word % len(COLOURS)],
+                "opacity": 0.75,
+            },
+            "x": kept[0],
+        }
+        data.append({**trace, "y": kept[1]})
+        data.append({**trace, "y": kept[2], "xaxis": "x2", "yaxis": "y2", "showlegend": False})
+    ends = {"range": [-most, most], "nticks": 6, "constrain": "domain"}
+    own = layout(
+        xaxis=axis(named[0], domain=[0, 0.44], **ends),
+        yaxis=axis(named[1], scaleanchor="x", **ends),
+        xaxis2=axis(named[0], domain=[0.56, 1], anchor="y2", **ends),
+        yaxis2=axis(named[2], scaleanchor="x2", anchor="x2", **ends),
+        showlegend=True,
+    )
+    own["margin"] = {**own["margin"], "t": 34}
+    own["legend"] = {**own["legend"], "itemsizing": "constant"}
+    return Figure(data=data, layout=own, width=PAGE, height=430)
+
+
+def _thinned(points: Sequence[Sequence[int | None]], most: int, scale: float) -> list[list[Any]]:
+    count = len(points[0])
+    kept = range(0, count, -(-count // most) or 1) if count else range(0)
+    return [
+        [None if axis[place] is None else axis[place] * scale for place in kept]  # type: ignore[operator]
+        for axis in points
+    ]
+
+
+def _shaded(grid: list[list[float | None]], title: str) -> dict[str, Any]:
+    return {
+        "type": "heatmap",
+        "z": grid,
+        "colorscale": "Cividis",
+        "zmin": 0,
+        "zmax": 1,
+        "colorbar": {**BAR, "title": {"text": title, "side": "right"}},
+    }
+
+
+def _unpacked(packed: str, width: int) -> list[bytes]:
+    """Rows of bytes, deflated, in base64."""
+    flat = zlib.decompress(base64.b64decode(packed))
+    return [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+def _some(places: Sequence[int], names: Sequence[Any], most: int = 40) -> dict[str, Any]:
+    """Names of places, no more than there is room for."""
+    step = -(-len(places) // most) or 1
+    return {
+        "tickvals": list(places[::step]),
+        "ticktext": [plain(str(name)[:12]) for name in names[::step]],
+        "tickfont": {"size": LETTERS},
+    }
+
+
+def _whole(numbers: Sequence[int]) -> dict[str, Any]:
+    return {"dtick": 1} if len(numbers) < 14 else {}

@@ -1,0 +1,223 @@
+"""Every picture of a report as a figure for a paper, from the numbers that its page draws."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.report.figures import heatmaps
+from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
+from layerlab.report.views import inspection
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
+DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot")
+# From this ratio on, positive readings are read better in powers.
+WIDE = 100
+MOST_BANDS = 3
+
+Json = Mapping[str, Any]
+
+
+def figures(report: Json) -> dict[str, Figure]:
+    """Names of files, without an ending, with the pictures of a report (a `report.json`)."""
+    view = inspection.compact(report)
+    labels = slugs([str(model["name"]) for model in view["models"]])
+    found: dict[str, Figure] = {}
+    for measure in view["measures"]:
+        for column in measure["plot"]:
+            found |= _curves(view, measure, column)
+            found |= _steps(view, measure, column)
+            if measure["per_head"]:
+                found |= _maps(view, measure, column, labels)
+        for picture in measure.get("pictures", ()):
+            found |= heatmaps.pages(measure["name"], labels[picture["model"]], picture)
+    for index, detail in enumerate(view["details"].values()):
+        if detail["kind"] == "attention":
+            place = f"layer-{detail['layer']}-head-{detail['head']}"
+            found[f"map-{index + 1}-{place}"] = heatmaps.attention(detail)
+    return dict(zip(slugs(list(found), 120), found.values(), strict=True))
+
+
+def slugs(names: Sequence[str], most: int = 40) -> list[str]:
+    """Names as parts of file names, each another one.
+
+    Example:
+        >>> slugs(["pre-norm", "../a b", "a b"])
+        ['pre-norm', 'a-b', 'a-b-2']
+    """
+    found: list[str] = []
+    for name in names:
+        own = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:most] or "model"
+        tries = [own, *(f"{own}-{number}" for number in range(2, len(names) + 2))]
+        found.append(next(one for one in tries if one.lower() not in map(str.lower, found)))
+    return found
+
+
+def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
+    """The column over layers, all models together: one figure for each kind of row."""
+    found = {}
+    for kind, name in enumerate(measure["kinds"] or [""]):
+        shown = [
+            one
+            for one in measure["series"]
+            if one["kind"] == kind and _known(one["values"][column]["mean"])
+        ]
+        if shown:
+            parts = [measure["name"], column, *slugs([name] if name else [])]
+            found["-".join(parts)] = _curve(view, measure, column, shown)
+    return found
+
+
+def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Figure:
+    bounds = [bound for bound in measure["bounds"] if bound["column"] == column]
+    log = _in_powers(shown, column, bounds)
+    data: list[dict[str, Any]] = []
+    for series in shown:
+        line = _line(view, series, column)
+        data += _band(view, series, column, line["x"]) if len(shown) <= MOST_BANDS else []
+        data.append(line)
+    for number, bound in enumerate(bounds):
+        data += _limits(view, shown, bound["limit"], DASHES[number % len(DASHES)])
+    if log:
+        for trace in data:
+            trace["y"] = [value if value and value > 0 else None for value in trace["y"]]
+    scale = {"type": "log", "exponentformat": "power"} if log else _near(shown, column)
+    named = sum(trace.get("showlegend", True) for trace in data)
+    own = layout(
+        xaxis=axis("relative depth" if view["aligned"] else "layer"),
+        yaxis=axis(plain(column.replace("_", " ")), **scale),
+        showlegend=named > 1,
+    )
+    own["margin"] = {**own["margin"], "t": 12 + 18 * -(-named // 2) * (named > 1)}
+    return Figure(data=data, layout=own, height=280 + own["margin"]["t"])
+
+
+def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
+    """The column over training, where the models are checkpoints of a run."""
+    models = view["models"]
+    shown = [
+        one
+        for one in measure["series"]
+        if one["kind"] == 0
+        and models[one["model"]]["step"] is not None
+        and _known(one["values"][column]["mean"])
+    ]
+    if len(shown) < 2:
+        return {}
+    shown.sort(key=lambda one: models[one["model"]]["step"])
+    means = [one["values"][column]["mean"] for one in shown]
+    known = [_known(mean) for mean in means]
+    lines = {
+        "mean over layers": [sum(values) / len(values) for values in known],
+        "first layer": [mean[0] for mean in means],
+        "middle layer": [mean[len(mean) // 2] for mean in means],
+        "last layer": [mean[-1] for mean in means],
+    }
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": [models[one["model"]]["step"] for one in shown],
+            "y": values,
+            "line": {"color": COLOURS[number], "width": 2.4 if number == 0 else 1.4},
+            "marker": {"size": 6, "symbol": SYMBOLS[number], "color": COLOURS[number]},
+        }
+        for number, (name, values) in enumerate(lines.items())
+    ]
+    own = layout(
+        xaxis=axis("training step"), yaxis=axis(plain(column.replace("_", " "))), showlegend=True
+    )
+    own["margin"] = {**own["margin"], "t": 48}
+    return {f"{measure['name']}-{column}-steps": Figure(data=data, layout=own, height=328)}
+
+
+def _line(view: Json, series: Json, column: str) -> dict[str, Any]:
+    index = series["model"]
+    colour = COLOURS[index % len(COLOURS)]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plain(view["models"][index]["name"]),
+        "x": _places(view, series),
+        "y": list(series["values"][column]["mean"]),
+        "line": {"color": colour, "width": 1.8},
+        "marker": {"size": 6, "symbol": SYMBOLS[index % len(SYMBOLS)], "color": colour},
+    }
+
+
+def _band(view: Json, series: Json, column: str, places: list[Any]) -> list[dict[str, Any]]:
+    values = series["values"][column]
+    if "low" not in values:
+        return []
+    red, green, blue = (
+        int(COLOURS[series["model"] % len(COLOURS)][at : at + 2], 16) for at in (1, 3, 5)
+    )
+    edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "showlegend": False}
+    fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.14)"}
+    return [
+        {**edge, "x": places, "y": list(values["low"])},
+        {**edge, "x": places, "y": list(values["high"]), **fill},
+    ]
+
+
+def _limits(view: Json, shown: Sequence[Json], name: str, dash: str) -> list[dict[str, Any]]:
+    """A bound, or what stands beside: dashed, named once."""
+    found: list[dict[str, Any]] = []
+    for series in shown:
+        if _known(series["values"][name]["mean"]):
+            colour = COLOURS[series["model"] % len(COLOURS)] if len(shown) > 1 else "#1b1e23"
+            line = _line(view, series, name)
+            line |= {"mode": "lines", "line": {"color": colour, "width": 1.2, "dash": dash}}
+            found.append({**line, "name": plain(name), "showlegend": not found})
+    return found
+
+
+def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bool:
+    values = [v for one in shown for v in _known(one["values"][column]["mean"])]
+    limits = [
+        v
+        for bound in bounds
+        for one in shown
+        for v in _known(one["values"][bound["limit"]]["mean"])
+    ]
+    if min(values) <= 0:
+        return False
+    return max(values) > WIDE * min(values) or max([*limits, 0]) > 10 * max(values)
+
+
+def _near(shown: Sequence[Json], column: str) -> dict[str, Any]:
+    """On an even scale a far bound does not flatten the readings."""
+    values = [v for one in shown for part in one["values"][column].values() for v in _known(part)]
+    low, high = min(values), max(values)
+    room = 0.3 * (high - low or abs(high) or 1.0)
+    return {"autorangeoptions": {"clipmin": low - room, "clipmax": high + room}}
+
+
+def _places(view: Json, series: Json) -> list[float]:
+    layers = series["layers"]
+    if not view["aligned"]:
+        return list(layers)
+    return [layer / layers[-1] if layers[-1] else 0.5 for layer in layers]
+
+
+def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict[str, Figure]:
+    """A column of every layer and head: one figure for each model."""
+    found = {}
+    for series in measure["series"]:
+        cells = series.get("maps", {}).get(column, {}).get("mean", [])
+        if series["kind"] or not _known(cells):
+            continue
+        heads, layers = series["heads"], series["layers"]
+        if len(heads) == 1 and len(layers) == 1:
+            continue
+        grid = [
+            [cells[place * len(heads) + head] for place in range(len(layers))]
+            for head in range(len(heads))
+        ]
+        name = f"{measure['name']}-{column}-heads-{labels[series['model']]}"
+        found[name] = heatmaps.heads(grid, layers, heads, column)
+    return found
+
+
+def _known(values: Sequence[Any]) -> list[float]:
+    return [value for value in values if value is not None]

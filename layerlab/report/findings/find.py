@@ -1,0 +1,101 @@
+"""Readings turned into plain sentences, the gravest first.
+
+The rules live in `rules/`, one file per subject. None of them rests on a bound that says nothing:
+a threshold is a published one, or our own and then called so.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import pandas as pd
+
+from layerlab.report.findings import (
+    attention,
+    broken,
+    collapse,
+    induction,
+    low_precision,
+    near_threshold,
+    rounding,
+    stability,
+)
+from layerlab.report.findings.rule import SEVERITIES, Finding, Readings, Rule, Severity, Verdict
+from layerlab.report.views.tables import plain, tidy
+
+__all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
+
+RULES: tuple[Rule, ...] = (
+    *broken.RULES,
+    *rounding.RULES,
+    *attention.RULES,
+    *stability.RULES,
+    *collapse.RULES,
+    *low_precision.RULES,
+    *induction.RULES,
+)
+
+
+def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[Finding]:
+    """What the readings say, ranked: by severity, then in the order of `RULES`, then of models.
+
+    Args:
+        report: the report's `models`, `measures` and `text`.
+        frames: the readings by measure; each has the column `model`.
+    """
+    tables = {name: tidy(frame) for name, frame in frames.items()}
+    patients = [_readings(plain(card), report, tables) for card in report["models"]]
+    found = [
+        _finding(rule, verdict, number, readings.card)
+        for rule in RULES
+        for number, readings in enumerate(patients)
+        for verdict in rule.judge(readings)
+    ]
+    spoken = {finding.model for finding in found}
+    found += [
+        _finding(near_threshold.RULE, verdict, number, readings.card)
+        for number, readings in enumerate(patients)
+        if str(readings.card["name"]) not in spoken
+        for verdict in near_threshold.RULE.judge(readings)
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def worst(findings: Iterable[Finding]) -> Severity | None:
+    """The gravest severity, or None where nothing was found."""
+    present = {finding.severity for finding in findings}
+    return next((severity for severity in SEVERITIES if severity in present), None)
+
+
+def exceeds(findings: Iterable[Finding], limit: Literal["warning", "error"]) -> bool:
+    """Whether a finding is as grave as `limit`, or graver."""
+    grave = SEVERITIES[: SEVERITIES.index(limit) + 1]
+    return worst(findings) in grave
+
+
+def _readings(
+    card: Mapping[str, Any], report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]
+) -> Readings:
+    own = {
+        name: frame[frame["model"] == card["name"]] for name, frame in frames.items() if len(frame)
+    }
+    measures = {measure["name"]: measure for measure in report.get("measures", ())}
+    return Readings(card, own, measures, report.get("text", {}).get("sequences", ()))
+
+
+def _finding(rule: Rule, verdict: Verdict, number: int, card: Mapping[str, Any]) -> Finding:
+    place, model = verdict.place, str(card["name"])
+    return Finding(
+        id="-".join(part for part in (rule.name, verdict.mark, str(number)) if part),
+        severity=verdict.severity,
+        model=model,
+        measure=verdict.measure or rule.measure,
+        layer=place.layer,
+        head=place.head,
+        sequence=place.sequence,
+        value=verdict.value,
+        threshold=verdict.threshold,
+        source=verdict.source or rule.source,
+        sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
+        advice=verdict.advice,
+        detail=place.key(verdict.shown, model),
+    )

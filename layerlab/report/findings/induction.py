@@ -1,0 +1,29 @@
+"""Whether a model that is due to repeat a word looks at where the word came before."""
+
+from collections.abc import Iterator
+
+from layerlab.report.findings.extremes import figure, percent
+from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+
+
+def _lookback(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("saliency", "l1", "earlier")
+    rows = rows[rows["layer"] == 0]
+    recurring = rows[rows["earlier"] > 0]
+    total = float(rows["l1"].sum())
+    if recurring.empty or total <= 0:
+        return
+    share, even = float(recurring["l1"].sum()) / total, len(recurring) / len(rows)
+    yield Verdict(
+        severity="info",
+        sentence=f"layer 0: {percent(share)} of the saliency lies where the target came before, "
+        f"{figure(share / even)} times what an even spread over {len(rows)} tokens would give",
+        advice="Above 1 the model looks back at the word that it is due to repeat; the source's "
+        "example is one name in one text. Ask several texts, and compare models.",
+        value=share / even,
+        threshold=1.0,
+        place=Place(layer=0),
+    )
+
+
+RULES = (Rule(name="lookback", measure="saliency", source="pangu23, section 5.2", judge=_lookback),)

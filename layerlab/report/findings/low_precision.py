@@ -1,0 +1,154 @@
+"""Where few bits hurt: massive activations, outlier channels, heads that cancel or idle."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report.findings.attention import LARGEST_HALF
+from layerlab.report.findings.extremes import Peak, figure, peak
+from layerlab.report.findings.rule import Readings, Rule, Verdict
+
+HEADROOM = 2.0  # Own: the next layer may double it
+KURTOSIS = 100.0  # Own; he24 plots the quantity, 1 is an even stream and `width` a single channel
+KURTOSIS_SHARE = 0.5  # Own: of the width, where that is the smaller
+MASSIVE = 100.0  # sun24, section 2; `massive` also asks for 1000 times the median
+CONDITION = 1e4  # Own
+CANCELLING = 2.0  # Own: times head_width; independent Gaussian weights have about 0.4 times
+
+
+def _overflow(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("stream", "largest")
+    rows = rows[rows["largest"] > LARGEST_HALF / HEADROOM]
+    if rows.empty:
+        return
+    top = peak(rows, "largest")
+    half = readings.card.get("dtype") == "float16"
+    yield Verdict(
+        severity="error" if half or not np.isfinite(top.value) else "warning",
+        sentence=f"{top.place}: the stream reaches {figure(top.value)}{_spot(top.row)}, and fp16 "
+        f"overflows at {LARGEST_HALF:,.0f}{top.more}",
+        advice="Run and train this model in bf16 or float32: fp16 turns it into Inf, then NaN.",
+        value=top.value,
+        threshold=LARGEST_HALF / HEADROOM,
+        place=top.place,
+        shown="channels",
+    )
+
+
+def _massive(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("stream", "massive", "largest", "median")
+    rows = rows[rows["massive"] > 0]
+    if rows.empty:
+        return
+    top = peak(rows, "largest")
+    yield Verdict(
+        severity="info",
+        sentence=_massive_sentence(top),
+        advice="Most large models have a few and rely on them (sun24). Quantise activations per "
+        "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
+        "nearly all levels.",
+        value=top.value,
+        threshold=MASSIVE,
+        place=top.place,
+        shown="channels",
+    )
+
+
+def _massive_sentence(top: Peak) -> str:
+    value, spot, median = figure(top.value), _spot(top.row), top.row["median"]
+    if not median > 0:
+        return f"{top.place}: massive activation {value}{spot}, beside a median of 0{top.more}"
+    ratio = figure(top.value / median)
+    return (
+        f"{top.place}: massive activation {value}{spot}, {ratio} times the median "
+        f"{figure(median)}{top.more}"
+    )
+
+
+def _spot(row: dict[str, Any]) -> str:
+    token, channel = row.get("largest_token"), row.get("largest_channel")
+    if pd.isna(token) or pd.isna(channel):
+        return ""
+    return f" (token {int(token)}, channel {int(channel)})"
+
+
+def _kurtosis(readings: Readings) -> Iterator[Verdict]:
+    width = readings.card.get("width")
+    limit = min(KURTOSIS, KURTOSIS_SHARE * width) if width else KURTOSIS
+    rows = readings.rows("stream", "kurtosis")
+    rows = rows[rows["kurtosis"] > limit]
+    if rows.empty:
+        return
+    top = peak(rows, "kurtosis")
+    yield Verdict(
+        severity="warning",
+        sentence=f"{top.place}: kurtosis of the channels is {figure(top.value)}, above "
+        f"{figure(limit)}: a few channels hold most of the stream{top.more}",
+        advice="int8 with one scale per tensor will lose the others: use a scale per channel, "
+        "rotate the stream before quantising, or keep outliers in 16 bit (dettmers22). When "
+        "training anew, he24 says which choices avoid them.",
+        value=top.value,
+        threshold=limit,
+        place=top.place,
+        shown="channels",
+    )
+
+
+def _condition(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("querykey", "condition")
+    rows = rows[rows["condition"] > CONDITION]
+    if rows.empty:
+        return
+    top = peak(rows, "condition")
+    yield Verdict(
+        severity="info",
+        sentence=f"{top.place}: condition of W_k^T W_q is {figure(top.value)}, above "
+        f"{figure(CONDITION)}{top.more}",
+        advice="The head leaves some of its query-key directions unused: fewer would do, or it is "
+        "undertrained. At a fixed norm the condition does not raise the rounding error of scores; "
+        "the norm of |W_k|^T |W_q| does (budzinskiy25).",
+        value=top.value,
+        threshold=CONDITION,
+        place=top.place,
+        shown="attention",
+    )
+
+
+def _cancelling(readings: Readings) -> Iterator[Verdict]:
+    width = readings.card.get("head_width")
+    rows = readings.rows("querykey", "abs_norm", "norm")
+    rows = rows[rows["norm"] > 0]
+    if rows.empty or not width:
+        return
+    rows = rows.assign(ratio=rows["abs_norm"] / rows["norm"])
+    rows = rows[rows["ratio"] > CANCELLING * width]
+    if rows.empty:
+        return
+    top = peak(rows, "ratio")
+    yield Verdict(
+        severity="info",
+        sentence=f"{top.place}: the norm of |W_k|^T |W_q| is {figure(top.value)} times that of "
+        f"W_k^T W_q, above {figure(CANCELLING * width)}{top.more}",
+        advice="Its scores are small differences of large terms, where rounding errors are "
+        "largest beside the result (budzinskiy25): compute this head's scores in float32.",
+        value=top.value,
+        threshold=CANCELLING * width,
+        place=top.place,
+        shown="attention",
+    )
+
+
+RULES = (
+    Rule(name="overflow", measure="stream", source="IEEE 754 binary16", judge=_overflow),
+    Rule(name="kurtosis", measure="stream", source="Own limit; he24", judge=_kurtosis),
+    Rule(
+        name="massive",
+        measure="stream",
+        source="sun24: above 100 and 1000 times the median",
+        judge=_massive,
+    ),
+    Rule(name="cancelling", measure="querykey", source="Own; budzinskiy25", judge=_cancelling),
+    Rule(name="condition", measure="querykey", source="Own limit", judge=_condition),
+)

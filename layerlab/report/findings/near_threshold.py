@@ -1,0 +1,73 @@
+"""What comes nearest to a threshold where none is crossed: even health has a first place."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from layerlab.report.findings import attention, stability
+from layerlab.report.findings.extremes import Peak, figure, peak, percent
+from layerlab.report.findings.rule import Readings, Rule, Shown, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A column, where a rule begins to speak about it, and how a sentence names it."""
+
+    measure: str
+    column: str
+    threshold: float
+    name: str
+    shown: Shown
+
+
+LIMITS = (
+    Limit(
+        measure="attention",
+        column="logit_max",
+        threshold=attention.SCORE,
+        name="largest score",
+        shown="attention",
+    ),
+    Limit(
+        measure="spectrum",
+        column="uniform_ratio",
+        threshold=attention.RATIO,
+        name="attention norm over that of uniform causal attention",
+        shown="attention",
+    ),
+    Limit(
+        measure="stream",
+        column="growth",
+        threshold=stability.GROWTH,
+        name="length of the stream over that of the embedding",
+        shown="channels",
+    ),
+)
+
+
+def _nearest(readings: Readings) -> Iterator[Verdict]:
+    close = [(found.value / limit.threshold, limit, found) for limit, found in _peaks(readings)]
+    if not close:
+        return
+    share, limit, top = max(close, key=lambda entry: entry[0])
+    yield Verdict(
+        severity="info",
+        sentence=f"{top.place}: nothing crosses a threshold; nearest is the {limit.name}, "
+        f"{figure(top.value)}, {percent(share)} of the limit {figure(limit.threshold)}",
+        advice="Nothing need be done. What this text does not provoke another may: give your own "
+        "with --text.",
+        value=top.value,
+        threshold=limit.threshold,
+        place=top.place,
+        shown=limit.shown,
+        measure=limit.measure,
+    )
+
+
+def _peaks(readings: Readings) -> Iterator[tuple[Limit, Peak]]:
+    for limit in LIMITS:
+        rows = readings.rows(limit.measure, limit.column)
+        if not rows.empty:
+            yield limit, peak(rows, limit.column)
+
+
+RULE = Rule(name="nearest", measure=None, source="Own", judge=_nearest)

@@ -1,0 +1,205 @@
+"""What a number format does to a model: which answers change, and where the error is made."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from layerlab.report.findings.extremes import figure, percent
+from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+
+CHANGED = 0.05  # Own: one position in twenty gets another likeliest token
+NOTABLE = 0.01  # Own
+ISLANDS = 1.3  # Own: flat rounding is worse by at least this factor
+LARGE = 0.25  # Own: share of the squared error
+STEP = 2.0  # Own: one layer doubles the error of the stream
+SMALL = 0.1  # Own: below it, raising the precision of scores and softmax buys little
+# Plain formats of fewer digits than bf16, in which no model is run residual stream and all.
+FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
+TWICE = 2.0  # Own: the predictor's promise
+
+
+def _changed(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("logits", "changed", "kl", "loss_change")
+    rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
+    if rows.empty:
+        return
+    means = rows.groupby("format", sort=False)[["changed", "kl", "loss_change"]].mean()
+    worst = means.sort_values("changed").iloc[-1]
+    if not worst["changed"] > NOTABLE:
+        return
+    others = [
+        f"{name} {percent(row['changed'])}"
+        for name, row in means.drop(index=str(worst.name)).iterrows()
+    ]
+    beside = f" (beside it {', '.join(others)})" if others else ""
+    yield Verdict(
+        severity="warning" if worst["changed"] > CHANGED else "info",
+        sentence=f"in {worst.name} another token becomes the likeliest at "
+        f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst)}",
+        advice=_advice(str(worst.name)),
+        value=float(worst["changed"]),
+        threshold=CHANGED if worst["changed"] > CHANGED else NOTABLE,
+    )
+
+
+def _loss(worst: Any) -> str:
+    if not np.isfinite([worst["kl"], worst["loss_change"]]).all():
+        return "KL and loss are not finite"
+    return f"KL {figure(worst['kl'])} nats, loss {worst['loss_change']:+.3g} nats"
+
+
+def _advice(name: str) -> str:
+    """What to do about another answer; of a format of few digits, also what was not tried here."""
+    if FEW.match(name.lower()):
+        return (
+            f"This is no verdict on inference in {name}: every result is rounded to it, the "
+            "residual stream too, and without a scale, while real inference rounds scaled factors "
+            "of products only. For that, type --formats mxfp8_e4m3 (or int8): only factors are "
+            "rounded, and results stay bf16."
+        )
+    return (
+        "Greedy answers will differ from those of float32. Keep in higher precision what "
+        "the attribution names first (layerlab precision finds the smallest set), or take a format "
+        "with more digits."
+    )
+
+
+def _overflow(readings: Readings) -> Iterator[Verdict]:
+    table = readings.rows("rounding", "mean")
+    lost = table[np.isinf(table["mean"])]
+    if lost.empty:
+        return
+    first = lost.sort_values("layer").iloc[0]
+    names = ", ".join(dict.fromkeys(lost["format"]))
+    yield Verdict(
+        severity="warning",
+        sentence=f"in {names} what the model computes stops being finite, first in layer "
+        f"{int(first['layer'])}",
+        advice="The format's exponents do not reach this far: take bf16, or scale.",
+        value=float(len(lost)) / len(table),
+        threshold=0.0,
+        place=Place(layer=int(first["layer"])),
+    )
+
+
+def _cause(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("attribution", "share")
+    rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
+    if rows.empty:
+        return
+    top = rows.iloc[int(rows["share"].argmax())]
+    if not top["share"] > LARGE:
+        return
+    own = rows[rows["format"] == top["format"]]
+    closure = float(own["share"].sum())
+    yield Verdict(
+        severity="info",
+        sentence=f"in {top['format']}, what is rounded at {top['part']} makes "
+        f"{percent(top['share'])} of the squared error of the logits, more than any other "
+        f"component (closure {closure:.2f})",
+        advice="Keep this in float32 first: it is what the error comes from here.",
+        value=float(top["share"]),
+        threshold=LARGE,
+    )
+
+
+def _scores(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("attribution", "share")
+    rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
+    if rows.empty:
+        return
+    inside = rows[rows["part"].str.contains(r":(?:scores|softmax|context)$", regex=True)]
+    first = str(rows["format"].iloc[0])
+    share = float(inside[inside["format"] == first]["share"].sum())
+    if inside.empty or share > SMALL:
+        return
+    yield Verdict(
+        severity="info",
+        sentence=f"in {first}, scores, softmax and the product with values make "
+        f"{percent(share)} of the squared error of the logits",
+        advice="The advice to compute scores and softmax in higher precision (budzinskiy25) would "
+        "buy little here.",
+        value=share,
+        threshold=SMALL,
+    )
+
+
+def _islands(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("logits", "error")
+    if rows.empty:
+        return
+    means = rows.pivot_table(index="format", columns="mode", values="error", aggfunc="mean")
+    if not {"as-run", "flat"} <= set(means.columns):
+        return
+    # Of an error that is 0 or not finite nothing is a multiple.
+    ratio = (means["flat"] / means["as-run"]).replace([np.inf, -np.inf], np.nan).dropna()
+    if ratio.empty or not ratio.max() > ISLANDS:
+        return
+    name = str(ratio.idxmax())
+    yield Verdict(
+        severity="info",
+        sentence=f"in {name}, the parts that the code keeps in float32 hold the error of the "
+        f"logits down: with every result rounded it is {figure(float(ratio.max()))} times as large",
+        advice="Do not let a compiler or a port round norms, softmax and rotary tables: their "
+        "float32 costs little.",
+        value=float(ratio.max()),
+        threshold=ISLANDS,
+    )
+
+
+def _step(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("rounding", "mean")
+    rows = rows[np.isfinite(rows["mean"])]
+    if rows.empty:
+        return
+    means = rows.groupby(["format", "layer"], as_index=False)["mean"].mean()
+    before = means.groupby("format")["mean"].shift(1)
+    # The first block reads bare embeddings, whose error is that of their storage alone.
+    steps = means.assign(step=means["mean"] / before.where(before > 0)).query("layer > 1").dropna()
+    if steps.empty or not steps["step"].max() > STEP:
+        return
+    top = steps.iloc[int(steps["step"].argmax())]
+    yield Verdict(
+        severity="info",
+        sentence=f"layer {int(top['layer'])} multiplies the error of the stream in "
+        f"{top['format']} by {figure(float(top['step']))}, to {figure(float(top['mean']))}",
+        advice="Look at this layer's share in the attribution, and keep it in higher precision.",
+        value=float(top["step"]),
+        threshold=STEP,
+        place=Place(layer=int(top["layer"])),
+    )
+
+
+def _predictor(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("rounding", "mean", "predicted")
+    rows = rows[(rows["predicted"] > 0) & (rows["mean"] > 0)]
+    rows = rows[np.isfinite(rows["mean"]) & np.isfinite(rows["predicted"])]
+    if rows.empty:
+        return
+    ratio = rows["mean"] / rows["predicted"]
+    off = ratio.where(ratio > 1, 1 / ratio)
+    if not off.max() > TWICE:
+        return
+    top = rows.iloc[int(off.argmax())]
+    yield Verdict(
+        severity="info",
+        sentence=f"layer {int(top['layer'])}: the error in {top['format']} is "
+        f"{figure(float(top['mean']))}, and {figure(float(top['predicted']))} was predicted",
+        advice="The prediction takes errors as small and independent; here they are not.",
+        value=float(off.max()),
+        threshold=TWICE,
+        place=Place(layer=int(top["layer"])),
+    )
+
+
+RULES = (
+    Rule(name="unfinite", measure="rounding", source="Own", judge=_overflow),
+    Rule(name="answers", measure="logits", source="Own limit", judge=_changed),
+    Rule(name="cause", measure="attribution", source="Own limit", judge=_cause),
+    Rule(name="islands", measure="logits", source="Own limit", judge=_islands),
+    Rule(name="amplifier", measure="rounding", source="Own limit", judge=_step),
+    Rule(name="scores", measure="attribution", source="Own; budzinskiy25", judge=_scores),
+    Rule(name="predictor", measure="rounding", source="Own limit", judge=_predictor),
+)

@@ -1,0 +1,119 @@
+"""Blocks that amplify, gradients that vanish or explode, a stream that grows, layers that idle."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from layerlab.report.findings.extremes import figure, peak, percent
+from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+
+STEEP = 10.0  # Own: times the median block
+STEEP_BLOCKS = 4  # Own: fewer blocks have no telling median
+GRADIENT = 1e3  # Own; noci22 and wortsman23 describe both directions
+GROWTH = 100.0  # Own
+GROWTH_GRAVE = 1e4  # Own: an update of its first size is then lost in bf16, and nearly in fp16
+IDLE = 0.01  # Own: both branches write less than this share of the stream
+
+
+def _steep(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("lipschitz", "local")
+    layers = pd.DataFrame(rows.groupby("layer", as_index=False)["local"].mean())
+    if len(layers) < STEEP_BLOCKS:
+        return
+    median = float(layers["local"].median())
+    above = layers[layers["local"] > STEEP * median]
+    if above.empty or median <= 0:
+        return
+    top = peak(above, "local")
+    first = top.place.layer == int(layers["layer"].min())
+    yield Verdict(
+        severity="info" if first else "warning",
+        sentence=f"{top.place}: the block can amplify a small change {figure(top.value)} times, "
+        f"{figure(top.value / median)} times the median block ({figure(median)}){top.more}",
+        advice="The first block reads embeddings, which are small beside the stream, so its norm "
+        "amplifies them most: look at the others before changing anything."
+        if first
+        else "Rounding and quantisation errors that enter here grow most: keep this block in "
+        "higher precision, and check its norm gains and its largest scores.",
+        value=top.value,
+        threshold=STEEP * median,
+        place=top.place,
+    )
+
+
+def _gradient(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("lipschitz", "gradient")
+    layers = rows.groupby("layer")["gradient"].mean() if len(rows) else pd.Series(dtype=float)
+    if len(layers) < 2:
+        return
+    first, last = float(layers.iloc[0]), float(layers.iloc[-1])
+    if not last > 0 or 1 / GRADIENT <= first / last <= GRADIENT:
+        return
+    ratio, explodes = first / last, first > last
+    yield Verdict(
+        severity="warning",
+        sentence=f"the loss gradient at layer {layers.index[0]} is {figure(ratio)} times that at "
+        f"layer {layers.index[-1]}: it {'explodes' if explodes else 'vanishes'} on its way back",
+        advice="Scale the branches by 1/sqrt(depth) (noci22) or put a norm into each branch; in a "
+        "trained model, expect the first layers to react too strongly to fine-tuning."
+        if explodes
+        else "The first layers hardly learn from this text. Scale the branches by 1/sqrt(depth) "
+        "(noci22), or check whether the tokens' features collapse on the way.",
+        value=ratio,
+        threshold=GRADIENT if explodes else 1 / GRADIENT,
+        place=Place(layer=int(layers.index[0])),
+    )
+
+
+def _growth(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("stream", "norm")
+    layers = rows.groupby("layer")["norm"].mean() if len(rows) else pd.Series(dtype=float)
+    if len(layers) < 2 or not float(layers.iloc[0]) > 0:
+        return
+    first, last = float(layers.iloc[0]), float(layers.iloc[-1])
+    growth = last / first
+    if not growth > GROWTH:
+        return
+    layer = int(layers.index[-1])
+    yield Verdict(
+        severity="warning" if growth > GROWTH_GRAVE else "info",
+        sentence=f"layer {layer}: the mean norm of the residual stream is {figure(last)}, "
+        f"{figure(growth)} times that of the embeddings ({figure(first)})",
+        advice="Usual for pre-norm models, and it shrinks the say of late layers: an update as "
+        f"large as an embedding is {percent(1 / growth)} of the stream there. Depth-scaled "
+        "initialisation or a norm after each branch keeps it flat (noci22, wortsman23).",
+        value=growth,
+        threshold=GROWTH,
+        place=Place(layer=layer),
+        shown="channels",
+    )
+
+
+def _idle(readings: Readings) -> Iterator[Verdict]:
+    rows = readings.rows("stream", "attention_share", "ffn_share")
+    if rows.empty:
+        return
+    shares = rows.groupby("layer", as_index=False)[["attention_share", "ffn_share"]].mean()
+    shares["written"] = shares[["attention_share", "ffn_share"]].max(axis=1)
+    idle = shares[shares["written"] < IDLE]
+    if idle.empty:
+        return
+    top = peak(idle, "written", lowest=True)
+    yield Verdict(
+        severity="info",
+        sentence=f"{top.place}: attention and feed-forward write {percent(top.value)} of the "
+        f"stream at most, below {percent(IDLE)}{top.more}",
+        advice="It does almost nothing on this text: a candidate for pruning. Remove it, measure "
+        "the loss again, and keep the cut if it did not move.",
+        value=top.value,
+        threshold=IDLE,
+        place=top.place,
+    )
+
+
+RULES = (
+    Rule(name="gradient", measure="lipschitz", source="Own limit; noci22", judge=_gradient),
+    Rule(name="steep", measure="lipschitz", source="Own limit; castin24", judge=_steep),
+    Rule(name="growth", measure="stream", source="Own limit; wortsman23", judge=_growth),
+    Rule(name="idle", measure="stream", source="Own limit", judge=_idle),
+)

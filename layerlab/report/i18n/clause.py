@@ -1,0 +1,192 @@
+"""Texts of several clauses: each is said by the message that knows it, the rest stands.
+
+A message may say one clause or several together, so a text is cut in every way. The best way leaves
+the fewest words as they were; of those that leave as few, it is the one of the most clauses.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from layerlab.report.i18n.template import filled
+
+_SENTENCE = re.compile(r"(?<=[^\W\d_]{2}\.) (?=\S)")
+# What stands between clauses.
+_MARK = re.compile(r"(; |: |, and |, )")
+# A list has another comma than clauses: its entries are a few words each, or numbers.
+_LISTED, _COMMA = ", ", ","
+_ENTRY = re.compile(r"[^\s\d]+(?: [^\s\d]+){0,2}")
+_NUMBER = re.compile(r"[\d.-]+")
+_AND = " and "
+_ALSO = re.compile(f"({_AND})")
+_BRACKETS = re.compile(r"( ?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))")
+_BRACKETED = "{value} ({note})"
+_NUMBERED = re.compile(r"(.*\S) ([+-]?\d\S*)")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_PROSE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}\b")
+# Full-width marks bring their own space.
+_WIDE = re.compile(r" ?([（），。；：、]) ?")
+# Clauses that one message may say.
+_MOST = 8
+
+
+class Known(Protocol):
+    """What a language has for a text by itself, or None.
+
+    `begun` asks for templates that begin with a word of their own, `strong` for those that say much
+    beside what fills them.
+    """
+
+    def __call__(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None: ...
+
+
+class _Way(NamedTuple):
+    """A way to say a text from one of its clauses on; of two the less is the better.
+
+    Attributes:
+        left: words that are said as they were.
+        known: clauses that are known, below 0.
+        unknown: clauses that are not.
+    """
+
+    left: int = 0
+    known: int = 0
+    unknown: int = 0
+    text: str = ""
+
+    def behind(self, given: str, said: str, known: bool) -> "_Way":
+        """The same behind one more clause."""
+        left, unknown = self.left + _left(given, said), self.unknown + (not known)
+        return _Way(left, self.known - known, unknown, said + self.text)
+
+
+class Clauses:
+    """Texts of several clauses in a language."""
+
+    def __init__(self, known: Known, label: Callable[[str], str]):
+        """From what the language has for a text by itself, and for a mark."""
+        self.known, self.label = known, label
+
+    def said(self, text: str) -> str:
+        """A text: as a whole where one message says it, else in parts."""
+        if (whole := self._whole(text)) is not None:
+            return whole
+        sentences = _SENTENCE.split(text)
+        if len(sentences) == 1:
+            return self._cut(text)
+        said = [self.said(one) for one in sentences]
+        return text if said == sentences else tidy(" ".join(said))
+
+    def _whole(self, text: str) -> str | None:
+        """What one message says that leaves no prose, of the text with its stop or without."""
+        ways = []
+        for given in dict.fromkeys((text.removesuffix("."), text)):
+            if (known := self.known(given, strong=True)) and not prose(known):
+                ways.append(known + self.label(text[len(given) :]))
+        return min(ways, key=lambda way: _left(text, way), default=None)
+
+    def _cut(self, text: str) -> str:
+        """A sentence, cut in the best way."""
+        bare = text.removesuffix(".")
+        entries = ["", *_split(_MARK, bare)]
+        listed = all(map(_ENTRY.fullmatch, entries[1::2]))
+        listed = listed or all(map(_NUMBER.fullmatch, entries[3::2]))
+        comma = _LISTED if listed else _COMMA
+        best = [_Way()]
+        for place in range(len(entries) - 2, -1, -2):
+            ways = self._ways(entries[place : place + 2 * _MOST], best[:_MOST], comma)
+            best.insert(0, min(ways, key=lambda way: way[:3]))
+        cut = tidy(best[0].text + self.label(text[len(bare) :])) if best[0].known else text
+        return min(cut, self.known(text) or text, key=lambda way: _left(text, way))
+
+    def _ways(self, entries: list[str], best: list[_Way], comma: str) -> Iterator[_Way]:
+        """Ways to say clauses, each behind its mark; `best` are those from the next ones on."""
+        mark = self.label(comma if entries[0] == _LISTED else entries[0])
+        for count, after in enumerate(best, 1):
+            given = "".join(entries[1 : 2 * count])
+            if (said := self._together(entries[0], given, mark)) is not None:
+                yield after.behind(given, said, known=True)
+            elif count == 1:
+                inside = self._inside(given)
+                yield after.behind(given, mark + inside, known=inside != given)
+
+    def _together(self, before: str, text: str, mark: str) -> str | None:
+        """What one message says of clauses with the mark before them, or else of them alone."""
+        if before and (known := self.known(before + text, begun=True)) is not None:
+            return known
+        known = self.known(text)
+        return None if known is None else mark + known
+
+    def _inside(self, text: str) -> str:
+        """A clause that no message says, in smaller parts."""
+        return self._joined(text) or self._bracketed(text) or self._numbered(text) or text
+
+    def _joined(self, text: str) -> str | None:
+        """What "and" joins, if all of it is known or a name."""
+        entries = _split(_ALSO, text)[::2]
+        said = [self.said(one) for one in entries] if len(entries) > 1 else entries
+        stand = [one for one, other in zip(entries, said, strict=True) if one == other]
+        if len(stand) == len(entries) or any(" " in one for one in stand):
+            return None
+        return self.label(_AND).join(said)
+
+    def _bracketed(self, text: str) -> str | None:
+        """What is in brackets, and what is beside them."""
+        pieces = _BRACKETS.split(text)
+        if len(pieces) == 1:
+            return None
+        ways = (self.said, self._note)
+        said = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
+        return None if said == pieces else "".join(said)
+
+    def _note(self, text: str) -> str:
+        if (known := self.known(text, begun=True)) is not None:
+            return known
+        note = text.strip()[1:-1]
+        said = self.said(note)
+        return text if said == note else filled(self.label(_BRACKETED), {"value": "", "note": said})
+
+    def _numbered(self, text: str) -> str | None:
+        """A name before a number."""
+        if (found := _NUMBERED.fullmatch(text)) is None:
+            return None
+        name = self.label(found[1])
+        return None if name == found[1] else f"{name} {found[2]}"
+
+
+def tidy(text: str) -> str:
+    """A text without spaces beside its full-width marks.
+
+    Example:
+        >>> tidy("层 ： 3")
+        '层：3'
+    """
+    return _WIDE.sub(r"\1", text)
+
+
+def prose(text: str) -> bool:
+    """Whether several words of English stand in a row.
+
+    Example:
+        >>> prose("比 llama, mamba 更好"), prose("比 all of the others 更好")
+        (False, True)
+    """
+    return _PROSE.search(text) is not None
+
+
+def _split(seam: re.Pattern[str], text: str) -> list[str]:
+    """A text cut at seams outside brackets; what stands at each seam is between its parts."""
+    first, *rest = seam.split(text)
+    found = [first]
+    for mark, part in zip(rest[::2], rest[1::2], strict=True):
+        if any(found[-1].count(a) > found[-1].count(b) for a, b in ("()", "[]")):
+            found[-1] += mark + part
+        else:
+            found += [mark, part]
+    return found
+
+
+def _left(given: str, said: str) -> int:
+    """How many words of a text are said as they were."""
+    words = set(_WORD.findall(said))
+    return sum(word in words for word in _WORD.findall(given))

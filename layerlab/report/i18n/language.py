@@ -1,0 +1,144 @@
+"""The page in another language: gettext's catalogues, and sentences known by their templates.
+
+`report.json` stays English in every language, and a page is made from it. A label is looked up as
+it stands. A sentence with numbers in it is recognised by its template, which is the message of the
+catalogue: what stands at the placeholders is taken over, translated where it is words again.
+What no catalogue knows stands as it is.
+"""
+
+import gettext
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.report.i18n.clause import Clauses, prose, tidy
+from layerlab.report.i18n.template import PLACEHOLDER, Template, filled, own
+
+ENGLISH = "en"
+DOMAIN = "layerlab"
+COLUMN = "column"
+FOLDER = Path(__file__).parent / "locale"
+# Letters of a template that says little by itself.
+_WEAK = 12
+# Texts whose translation is remembered.
+_SEEN = 10_000
+
+
+class Label(str):
+    """Words of the page; any other text of a table is data and stands as it is."""
+
+
+def label(words: str) -> Label:
+    """Marks words, so that the catalogues hold them and the page says them in its language."""
+    return Label(words)
+
+
+class Language:
+    """One language of the page.
+
+    Example:
+        >>> language("zh").said("layer 3 head 2"), language("en").said("layer 3 head 2")
+        ('第 3 层第 2 头', 'layer 3 head 2')
+    """
+
+    def __init__(self, code: str):
+        """Read the catalogue of a language; English needs none."""
+        self.code = code
+        self.catalogue: gettext.NullTranslations = (
+            gettext.NullTranslations()
+            if code == ENGLISH
+            else gettext.translation(DOMAIN, FOLDER, [code])
+        )
+        self._clauses = Clauses(lru_cache(_SEEN)(self._found), self.label)
+
+    def label(self, message: str) -> str:
+        """A fixed text of the page."""
+        return self.catalogue.gettext(message) if message else ""
+
+    def column(self, name: str) -> str:
+        """A column of a table: what it is, with the name that it has in the files."""
+        known = self.catalogue.pgettext(COLUMN, name)
+        return name if known == name else f"{known} ({name})"
+
+    def axis(self, name: str) -> str:
+        """What a row is named by, without the name that the column has in the files."""
+        return self.catalogue.pgettext(COLUMN, name)
+
+    def said(self, text: str) -> str:
+        """A text with whatever numbers stand in it; what nobody knows of it stands.
+
+        Example:
+            >>> language("zh").said("pangu23, Figure 4; Own")
+            'pangu23，图 4；自定'
+        """
+        return text if self.code == ENGLISH or not text.strip() else self._clauses.said(text)
+
+    def word(self, value: Any) -> Any:
+        """Words of the page; numbers and data are left as they are."""
+        return self.said(value) if isinstance(value, Label) else value
+
+    def _found(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
+        """What the catalogue has for a text: as it stands, or by its template."""
+        # A sentence begins with a capital, and its template may not.
+        forms = (text, text[:1].lower() + text[1:])
+        for given in forms:
+            if (known := self.label(given)) != given:
+                return known
+        lower = text.lower()
+        for template in self._templates:
+            if strong and template.own <= _WEAK:
+                break
+            if template.sign not in lower or (begun and not template.begins):
+                continue
+            for given in forms:
+                if (found := template.parts(given)) is not None:
+                    parts = {name: self.said(part) for name, part in found.items()}
+                    # It was meant for something else if what is left is prose.
+                    if template.own > _WEAK or not any(map(prose, parts.values())):
+                        return tidy(filled(template.said, parts))
+        return None
+
+    def names(self, text: str) -> str:
+        """What rows have in common, with commas: each part by itself."""
+        return ", ".join(self.said(part) for part in text.split(", "))
+
+    def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
+        """A note about a model, which begins with the model's name."""
+        for model in models:
+            name = f"{model['name']}: "
+            if note.startswith(name):
+                return name + self.said(note.removeprefix(name))
+        return self.said(note)
+
+    @cached_property
+    def _templates(self) -> list["Template"]:
+        """The messages that have placeholders, those that say most by themselves first."""
+        stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
+        messages = [
+            (key, said)
+            for key, said in stored.items()
+            if isinstance(key, str) and said and "\x04" not in key and PLACEHOLDER.search(key)
+        ]
+        messages.sort(key=lambda one: (-own(one[0]), one[0]))
+        return [Template(key, said) for key, said in messages]
+
+
+def languages() -> list[str]:
+    """The languages that a page can be in."""
+    return [ENGLISH, *sorted(file.parts[-3] for file in FOLDER.glob(f"*/*/{DOMAIN}.mo"))]
+
+
+@cache
+def language(code: str) -> Language:
+    """A language by its code.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    known = languages()
+    if code in known:
+        return Language(code)
+    others = ", ".join(known)
+    raise UserError(f"there is no page in {code!r:.40}; its languages are: {others}")

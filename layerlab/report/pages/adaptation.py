@@ -1,0 +1,231 @@
+"""The page of an adaptation: one file, no network, beside its numbers.
+
+The content is the dict that `result.json` holds. Whatever of it is missing is left out of the page;
+what came from outside reaches it escaped, as in `page.py`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from layerlab.errors import UserError
+from layerlab.recipes import toml
+from layerlab.report.figures import comparison_svg
+from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
+from layerlab.report.pages import adaptation_tables
+from layerlab.report.pages.shell import embedded, environment, plotly, policy, read_static
+from layerlab.report.views import text
+from layerlab.report.views.curves import short
+from layerlab.report.views.forest_plot import signed
+from layerlab.report.views.tables import plain
+from layerlab.system import files
+
+_STYLES = ("page.css", "comparison.css", "curriculum.css")
+PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
+ROWS = 200
+NAME = 60
+# Colours that can be told apart on white and on black.
+COLOURS = ("#3a9fd6", "#d55e00", "#00805d", "#b8588f", "#c98600")
+KINDS = ("domain", "general")
+_LISTS = (
+    *("arms", "stages", "base", "texts", "contamination", "vocabulary", "embedding"),
+    *("pretrain", "changes", "tune", "scores", "differences", "samples", "left_out", "remarks"),
+)
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "about", "inferred", "created", "layerlab"), str),
+    **dict.fromkeys(_LISTS, list),
+    **dict.fromkeys(("recipe", "table"), dict),
+}
+_KEPT = ("scores", "changes", "differences", "stages", "samples", "left_out")
+
+Json = dict[str, Any]
+
+
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of an adaptation.
+
+    Raises:
+        UserError: a part of the content is of another kind than an adaptation's, or there is no
+            page in this language.
+    """
+    whole, known = _checked(content), language(lang)
+    scripts = [read_static("study.js"), plotly()]
+    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
+    return (
+        environment(lang)
+        .get_template("curriculum.html")
+        .render(
+            content=whole,
+            facts=list(_facts(whole)),
+            said=list(_said(whole)),
+            open=sum(not one.get("finished") for one in whole["stages"]),
+            sections=adaptation_tables.sections(whole, len(pictures)),
+            samples=_samples(whole),
+            stages=[adaptation_tables.stages(whole)],
+            pictures=pictures,
+            recipe=toml.toml(whole["recipe"]),
+            most=ROWS,
+            policy=policy(scripts),
+            style=Markup(read_static(*_STYLES)),
+            data=Markup(embedded(pictures)),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
+
+
+def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
+    """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
+
+    Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Args:
+        content: what result.json holds.
+        folder: of the adaptation.
+        lang: of the page; whatever else is written is English.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the content cannot be read, or the folder cannot be written.
+    """
+    whole = _checked(content)
+    written = render(whole, lang)
+    for name in _KEPT:
+        table = pd.DataFrame(whole[name]).to_csv(index=False)
+        files.write_file(folder / TABLES / f"{name}.csv", table)
+    for kind in KINDS:
+        drawing = comparison_svg.curve_picture(_raced(whole, kind))
+        if drawing:
+            files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
+    data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, indent=1)
+    files.write_file(folder / DATA, data + "\n")
+    return files.write_file(folder / PAGE, written)
+
+
+def _checked(content: Mapping[str, Any]) -> Json:
+    """The content as plain JSON values with every part present.
+
+    Raises:
+        UserError: a part is of another kind.
+    """
+    whole: Json = plain(dict(content))
+    for name, kind in _KINDS.items():
+        found = kind() if whole.get(name) is None else whole[name]
+        if not isinstance(found, kind):
+            raise UserError(
+                f"this is no content of an adaptation: {name!r} is damaged; "
+                "type layerlab adapt RECIPE.toml to make it anew"
+            )
+        whole[name] = found
+    return whole
+
+
+def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
+    for one in whole["base"][:1]:
+        yield label("Parameters of the base"), one.get("parameters")
+    for one in whole["vocabulary"][:1]:
+        yield label("Vocabulary before"), one.get("entries_base")
+        yield label("Vocabulary after"), one.get("entries")
+    yield label("Arms"), len(whole["arms"])
+    seconds = [one.get("seconds") or 0 for one in whole["stages"]]
+    yield label("Minutes of all stages"), round(sum(seconds) / 60, 1)
+
+
+def _said(whole: Json) -> Iterable[str]:
+    """What was learned and forgotten, in sentences."""
+    for one in whole["changes"]:
+        rival = one.get("against")
+        more = "" if rival == "before" else f", against {rival}"
+        if one.get("low") is not None:
+            low, high = signed(one["low"]), signed(one["high"])
+            over = f"{one.get('n')} {one.get('over')}"
+            more += f" (95 % interval {low} to {high}, over {over})"
+        arm, size = one.get("arm"), signed(one.get("value"))
+        if one.get("kind") == "general":
+            yield f"{arm}: {size} bits per byte on general text, which is what it forgot{more}"
+        else:
+            yield f"{arm}: {size} bits per byte on text of the domain{more}"
+
+
+def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for one in whole["samples"]:
+        answer = (Label(adaptation_tables.place(one)), str(one.get("answer")))
+        found.setdefault(str(one.get("prompt")), []).append(answer)
+    return found
+
+
+def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> Json | None:
+    """Bits per byte along the tokens, a line for each run, a colour for each arm."""
+    arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
+    traces = []
+    for run in runs:
+        curves = run.get("curves") or {}
+        if not curves.get(kind):
+            continue
+        arm = str(run.get("arm"))
+        # Plotly reads a little HTML in every text it draws.
+        named = known.said(f"{arm}, seed {run.get('seed')}")
+        name = escape(text.prose(named, NAME), quote=False)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": curves.get("tokens") or [],
+                "y": [short(value) for value in curves[kind]],
+                "name": name,
+                "line": {"color": COLOURS[arms.index(arm) % len(COLOURS)]},
+            }
+        )
+    if not traces:
+        return None
+    title = label("General text, held out")
+    if kind == "domain":
+        title = label("Text of the domain, held out")
+    along, bits = map(
+        known.label, (label("tokens of continued pretraining"), label("bits per byte"))
+    )
+    axis = {"gridcolor": "rgba(128,128,128,.25)", "zeroline": False}
+    layout = {
+        "height": 340,
+        "margin": {"l": 62, "r": 14, "t": 14, "b": 46},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 13},
+        "xaxis": {**axis, "title": {"text": along}},
+        "yaxis": {**axis, "title": {"text": bits}, "automargin": True},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        "showlegend": True,
+    }
+    return {"name": kind, "title": title, "data": traces, "layout": layout}
+
+
+def _raced(whole: Json, kind: str) -> Json:
+    """The curves of a kind as a comparison has them."""
+    runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
+    names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]
+    return {
+        "name": f"{whole['name']}: {kind} text",
+        "metric": "bits_per_byte",
+        "arms": whole["arms"],
+        "seeds": sorted({run.get("seed") or 0 for run in runs}),
+        "runs": [{"run": name, "finished": True} for name in names],
+        "curves": [
+            {
+                "run": name,
+                "arm": run.get("arm"),
+                "chosen": True,
+                "evaluation": {
+                    "update": run["curves"].get("update") or [],
+                    "bits_per_byte": run["curves"][kind],
+                },
+            }
+            for name, run in zip(names, runs, strict=True)
+        ],
+    }

@@ -1,0 +1,328 @@
+"""The tables of the page of an adaptation: what was read, changed, learned and asked."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from layerlab.report.i18n.language import Label, label
+from layerlab.report.views.forest_plot import signed
+
+# Kinds of texts and tests, behind their names; stages; and why documents are left out.
+NAMED = (
+    *(label("domain"), label("general"), label("{name} (domain)"), label("{name} (general)")),
+    *(label("{name} (domain, held out)"), label("{name} (general, held out)")),
+    *(label("{title} (domain, %)"), label("{title} (general, %)")),
+    *(label("{title} (bits per byte)"), label("domain text"), label("general text")),
+    *(label("{count} documents"), label("{count} seeds"), label("base"), label("pretrain")),
+    *(label("domain mean: {arm}"), label("general mean: {arm}"), label("forgetting: {arm}")),
+    *(label("tune"), label("embedding"), label("vocabulary"), label("clean"), label("evaluate")),
+    label("contamination"),
+)
+REASONS = (
+    *(label("{count} too long"), label("{count} too short"), label("{count} broken")),
+    *(label("{count} exact duplicate"), label("{count} near duplicate")),
+    *(label("{count} symbols"), label("{count} repetition")),
+)
+
+Json = dict[str, Any]
+
+
+def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
+    """The parts of the page in their order; those that hold nothing are left out.
+
+    Args:
+        pictures: that there are of the curves.
+    """
+    found = [
+        ("scores", label("Before and after"), [_scores(whole), *_differences(whole)], []),
+        ("curves", label("Curves and forgetting"), [_changes(whole)], list(range(pictures))),
+        ("vocabulary", label("The vocabulary"), [*vocabularies(whole), *_embeddings(whole)], []),
+        (
+            "read",
+            label("Data"),
+            [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)],
+            [],
+        ),
+    ]
+    return [
+        {"id": name, "title": title, "tables": kept, "pictures": drawn}
+        for name, title, tables, drawn in found
+        if (kept := [one for one in tables if one["rows"]]) or drawn
+    ]
+
+
+def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "") -> Json:
+    """A table as `grid.html` draws it.
+
+    Args:
+        name: a word for its id.
+        rows: their cells, the first of which heads the row.
+    """
+    return {"id": f"table-{name}", "title": title, "head": head, "rows": list(rows), "hint": hint}
+
+
+def _scores(whole: Mapping[str, Any]) -> Json:
+    """A row for each model, so that the page is wide enough; below what is to be known beside."""
+    columns = whole["table"].get("columns") or []
+    tests = whole["table"].get("rows") or ()
+    head = ["", *(Label(f"{one.get('title')} ({_unit(one)})") for one in tests)]
+    cells = [[*(one.get("cells") or ()), *[None] * len(columns)] for one in tests]
+    rows: list[list[Any]] = [
+        [
+            Label(name),
+            *(_cell(own[at], one.get("unit")) for one, own in zip(tests, cells, strict=True)),
+        ]
+        for at, name in enumerate(columns)
+    ]
+    beside = {
+        label("a guess"): [
+            None if one.get("chance") is None else f"{100 * one['chance']:.1f}" for one in tests
+        ],
+        label("questions (documents)"): [_span(own, "n") for own in cells],
+        label("too long to be asked"): [_span(own, "too_long") for own in cells],
+    }
+    if rows:
+        rows += [[name, *found] for name, found in beside.items() if any(found)]
+    return table("scores", label("Scores"), head, rows, _hint(tests) if rows else "")
+
+
+def _unit(one: Mapping[str, Any]) -> str:
+    return f"{one.get('kind')}, %" if one.get("unit") == "score" else str(one.get("unit"))
+
+
+def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
+    said = (
+        "Of benchmarks the official average in percent, with its 95 % interval in brackets, or "
+        "beside its standard error over questions; of text bits per byte, lower is better, beside "
+        "its standard error over documents."
+    )
+    alone = [
+        str(one.get("title"))
+        for one in tests
+        if one.get("unit") != "score" and any(map(_single, one.get("cells") or ()))
+    ]
+    return f"{said} {lonely(alone)}" if alone else said
+
+
+def lonely(titles: Sequence[str]) -> str:
+    """Why some texts have no standard error."""
+    said = f"One document of {' and '.join(titles)} is held out: one has no standard error"
+    return f"{said}."
+
+
+def _single(cell: Any) -> bool:
+    return isinstance(cell, Mapping) and cell.get("error") is None and cell.get("n") == 1
+
+
+def _span(cells: Iterable[Any], name: str) -> str | None:
+    """A count that all models share, or its least and largest."""
+    found = [one[name] for one in cells if isinstance(one, Mapping) and one.get(name) is not None]
+    if not found:
+        return None
+    ends = sorted({min(found), max(found)})
+    return f"{ends[0]:,}" if len(ends) == 1 else Label(f"{ends[0]:,} to {ends[1]:,}")
+
+
+def _cell(cell: Any, unit: Any) -> str | None:
+    if not isinstance(cell, Mapping) or cell.get("score") is None:
+        return None
+    scale, digits = (100, 1) if unit == "score" else (1, 3)
+    error, low, high = (cell.get(name) for name in ("error", "low", "high"))
+    score = f"{scale * cell['score']:.{digits}f}"
+    if low is not None and high is not None:
+        return f"{score} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+    return f"{score} ± {scale * error:.{digits}f}" if error else score
+
+
+def _differences(whole: Mapping[str, Any]) -> list[Json]:
+    """Those that differ, and folded those where every question was answered as by the base."""
+    rows: dict[bool, list[Any]] = {True: [], False: []}
+    for one in whole["differences"]:
+        same = one.get("difference") == 0 and not one.get("error")
+        rows[same].append(
+            [
+                Label(f"{one.get('title')}: {place(one)}"),
+                signed(_percent(one.get("difference"))),
+                _percent(one.get("error")),
+                one.get("n"),
+            ]
+        )
+    hint = "In percentage points, question by question; of forgetting, above zero is lost."
+    head = ("", label("difference to the base"), label("standard error"), label("questions"))
+    moved = table("differences", label("Against the base"), head, rows[False], hint)
+    still = table("unchanged", label("Against the base, without any change"), head, rows[True])
+    return [moved, {**still, "folded": Label(f"{len(rows[True])} without any change")}]
+
+
+def place(one: Mapping[str, Any]) -> str:
+    """Which model it is about: after which stage, of which arms."""
+    return f"{one.get('after')} ({', '.join(map(str, one.get('arms') or ()))})"
+
+
+def _percent(value: Any) -> float | None:
+    return 100 * value if isinstance(value, int | float) else None
+
+
+def _changes(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            Label(f"{one.get('arm')}, {one.get('kind')} text"),
+            Label(one.get("against") or ""),
+            one.get("before"),
+            one.get("after"),
+            signed(one.get("value")),
+            signed(one.get("low")),
+            signed(one.get("high")),
+            Label(f"{one.get('n')} {one.get('over')}"),
+        ]
+        for one in whole["changes"]
+    ]
+    head = (
+        *("", label("against"), label("before"), label("after"), label("change")),
+        *(label("low"), label("high"), label("interval over")),
+    )
+    hint = "Bits per byte of held-out text; the change of general text is the forgetting."
+    return table("changes", label("What was learned and forgotten"), head, rows, hint)
+
+
+def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
+    """What each proof found of each set of texts."""
+    for number, one in enumerate(whole["vocabulary"]):
+        rows = [
+            [
+                Label(each.get("name") or ""),
+                _of(each, "base", "texts"),
+                _of(each, "base", "tokens"),
+                _of(each, "new", "tokens"),
+                each.get("ratio"),
+                _of(each, "new", "tokens_per_character"),
+                each.get("changed"),
+                each.get("longer"),
+                each.get("broken"),
+            ]
+            for each in one.get("texts") or ()
+        ]
+        proof = "holds" if one.get("holds") else "does not hold"
+        hint = (
+            f"The proof {proof}: {one.get('added')} entries added, {one.get('removed')} removed, "
+            f"{len(one.get('unreachable') or ())} out of reach, {one.get('unused')} unused, "
+            f"{len(one.get('partial') or ())} that are no whole characters"
+        )
+        head = (
+            *(label("text"), label("pieces"), label("tokens before"), label("after")),
+            *(label("ratio"), label("tokens a character")),
+            *(label("cut anew"), label("longer"), label("not back")),
+        )
+        yield table(f"proof-{number}", label("Proof of the vocabulary"), head, rows, f"{hint}.")
+
+
+def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(whole["embedding"]):
+        names = list(one.get("before") or {})
+        rows = [[label("base tokenizer"), None, *(_bits(one["before"], name) for name in names)]]
+        rows += [
+            [way.get("input"), way.get("head"), *(_bits(way.get("bits"), name) for name in names)]
+            for way in one.get("ways") or ()
+        ]
+        hint = "Bits per byte of held-out text before any training; the last row is what stayed."
+        head = (label("input embedding"), label("output head"), *map(Label, names))
+        yield table(f"embedding-{number}", label("How new tokens begin"), head, rows, hint)
+
+
+def _bits(given: Any, name: str) -> Any:
+    return _of(given, name, "bits_per_byte") if isinstance(given, Mapping) else None
+
+
+def _of(given: Mapping[str, Any], name: str, inner: str) -> Any:
+    found = given.get(name)
+    return found.get(inner) if isinstance(found, Mapping) else None
+
+
+def _texts(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            Label(f"{one.get('name')} ({one.get('kind')})"),
+            one.get("documents"),
+            one.get("bytes"),
+            one.get("kept"),
+            one.get("kept_bytes"),
+            Label(
+                "; ".join(
+                    f"{each.get('documents')} {why}"
+                    for why, each in (one.get("removed") or {}).items()
+                )
+            ),
+        ]
+        for one in whole["texts"]
+    ]
+    head = (
+        *(label("text"), label("documents"), label("bytes"), label("kept"), label("bytes kept")),
+        label("left out"),
+    )
+    return table("texts", label("Texts"), head, rows)
+
+
+def _read(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            Label(
+                f"{run.get('arm')}, seed {run.get('seed')}: {one.get('source')} ({one.get('kind')})"
+            ),
+            one.get("tokens"),
+            one.get("passes"),
+        ]
+        for run in whole["pretrain"]
+        for one in run.get("sources") or ()
+    ]
+    head = (label("source"), label("tokens"), label("passes"))
+    return table("read", label("Read in continued pretraining"), head, rows)
+
+
+def _tuned(whole: Mapping[str, Any]) -> Json:
+    rows = [
+        [
+            f"{', '.join(map(str, run.get('arms') or ()))}: {name}",
+            *(one.get(key) for key in ("rows", "held", "turns", "tokens", "answers", "passes")),
+            (run.get("before") or {}).get(name),
+            (run.get("after") or {}).get(name),
+        ]
+        for run in whole["tune"]
+        for name, one in (run.get("sources") or {}).items()
+    ]
+    head = (
+        *(label("source"), label("rows"), label("held out"), label("turns"), label("tokens")),
+        *(label("of the assistant"), label("passes"), label("nats before"), label("nats after")),
+    )
+    hint = "Nats per token of held-out answers."
+    return table("tuned", label("Read in instruction tuning"), head, rows, hint)
+
+
+def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(whole["contamination"]):
+        rows = [
+            [name, *(count.get(key) for key in ("questions", "short", "touched", "held"))]
+            for name, count in (one.get("benchmarks") or {}).items()
+        ]
+        head = (
+            *(label("benchmark"), label("questions"), label("too short to tell")),
+            *(label("touched"), label("held")),
+        )
+        hint = (
+            "Questions that share a run of 13 units with what is learned from are touched; those "
+            "of which 80 % is there are held."
+        )
+        yield table(f"search-{number}", label("Contamination"), head, rows, hint)
+
+
+def stages(whole: Mapping[str, Any]) -> Json:
+    """Every stage with its folder and how long it took."""
+    rows = [
+        [
+            Label(one.get("stage") or ""),
+            label("finished") if one.get("finished") else label("not finished"),
+            None if one.get("seconds") is None else round(one["seconds"], 1),
+            one.get("key"),
+        ]
+        for one in whole["stages"]
+    ]
+    head = (label("stage"), "", label("seconds"), label("folder"))
+    return table("stages", label("Stages"), head, rows)

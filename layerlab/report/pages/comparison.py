@@ -1,0 +1,360 @@
+"""The page of a comparison, or of a single run: one file, no network, beside its numbers.
+
+The content is the dict that `comparison.json` holds; manifests and events are read from the folders
+of the runs. Whatever of it is missing is left out of the page; what came from outside reaches it
+escaped, as in `page.py`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from layerlab.errors import UserError
+from layerlab.recipes import toml
+from layerlab.records import run_files
+from layerlab.report.figures import comparison_svg
+from layerlab.report.i18n.language import ENGLISH, label, language
+from layerlab.report.pages.shell import (
+    embedded,
+    environment,
+    join_scripts,
+    plotly,
+    policy,
+    read_static,
+    words,
+)
+from layerlab.report.views import curves as curve
+from layerlab.report.views import equal_terms, forest_plot, monitor_timeline, text
+from layerlab.report.views.tables import plain
+from layerlab.system import files
+
+_SCRIPTS = (
+    *("say.js", "figure.js", "element.js", "theme.js", "glance.js", "jump.js"),
+    *("curve.js", "lapse.js", "comparison.js"),
+)
+_STYLES = ("page.css", "comparison.css")
+PAGE, TABLES, PICTURES = "report.html", "tables", "pictures"
+ROWS = 200
+NAME = 60
+UNITS = {"nats": label("nats per token"), "bits_per_byte": label("bits per byte")}
+# What a monitor reads, where it is no column of a measure.
+MONITORED = {
+    "score": label("largest attention score"),
+    "attention_norm": label("spectral norm of attention"),
+    "sink_mass": label("attention to the first token"),
+    "stream_norm": label("norm of the residual stream"),
+    "querykey_norm": label("spectral norm of W_k^T W_q"),
+    "relative_residual": label("share of the stream that differs between tokens"),
+    "growth": label("growth of the residual stream"),
+    "gradient": label("norm of the gradient"),
+}
+# How a remark on a declared difference begins.
+_DIFFER = "declared to differ"
+# The parts that are long: only their numbers are drawn, and each is checked as it is read.
+_BULK = ("curves", "monitor")
+# Lists of rows, other lists, tables, texts: whatever is missing is empty.
+_ROWS = (
+    *("rows", "claims", "runs", "curves", "paired", "gradients"),
+    *("monitor", "alarms", "notes", "samples"),
+)
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "about", "inferred", "baseline", "created", "layerlab"), str),
+    **dict.fromkeys(("command", "metric", "match"), str),
+    **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
+    **dict.fromkeys(("recipe", "manifests"), dict),
+}
+_CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
+# Columns of a table without rows.
+_POINT = ("run", "arm", "seed", "rate", "chosen")
+_HEADS = {
+    "rows": ("arm", "n", "nats", "difference", "low", "high", "holm", "verdict"),
+    "runs": ("run", "arm", "seed", "rate", "nats", "finished", "diverged"),
+    "paired": ("arm", "tokens", "n", "difference", "low", "high"),
+    "monitor": ("run", "arm", "seed", "update", "layer", "head", "measure", "value"),
+    **{kind: (*_POINT, *run_files.COLUMNS[kind]) for kind in _CURVES},
+}
+
+Json = dict[str, Any]
+
+
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a comparison.
+
+    Raises:
+        UserError: a part of the content is of another kind than a comparison's, or there is no page
+            in this language.
+    """
+    return _rendered(_checked(content), lang, single=False)
+
+
+def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of one run: a comparison's content with one arm and without rows.
+
+    Raises:
+        UserError: a part of the content is of another kind than a comparison's, or there is no page
+            in this language.
+    """
+    return _rendered(_checked(content), lang, single=True)
+
+
+def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
+    """Write report.html, comparison.json, tables/ and pictures/ into the folder that holds `runs/`.
+
+    Each file is written whole or not at all, and nothing else in the folder is touched.
+
+    Args:
+        content: what comparison.json holds.
+        folder: of the comparison.
+        lang: of the page; whatever else is written is English.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the content cannot be read, or the folder cannot be written.
+    """
+    whole = _checked(run_files.gathered(content, folder))
+    written = _rendered(whole, lang, single=False)
+    _write_tables(whole, folder, _HEADS)
+    for name, drawing in comparison_svg.pictures(whole).items():
+        if drawing:
+            files.write_file(folder / PICTURES / name, drawing)
+        else:  # of an earlier comparison
+            (folder / PICTURES / name).unlink(missing_ok=True)
+    kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
+    data = json.dumps(plain(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    files.write_file(folder / run_files.COMPARISON, data + "\n")
+    return files.write_file(folder / PAGE, written)
+
+
+def save_run(folder: Path, lang: str = ENGLISH) -> Path:
+    """Write report.html and tables/ into the folder of a run, read from its files.
+
+    Args:
+        folder: of the run.
+        lang: of the page.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: no run has begun there, or the folder cannot be written.
+    """
+    whole = _checked(run_files.single(folder))
+    _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
+    return files.write_file(folder / PAGE, _rendered(whole, lang, single=True))
+
+
+def view(content: Mapping[str, Any]) -> Json:
+    """What the page draws of a checked content: curves, differences, rates, the monitor."""
+    names = _arms(content)
+    metric = content["metric"]
+    chosen = {str(run.get("arm")) for run in content["runs"] if run.get("chosen")}
+    runs = [_run(run, names, metric, chosen) for run in content["runs"]]
+    judged = [run["run"] for run, own in zip(content["runs"], runs, strict=True) if own["judged"]]
+    counts = [sum(run["arm"] == index for run in runs) for index in range(len(names))]
+    by_name = {str(one.get("run")): one for one in content["curves"]}
+    curves = [by_name.get(run["run"], {}) for run in content["runs"]]
+    return {
+        "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
+        "aligned": False,
+        "baseline": names.index(content["baseline"]) if content["baseline"] in names else None,
+        "metric": metric,
+        "unit": UNITS.get(metric, text.prose(metric, NAME)),
+        "runs": runs,
+        "several": any(not run["judged"] for run in runs),
+        "curves": {kind: curve.drawn(curves, kind, values) for kind, values in _CURVES.items()},
+        "widths": curve.shares(_confidence(content), counts),
+        "paired": _paired(content["paired"], names),
+        "monitor": monitor_timeline.lapse(content["monitor"], judged, names),
+    }
+
+
+def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
+    shown = view(whole)
+    scripts = [join_scripts(_SCRIPTS), plotly()]
+    section = _of(whole["recipe"], "compare")
+    declared = [str(one) for one in section.get("differ") or ()]
+    return (
+        environment(lang)
+        .get_template("comparison.html")
+        .render(
+            content=whole,
+            single=single,
+            names=_arms(whole),
+            confidence=f"{100 * _confidence(whole):g} %",
+            forest=forest_plot.forest(whole["rows"], whole["baseline"], _arms(whole)),
+            equality=equal_terms.equality(whole["manifests"], declared),
+            declared=declared,
+            differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
+            section=section,
+            recipe=toml.toml(whole["recipe"]),
+            rates=len({run["rate"] for run in shown["runs"]}) > 1,
+            view=shown,
+            most=ROWS,
+            signed=forest_plot.signed,
+            quantity=quantity,
+            monitored=lambda name: monitored(str(name), lang),
+            policy=policy(scripts),
+            style=Markup(read_static(*_STYLES)),
+            data=Markup(embedded({**shown, **_words(scripts[0], shown, lang)})),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
+
+
+def _words(script: str, shown: Json, lang: str) -> Json:
+    """What the scripts say in another language, and what the monitor's quantities are called."""
+    if lang == ENGLISH:
+        return {}
+    columns = {name: monitored(name, lang) for name in shown["monitor"]["measures"]}
+    return {**words(script, [shown["unit"]], lang), "columns": columns}
+
+
+def monitored(name: str, lang: str) -> str:
+    """What a monitor reads: in English its name, else what it is, with that behind.
+
+    Example:
+        >>> monitored("stream_norm", "en"), monitored("stream_norm", "zh")
+        ('stream_norm', '残差流的范数 (stream_norm)')
+    """
+    known = language(lang)
+    if lang == ENGLISH or name not in MONITORED:
+        return known.column(name)
+    return f"{known.label(MONITORED[name])} ({name})"
+
+
+def quantity(value: Any, unit: str = "") -> str:
+    """A large number with its prefix, a dash where there is none.
+
+    Example:
+        >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
+        ('7.3 M', '612 MB', '–')
+    """
+    number = curve.short(value, 3)
+    if number is None:
+        return "–"
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}".rstrip()
+
+
+def _checked(content: Mapping[str, Any]) -> Json:
+    """The content as plain JSON values with every part present.
+
+    Raises:
+        UserError: a part is of another kind.
+    """
+    whole: Json = dict(plain({k: v for k, v in content.items() if k not in _BULK}))
+    whole |= {name: content[name] for name in _BULK if name in content}
+    for name, kind in _KINDS.items():
+        found = kind() if whole.get(name) is None else whole[name]
+        if not isinstance(found, kind) or (name in _ROWS and not _mappings(found)):
+            raise UserError(
+                f"this is no content of a comparison: {name!r} is damaged; "
+                "type layerlab compare RECIPE.toml to make it anew"
+            )
+        whole[name] = found
+    whole["metric"] = whole["metric"] or "nats"
+    whole["arms"] = [str(name) for name in whole["arms"]]
+    for part, key in (("rows", "arm"), ("runs", "run")):
+        for row in whole[part]:
+            row[key] = str(row.get(key, ""))
+    return whole
+
+
+def _mappings(rows: Any) -> bool:
+    return all(isinstance(row, Mapping) for row in rows)
+
+
+def _arms(content: Mapping[str, Any]) -> list[str]:
+    """Names of the arms, in the order of the recipe, and of whatever else ran."""
+    ran = [str(run.get("arm", "")) for run in content["runs"]]
+    return list(dict.fromkeys([*content["arms"], *(row["arm"] for row in content["rows"]), *ran]))
+
+
+def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[str]) -> Json:
+    arm, seed = str(run.get("arm", "")), run.get("seed")
+    return {
+        "arm": names.index(arm),
+        "seed": seed if isinstance(seed, int) else None,
+        "rate": curve.short(run.get("rate"), 6),
+        "value": curve.short(run.get(metric)),
+        # While nothing of an arm has finished, all of it is shown.
+        "judged": bool(run.get("chosen")) or arm not in chosen,
+        "lost": bool(run.get("diverged")),
+        "finished": bool(run.get("finished")),
+    }
+
+
+def _paired(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
+    """The differences of each arm to the baseline along the run, thinned."""
+    found = []
+    for one in curves:
+        points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
+        step = -(-len(points) // curve.MOST) or 1
+        # Counted from the end, so that the last point stays.
+        kept = points[::-1][::step][::-1]
+        if kept and str(one.get("arm")) in names:
+            by = str(one.get("by", "tokens"))
+            series = {
+                key: [curve.short(point.get(key)) for point in kept]
+                for key in ("difference", "low", "high")
+            }
+            place = [curve.short(point.get(by)) for point in kept]
+            found.append({"arm": names.index(str(one["arm"])), "by": by, "place": place, **series})
+    return found
+
+
+def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:
+    for name in names:
+        rows = [{key: _cell(one) for key, one in row.items()} for row in _rows(content, name)]
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
+        written = table.to_csv(index=False).encode("utf-8", "backslashreplace").decode()
+        files.write_file(folder / TABLES / f"{name}.csv", written)
+
+
+def _cell(value: Any) -> Any:
+    """What is no plain value is written as JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return value
+
+
+def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
+    """The rows of a table; of curves, a row is a point."""
+    if name == "paired":
+        points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
+        return [{"arm": arm, **point} for arm, point in points]
+    if name not in _CURVES:
+        return list(content[name])
+    return [
+        {**{key: one.get(key) for key in _POINT}, **dict(zip(columns, point, strict=True))}
+        for one in content["curves"]
+        if (columns := _of(one, name))
+        for point in zip(*columns.values(), strict=False)
+    ]
+
+
+def _brief(value: Any) -> Any:
+    """Curves with as many digits as a picture shows; the journals of the runs have all."""
+    if isinstance(value, Mapping):
+        return {name: _brief(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_brief(one) for one in value]
+    return curve.short(value, 7) if isinstance(value, float) else value
+
+
+def _confidence(content: Mapping[str, Any]) -> float:
+    given = content.get("confidence")
+    return given if isinstance(given, float) and 0 < given < 1 else 0.95
+
+
+def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = content.get(key)
+    return found if isinstance(found, Mapping) else {}

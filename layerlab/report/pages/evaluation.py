@@ -1,0 +1,293 @@
+"""The page of an evaluation: each score with its interval beside what a guess scores, no script.
+
+The content is the dict that `results.json` holds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from layerlab.recipes import toml
+from layerlab.report.i18n.language import ENGLISH, Label, label
+from layerlab.report.pages.adaptation_tables import table
+from layerlab.report.pages.shell import environment, policy, read_static
+from layerlab.report.views.forest_plot import signed
+from layerlab.system import files
+
+_STYLES = ("page.css", "comparison.css")
+PAGE = "report.html"
+ROWS = 400
+# Columns of several tables.
+SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
+ABSTAINED = label("no answer")
+# Differences that are of no benchmark.
+MEANS = ("domain mean", "general mean", "forgetting")
+# What the mean of a benchmark is taken over.
+PARTS = (
+    *(label("part"), label("parts"), label("subject"), label("subjects"), label("benchmark")),
+    *(label("benchmarks"), label("level"), label("kind"), label("category"), label("group")),
+    *(label("{benchmark}, level {section}: {arm}"), label("{benchmark}, kind {section}: {arm}")),
+    label("{benchmark}, category {section}: {arm}"),
+)
+
+Json = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of an evaluation.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    return (
+        environment(lang)
+        .get_template("score.html")
+        .render(
+            content=content,
+            facts=list(_facts(content)),
+            forests=list(_forests(content["benchmarks"])),
+            sections=list(_sections(content)),
+            models=_models(content),
+            options=toml.toml(content["options"]),
+            most=ROWS,
+            policy=policy([]),
+            style=Markup(read_static(*_STYLES)),
+        )
+    )
+
+
+def save_scores(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
+    """Write report.html beside the results of an evaluation, whole or not at all.
+
+    Args:
+        content: what results.json holds.
+        folder: of the results.
+        lang: of the page.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    return files.write_file(folder / PAGE, render(content, lang))
+
+
+def told(score: Any, error: Any) -> str | None:
+    """A share of one in percent beside its standard error.
+
+    Example:
+        >>> told(0.25, 0.0202), told(0.25, None), told(0.0, 0.0), told(None, None)
+        ('25.00 ± 2.02', '25.00', '0.00', None)
+    """
+    if score is None:
+        return None
+    return f"{100 * score:.2f}" + ("" if not error else f" ± {100 * error:.2f}")
+
+
+def scored(row: Row) -> str | None:
+    """A score beside its standard error; none where no question had logits that are numbers."""
+    if row.get("lost"):
+        return label("not finite")
+    return told(row["score"], row["error"])
+
+
+def span(row: Row) -> str | None:
+    """The 95 % interval of a score in percent; None where there is none.
+
+    Example:
+        >>> span({"low": 0.0, "high": 0.65762})
+        '0.0 to 65.8'
+    """
+    low, high = row.get("low"), row.get("high")
+    return (
+        None
+        if low is None or high is None or row.get("lost")
+        else Label(f"{100 * low:.1f} to {100 * high:.1f}")
+    )
+
+
+def _facts(content: Row) -> Iterable[tuple[str, Any]]:
+    first = content["arms"][0]["arm"]
+    asked = [row for row in content["subjects"] if row["arm"] == first]
+    yield label("Models") if len(content["arms"]) > 1 else label("Model"), len(content["arms"])
+    yield label("Benchmarks"), len({row["benchmark"] for row in asked})
+    yield label("Questions to each"), sum(row["n"] for row in asked)
+
+
+def _forests(rows: Sequence[Row]) -> Iterable[Json]:
+    """Of each benchmark a line for every model."""
+    for title in dict.fromkeys(row["title"] for row in rows):
+        lines = [_line(row) for row in rows if row["title"] == title]
+        yield {"title": title, "lines": lines}
+
+
+def _line(row: Row) -> Json:
+    score, chance = row["score"], row.get("chance")
+    low, high = (
+        None if row.get(end) is None or row.get("lost") else _place(row[end])
+        for end in ("low", "high")
+    )
+    return {
+        "arm": row["arm"],
+        "n": row["n"],
+        "score": scored(row),
+        "span": span(row),
+        "at": None if row.get("lost") else _place(score),
+        "low": None if high is None else low,
+        "width": None if low is None or high is None else round(high - low, 2),
+        "chance": None if chance is None else _place(chance),
+    }
+
+
+def _place(share: float) -> float:
+    """On a scale from 0 to 100; MCC and differences reach below, where there is no room."""
+    return round(100 * min(1.0, max(0.0, share)), 2)
+
+
+def _sections(content: Row) -> Iterable[Json]:
+    found = [
+        ("averages", label("Averages"), [_benchmarks(content), _groups(content)]),
+        ("published", label("Published tables"), list(_published(content.get("published", ())))),
+        (
+            "compared",
+            label("Against another run"),
+            [_differences("compared", content.get("compared"))],
+        ),
+        ("precision", label("What a precision costs"), _precision(content.get("precision", ()))),
+        ("parts", label("Parts of benchmarks"), [_parts(content), *_subjects(content)]),
+    ]
+    for name, title, tables in found:
+        if kept := [one for one in tables if one["rows"]]:
+            yield {"id": name, "title": title, "tables": kept}
+
+
+def _benchmarks(content: Row) -> Json:
+    rows = [
+        [
+            f"{row['title']}: {row['arm']}",
+            scored(row),
+            span(row),
+            told(row.get("chance"), None),
+            row["n"],
+            told(row.get("abstained"), None),
+            Label((row.get("shots") or {}).get("told") or "") or None,
+        ]
+        for row in content["benchmarks"]
+    ]
+    head = ("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("examples"))
+    return table(
+        "benchmarks", label("Benchmarks"), head, rows, _formulas(content["benchmarks"], "title")
+    )
+
+
+def _groups(content: Row) -> Json:
+    rows = [
+        [f"{row['group']}: {row['arm']}", scored(row), span(row), row["n"]]
+        for row in content["groups"]
+    ]
+    head = ("", SCORE, INTERVAL, QUESTIONS)
+    hint = _formulas(content["groups"], "group")
+    return table("groups", label("Means of the source's groups"), head, rows, hint)
+
+
+def _formulas(rows: Iterable[Row], name: str) -> str:
+    """How each average is taken, once for all models."""
+    found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
+    return " ".join(["In percent, with standard errors and 95 % intervals.", *found])
+
+
+def _parts(content: Row) -> Json:
+    rows = [
+        [
+            Label(f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}"),
+            scored(row),
+            span(row),
+            row["n"],
+        ]
+        for row in content["sections"]
+    ]
+    return table(
+        "sections",
+        label("Levels, kinds, categories"),
+        ("", SCORE, INTERVAL, QUESTIONS),
+        rows,
+    )
+
+
+def _subjects(content: Row) -> Iterable[Json]:
+    """A table for every benchmark of several subjects, folded, because some have many."""
+    titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
+    head = ("", SCORE, INTERVAL, QUESTIONS, ABSTAINED)
+    for number, (name, title) in enumerate(reversed(titles.items())):
+        rows = [row for row in content["subjects"] if row["benchmark"] == name]
+        count = len({row["subject"] for row in rows})
+        cells = [
+            [
+                f"{row['called']}: {row['arm']}",
+                scored(row),
+                span(row),
+                row["n"],
+                told(row["abstained"], None),
+            ]
+            for row in rows
+        ]
+        found = table(f"subjects-{number}", Label(f"Subjects of {title}"), head, cells)
+        words = f"{title}: 1 subject" if count == 1 else f"{title}: {count} subjects"
+        yield {**found, "folded": Label(words)}
+
+
+def _published(rows: Sequence[Row]) -> Iterable[Json]:
+    for number in dict.fromkeys(row["table"] for row in rows):
+        inside = [row for row in rows if row["table"] == number]
+        names = list(inside[0]["cells"])
+        cells = [
+            [row["model"], Label(row["from"]), *(_cell(row["cells"].get(name)) for name in names)]
+            for row in inside
+        ]
+        title = Label(f"Table {number} of {inside[0]['source']}: {inside[0]['title']}")
+        yield table(f"published-{number}", title, (label("model"), label("from"), *names), cells)
+
+
+def _cell(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _differences(name: str, rows: Iterable[Row] | None) -> Json:
+    cells = [
+        [
+            (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
+            Label(row["against"]),
+            signed(100 * row["difference"]),
+            100 * row["error"] if row["error"] else None,
+            row["n"],
+        ]
+        for row in rows or ()
+    ]
+    head = ("", label("against"), label("difference"), label("standard error"), QUESTIONS)
+    hint = label("In percentage points, question by question; of forgetting, above zero is lost.")
+    return table(name, label("Differences"), head, cells, hint)
+
+
+def _precision(rows: Sequence[Row]) -> list[Json]:
+    read = [
+        [row["arm"], row["perplexity"], row["nats_per_token"], row["tokens"]]
+        for row in rows
+        if "perplexity" in row
+    ]
+    head = ("", label("perplexity"), label("nats per token"), label("tokens"))
+    perplexities = table("perplexity", label("On the built-in sample"), head, read)
+    return [_differences("cost", (row for row in rows if "title" in row)), perplexities]
+
+
+def _models(content: Row) -> Json:
+    keys = ("family", "parameters", "context", "dtype", "precision", "weights_hash")
+    rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in content["arms"]]
+    head = (
+        *("", label("family"), label("parameters"), label("context"), label("weights")),
+        *(label("computed in"), label("hash of the weights")),
+    )
+    return table("models", label("Models"), head, rows)

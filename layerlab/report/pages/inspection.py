@@ -1,0 +1,84 @@
+"""The report of an inspection as one HTML file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.shell import (
+    embedded,
+    environment,
+    join_scripts,
+    plotly,
+    policy,
+    read_static,
+    short_name,
+    words,
+)
+from layerlab.report.views import inspection, model_cards
+
+_SCRIPTS = (
+    *("say.js", "figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
+    *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
+)
+_RANK = {"error": 0, "warning": 1, "info": 2}
+
+
+def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a report dict (the content of `report.json`).
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    view = inspection.compact(report)
+    scripts = [join_scripts(_SCRIPTS), plotly()]
+    page = environment(lang).get_template("page.html")
+    return page.render(
+        report=report,
+        view=view,
+        findings=ranked(report["findings"], view),
+        counts=severities(report["findings"]),
+        lengths=model_cards.lengths(report),
+        cards=model_cards.cards([model["card"] for model in report["models"]]),
+        policy=policy(scripts),
+        style=Markup(read_static("page.css")),
+        data=Markup(embedded({**view, **spoken(scripts[0], view, lang)})),
+        scripts=[Markup(script) for script in scripts],
+    )
+
+
+def ranked(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings, worst first, with where each belongs on the page."""
+    names = [model["name"] for model in view["models"]]
+    measures = {measure["name"]: measure["title"] for measure in view["measures"]}
+    ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
+    return [
+        {
+            **finding,
+            "index": names.index(name) if (name := short_name(finding["model"])) in names else None,
+            "title": measures.get(finding["measure"]),
+            "kind": view["details"].get(finding["detail"], {}).get("kind"),
+        }
+        for finding in ordered
+    ]
+
+
+def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
+    """How many findings there are of each severity, worst first."""
+    return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
+
+
+def spoken(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """The words that a script says, and those of its data, in a language; none in English."""
+    if lang == ENGLISH:
+        return {}
+    known = language(lang)
+    columns, said = dict[str, str](), set[str]()
+    for measure in view["measures"]:
+        columns |= {name: known.column(name) for name in measure["columns"]}
+        sources = {str(bound["source"]) for bound in measure["bounds"]}
+        bands = {measure["band"]["label"]} if measure["band"] else set()
+        said |= {measure["title"], *measure["kinds"], *bands, *sources}
+    changed = {key: word for key, word in columns.items() if word != key}
+    return {**words(script, said, lang), "columns": changed}

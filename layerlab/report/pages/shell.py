@@ -1,0 +1,178 @@
+"""What every page shares: its templates, its policy, its scripts and how values are written in it.
+
+A page is one HTML file: no network, no other file, safe against what tokens contain. Text from
+outside reaches it in two ways only: through jinja2 with autoescape, and as JSON in a script element
+whose `<`, `>` and `&` are escaped; the scripts write it with `textContent`. A content security
+policy allows exactly the scripts of the page, by their hashes, and no connection at all.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from layerlab.report.i18n.language import ENGLISH, Language, language
+from layerlab.report.i18n.template import filled
+from layerlab.report.views import model_cards, text
+
+_REPORT = Path(__file__).parents[1]
+_TEMPLATES, _STATIC = _REPORT / "templates", _REPORT / "static"
+# What the scripts say: say("...") and parts("...").
+_SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
+_UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def read_static(*names: str) -> str:
+    """Read style sheets or scripts, one after the other."""
+    return "\n".join((_STATIC / name).read_text("utf-8") for name in names)
+
+
+def join_scripts(names: Iterable[str]) -> str:
+    """Join scripts to one that leaves no name behind."""
+    return "\n".join(['"use strict";', "(() => {", read_static(*names), "})();"])
+
+
+def embedded(data: Any) -> str:
+    r"""JSON that can stand inside a script element, whatever its strings contain.
+
+    Example:
+        >>> embedded("</script>")
+        '"\\u003c/script\\u003e"'
+    """
+    written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return written.translate(_UNSAFE)
+
+
+def policy(scripts: list[str]) -> str:
+    """A content security policy that allows these scripts and nothing from anywhere else."""
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
+    """What `say.js` reads: the words of a script, and texts of its data, in a language.
+
+    Args:
+        script: all the scripts of a page, as one text.
+        said: texts of the data that the scripts hand to `translated`.
+    """
+    if lang == ENGLISH:
+        return {}
+    known = language(lang)
+    used = {json.loads(message) for message in _SPOKEN.findall(script)}
+    found = {message: known.label(message) for message in used}
+    found |= {text: known.said(text) for text in said}
+    return {"words": {key: word for key, word in found.items() if word != key}}
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+@cache
+def plotly() -> str:
+    """The library that draws, ready to stand in a script element."""
+    # A script element ends at the first "</script", and a parser turns "\r\n" into "\n",
+    # after which the hash of the policy would no longer match.
+    return get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script")
+
+
+@cache
+def environment(lang: str = ENGLISH) -> Environment:
+    """Templates, with autoescape, and how words, numbers and names are written in them.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    known = language(lang)
+    environment = Environment(
+        autoescape=True,
+        extensions=["jinja2.ext.i18n"],
+        loader=FileSystemLoader(_TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["ext.i18n.trimmed"] = True
+    environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
+    environment.globals["lang"] = lang
+    environment.filters |= {
+        "said": lambda value: known.said(str(value)),
+        "worded": known.word,
+        "labelled": known.label,
+        "names": known.names,
+        "remark": known.remark,
+        "column": known.column,
+        "axis": known.axis,
+        "prose": lambda value: text.prose(str(value)),
+        "quoted": lambda value: text.quoted(str(value)),
+        "marked": model_cards.marked,
+        "name": short_name,
+        "number": number,
+        "moment": lambda value: moment(value, known),
+        "option": option,
+    }
+    return environment
+
+
+def short_name(name: Any) -> str:
+    return text.prose(str(name), 60)
+
+
+def number(value: Any) -> str:
+    """A number for a reader: four significant digits, thousands apart, a dash where there is none.
+
+    Example:
+        >>> number(131.2471), number(812544), number(None)
+        ('131.2', '812,544', '–')
+    """
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else text.prose(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}"
+
+
+def option(value: Any) -> str:
+    """An option as words: lists with commas, what has options of its own with them in brackets.
+
+    Example:
+        >>> option({"dimension": {"share": 0.8}, "stream": {}}), option(None)
+        ('dimension (share=0.8), stream', '–')
+    """
+    if isinstance(value, Mapping):
+        given = {k: ", ".join(f"{n}={o}" for n, o in v.items()) for k, v in value.items()}
+        return text.prose(", ".join(f"{k} ({o})" if o else str(k) for k, o in given.items()))
+    if isinstance(value, list):
+        return text.prose(", ".join(str(entry) for entry in value))
+    return "–" if value is None else text.prose(str(value))
+
+
+def moment(value: str, known: Language | None = None) -> str:
+    """A time stamp as a date and a time, or unchanged where it is not one.
+
+    Example:
+        >>> moment("2026-11-20T12:00:00Z")
+        '20 November 2026, 12:00 UTC'
+    """
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        return text.prose(value)
+    zone = f" {when.tzname()}" if when.tzname() else ""
+    if known is None or known.code == ENGLISH:
+        return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+    parts = {"day": when.day, "month": when.month, "year": when.year, "time": f"{when:%H:%M}{zone}"}
+    message = known.label("{day}/{month}/{year}, {time}")
+    return filled(message, {name: str(part) for name, part in parts.items()})

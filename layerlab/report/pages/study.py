@@ -1,0 +1,93 @@
+"""The page of a study: claim, verdicts, pictures, tables, settings; one file, no network."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from layerlab.report.i18n.language import ENGLISH, label, language
+from layerlab.report.pages.shell import embedded, environment, plotly, policy, read_static
+from layerlab.report.pages.study_settings import rows
+
+ROWS = 200
+Say = Callable[[str], str]
+TONES = {
+    label("holds"): "info",
+    label("smaller than asked"): "warning",
+    label("fails"): "error",
+    label("not decided"): "warning",
+}
+_SPEAKS = re.compile(rb"<html lang=\"([^\"]+)\">")
+
+
+def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """The whole page of a study dict (the content of `study.json`).
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    scripts = [read_static("study.js"), plotly()]
+    return (
+        environment(lang)
+        .get_template("study.html")
+        .render(
+            study=study,
+            tones=TONES,
+            rows=list(rows(study)),
+            tables={name: _rows(frame) for name, frame in study["frames"].items()},
+            most=ROWS,
+            policy=policy(scripts),
+            style=Markup(read_static("page.css")),
+            data=Markup(embedded(told(study["pictures"], lang))),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
+
+
+def spoken_by(file: Path) -> str | None:
+    """The language of a page; None where there is none."""
+    try:
+        with file.open("rb") as source:
+            found = _SPEAKS.search(source.read(200))
+    except FileNotFoundError:
+        return None
+    return None if found is None else found[1].decode()
+
+
+def told(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
+    """Pictures with what stands in them said in a language: axes, legends and categories."""
+    say = language(lang).said
+    return [
+        {**one, "data": [_trace(trace, say) for trace in one["data"]], "layout": _layout(one, say)}
+        for one in pictures
+    ]
+
+
+def _trace(trace: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    named = {"name": say(trace["name"])} if "name" in trace else {}
+    return {**trace, **named, **{side: _texts(trace[side], say) for side in "xy" if side in trace}}
+
+
+def _layout(picture: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    layout = dict(picture["layout"])
+    for name in [name for name in layout if name.startswith(("xaxis", "yaxis"))]:
+        axis = dict(layout[name])
+        if "title" in axis:
+            axis["title"] = {**axis["title"], "text": say(axis["title"]["text"])}
+        if "ticktext" in axis:
+            axis["ticktext"] = _texts(axis["ticktext"], say)
+        layout[name] = axis
+    return layout
+
+
+def _texts(values: Sequence[Any], say: Say) -> list[Any]:
+    return [say(value) if isinstance(value, str) else value for value in values]
+
+
+def _rows(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """The head of a table, row by row."""
+    columns = [frame["data"][name] for name in frame["columns"]]
+    rows = list(zip(*columns, strict=True))
+    return {"columns": frame["columns"], "rows": rows[:ROWS], "count": len(rows)}

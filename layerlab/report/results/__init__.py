@@ -1,0 +1,1 @@
+"""Results as folders, and as lines on a terminal."""

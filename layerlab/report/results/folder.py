@@ -1,0 +1,92 @@
+"""What a report or a study leaves on disk, and what may take the place of an earlier one."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import read_json
+from layerlab.report.figures.export import Kind
+from layerlab.system import files
+
+PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
+STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
+# What is left of a study that broke off: the traceback.
+ACCIDENT = "error.txt"
+_TABLE_ENDINGS = {".csv", ".parquet"}
+_FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
+
+
+def is_report(folder: Path) -> bool:
+    """Whether a folder holds a report and nothing else: no file but what a report writes."""
+    names = {entry.name for entry in folder.iterdir()}
+    if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
+        return False
+    try:
+        content = read_json(folder / DATA)
+        measures = {measure["name"] for measure in content["measures"]}
+        known = {*content["frames"], *measures} if content["schema"] else measures
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    tables = folder / TABLES
+    kept = list(tables.iterdir()) if tables.is_dir() else []
+    return _own_figures(folder / FIGURES, content) and all(
+        entry.suffix in _TABLE_ENDINGS and entry.stem in known and entry.is_file() for entry in kept
+    )
+
+
+def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
+    """Whether a folder, if it is there, holds figures of this report and nothing else."""
+    if not folder.is_dir():
+        return not folder.exists()
+    from layerlab.report.figures.inspection import figures
+    from layerlab.report.results.schema import checked
+
+    try:
+        known = figures({**checked(content), "frames": content["frames"]})
+    except (UserError, ValueError, TypeError, AttributeError, LookupError):
+        return False
+    return all(
+        entry.suffix in _FIGURE_ENDINGS and entry.stem in known and entry.is_file()
+        for entry in folder.iterdir()
+    )
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder holds a study and nothing else: no file but what a study writes."""
+    entries = {entry.name: entry for entry in folder.iterdir()}
+    if set(entries) == {ACCIDENT}:
+        return True
+    own = {STUDY_PAGE, STUDY_DATA, TABLES, ACCIDENT}
+    try:
+        content = read_json(folder / STUDY_DATA)
+        names = [picture["name"] for picture in content["pictures"]]
+        own |= {f"{name}{ending}" for name in names for ending in _FIGURE_ENDINGS}
+        known = {f"{name}.csv" for name in content["frames"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    tables = entries.get(TABLES)
+    kept = {entry.name for entry in tables.iterdir()} if tables and tables.is_dir() else set()
+    return set(entries) <= own and kept <= known
+
+
+# What may be written anew in place of what was written before.
+_OWN: Mapping[str, files.Like] = {"report": is_report, "study": is_study}
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None], what: str = "report") -> Path:
+    """Write a report or a study; only its like may be there before.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that must not be lost.
+    """
+    return files.write_folder(folder, fill, what, _OWN[what])
+
+
+def check_folder(folder: Path, what: str = "report") -> None:
+    """Raise at once what `write_folder` would raise when the work is done.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something that must not be lost.
+    """
+    files.check_folder(folder, what, _OWN[what])

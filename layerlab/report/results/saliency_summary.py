@@ -1,0 +1,103 @@
+"""The saliency of a prompt in a terminal: what each model predicts, and what that hangs on."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from layerlab.console import tables
+from layerlab.report.findings.extremes import figure, percent
+from layerlab.report.views import saliency, text
+
+NAME = "saliency"
+MOST = 3
+# Characters of a token; those of Chinese take two columns each.
+LONG = 10
+SCORE = "l1"
+HEADINGS = ("model", "predicted", "probability", "hangs on", "position", "share")
+LEGEND = (
+    "Share: of the L1 score at layer 0, the embeddings; scores of other layers are on the page."
+)
+
+
+def answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:
+    """What was asked and answered, and the tokens with the largest scores, of each model.
+
+    Args:
+        rows: the frame of the measure.
+    """
+    stored = content["pictures"].get(NAME, {})
+    asked = {
+        str(model["name"]): stored[model["name"]]
+        for model in content["models"]
+        if saliency.drawable(stored.get(model["name"]))
+    }
+    if rows is None or not asked:
+        return []
+    measure = next(one for one in content["measures"] if one["name"] == NAME)
+    found = [row for name, one in asked.items() for row in _rows(name, one, _line(rows, name))]
+    table = tables.grid(HEADINGS, found, words=HEADINGS[:2] + HEADINGS[3:4])
+    return [
+        Text(),
+        tables.plain(measure["title"], "bold"),
+        *(tables.plain(f"{name}: {_question(one)}") for name, one in asked.items()),
+        *(tables.plain(text.prose(note), "yellow") for note in measure["notes"]),
+        Text(),
+        table,
+        tables.plain(LEGEND, "dim"),
+    ]
+
+
+def _question(picture: Mapping[str, Any]) -> str:
+    foil = picture["foil"]
+    other = f", less that of {_said(foil)}" if foil else ""
+    return (
+        f"{text.prose(str(picture['of']), 40)} of {_said(picture['target'])}{other}, after "
+        f"{picture['position'] + 1} tokens"
+    )
+
+
+def _said(word: Mapping[str, Any]) -> str:
+    return f"{_token(word)} (probability {figure(word['probability'])}, rank {word['rank']})"
+
+
+def _token(word: Mapping[str, Any]) -> str:
+    return text.token(str(word["token"]), LONG)
+
+
+def _line(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """One model's tokens at the embeddings, the largest score first."""
+    own = rows[rows["model"] == name]
+    return own[own["layer"] == own["layer"].min()].sort_values(SCORE, ascending=False)
+
+
+def _rows(name: str, picture: Mapping[str, Any], line: pd.DataFrame) -> Iterator[Sequence[str]]:
+    predictions = picture.get("predictions") or [picture["prediction"]]
+    likely = [(_token(one), figure(one["probability"])) for one in predictions[:MOST]]
+    total = float(line[SCORE].sum())
+    words = dict(zip(picture["positions"], picture["tokens"], strict=True))
+    looked = [
+        (_whole(words, place), str(place), percent(score / total) if total > 0 else "none")
+        for place, score in zip(line["position"][:MOST], line[SCORE][:MOST], strict=True)
+    ]
+    names = [text.prose(name, 80)]
+    for owner, left, right in zip_longest(names, likely, looked, fillvalue=None):
+        yield (str(owner or ""), *_pair(left, 2), *_pair(right, 3))
+
+
+def _pair(cells: Iterable[str] | None, size: int) -> tuple[str, ...]:
+    return ("",) * size if cells is None else tuple(cells)
+
+
+def _whole(words: Mapping[int, str], place: int) -> str:
+    """A token; of one that is nothing but the part of a character, with that character."""
+    word, following = str(words[place]), place + 1
+    while word and not word.replace(text.PART, "") and following in words:
+        ending = str(words[following])
+        if ending.replace(text.PART, ""):
+            word += ending
+        following += 1
+    return text.token(word, LONG)

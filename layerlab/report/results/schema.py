@@ -1,0 +1,85 @@
+"""What `report.json` holds: its parts, the kind of each, and what stands for one that is absent.
+
+`options` and `versions` and `machine` say enough to repeat a run; `frames` is in table.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.report.findings.rule import Finding
+
+SCHEMA = 1
+_PARTS: dict[str, Any] = {
+    "layerlab": "",
+    "created": "",
+    "options": {},
+    "versions": {},
+    "machine": {},
+    "models": [],
+    "text": {},
+    "measures": [],
+    "findings": [],
+    "details": {},
+    "notes": [],
+    "pictures": {},
+}
+# A card's entry is None where the model has none; these two are lists and flags.
+_CARD: dict[str, Any] = {
+    **dict.fromkeys(("source", "revision", "weights_hash", "family", "class", "parameters")),
+    **dict.fromkeys(("layers", "attention_layers", "width", "heads", "kv_heads", "head_width")),
+    **dict.fromkeys(("vocab", "context", "dtype", "device", "attention", "step", "loss_nats")),
+    "card": None,
+    "faults": [],
+    "sinks": False,
+    "tokens": [],
+}
+_TEXT: dict[str, Any] = {"source": "", "hash": "", "sequences": []}
+_MEASURE: dict[str, Any] = {
+    **dict.fromkeys(("title", "unit", "source", "about", "equation"), ""),
+    "per": [],
+    "columns": {},
+    "plot": [],
+    "better": None,
+    "bounds": [],
+    "band": None,
+    "not_applicable": [],
+    "notes": [],
+}
+
+
+def checked(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with every part present and of its kind.
+
+    Raises:
+        UserError: a part is of another kind, or a model, a measure or a finding cannot be read.
+    """
+    whole = _filled(content, _PARTS, "")
+    whole["text"] = _filled(whole["text"], _TEXT, " of its text")
+    whole["models"] = [_filled(card, _CARD, " of a model") for card in _named(whole, "models")]
+    labels = [card["name"] for card in whole["models"]]
+    if twice := [name for name in dict.fromkeys(labels) if labels.count(name) > 1]:
+        raise UserError(f"two models of the report are called {twice[0]!r}; give each its own name")
+    whole["measures"] = [
+        _filled(one, _MEASURE, " of a measure") for one in _named(whole, "measures")
+    ]
+    try:
+        whole["findings"] = [Finding.from_dict(entry).to_dict() for entry in whole["findings"]]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError("this is not a layerlab report: a finding is damaged") from error
+    return whole
+
+
+def _filled(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    for name, default in defaults.items():
+        if default is not None and not isinstance(given.get(name, default), type(default)):
+            raise UserError(f"this is not a layerlab report: {name!r}{owner} is damaged")
+    absent = {name: type(d)() if d is not None else None for name, d in defaults.items()}
+    return {**absent, **given}
+
+
+def _named(whole: Mapping[str, Any], part: str) -> list[Any]:
+    for entry in whole[part]:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            raise UserError(f"this is not a layerlab report: one of {part!r} has no name")
+    return list(whole[part])

@@ -1,0 +1,115 @@
+"""A report in a few lines for a terminal; what came from outside is never read as markup."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from layerlab.report.findings.rule import SEVERITIES, Finding
+from layerlab.report.results.folder import PAGE
+from layerlab.report.views.text import prose
+
+MOST = 20
+# Measures that answer a question: no answer is more than a remark by the way.
+ASKED = {"saliency"}
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+Part = tuple[str, str]
+
+__all__ = ["lines", "prose", "summary"]
+
+
+def summary(
+    content: Mapping[str, Any],
+    findings: Sequence[Finding],
+    folder: Path | None = None,
+    more: Sequence[RenderableType] = (),
+) -> Group:
+    """The models, what was found, and where the files are.
+
+    Args:
+        more: stands before the files.
+    """
+    found = (Text.assemble(*parts) for parts in _lines(content, findings, None))
+    files = (Text.assemble(*parts) for parts in _files(folder))
+    return Group(*found, *more, *files)
+
+
+def lines(
+    content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None = None
+) -> list[str]:
+    """The same without colours."""
+    return ["".join(text for text, _ in parts) for parts in _lines(content, findings, folder)]
+
+
+def _lines(
+    content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None
+) -> Iterator[list[Part]]:
+    for model in content["models"]:
+        yield [(prose(str(model["name"]), 80), "bold"), (f"  {_shape(model)}", "")]
+    for measure in content["measures"]:
+        for gap in measure.get("not_applicable", ()):
+            sentence = f"{measure['name']}: not applicable to {gap['model']}, because "
+            style = "yellow" if measure["name"] in ASKED else "dim"
+            yield [(prose(sentence + str(gap["reason"])), style)]
+    yield [("", "")]
+    yield from _findings(findings, len(content["models"]) > 1)
+    yield from _files(folder)
+
+
+def _files(folder: Path | None) -> Iterator[list[Part]]:
+    if folder is not None:
+        yield [("", "")]
+        yield [("The page: ", ""), (prose(str(folder / PAGE)), "bold")]
+
+
+def _shape(model: Mapping[str, Any]) -> str:
+    parts = [
+        model.get("class"),
+        _counted(model.get("parameters")),
+        f"{model['layers']} layers" if model.get("layers") else None,
+        f"{model['heads']} heads" if model.get("heads") else None,
+        f"width {model['width']}" if model.get("width") else None,
+        f"{model['dtype']} on {model.get('device', 'cpu')}" if model.get("dtype") else None,
+        f"loss {model['loss_nats']:.3f} nats" if _numeric(model.get("loss_nats")) else None,
+    ]
+    return prose(", ".join(str(part) for part in parts if part))
+
+
+def _numeric(entry: Any) -> bool:
+    return isinstance(entry, (int, float))
+
+
+def _counted(parameters: Any) -> str | None:
+    if not _numeric(parameters):
+        return None
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {unit} parameters"
+    return f"{parameters} parameters"
+
+
+def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]]:
+    if not findings:
+        yield [("Nothing found that is worth a sentence.", "green")]
+        return
+    counts = [(name, sum(f.severity == name for f in findings)) for name in SEVERITIES]
+    yield [(", ".join(_plural(name, count) for name, count in counts if count), "bold")]
+    for finding in findings[:MOST]:
+        owner = f"{prose(finding.model, 80)}: " if several else ""
+        yield [
+            (f"{finding.severity:<8}", _STYLES[finding.severity]),
+            (f"{owner}{prose(finding.sentence)}", ""),
+            (f" [{prose(finding.source, 120)}]", "dim"),
+        ]
+        if finding.severity != "info":
+            yield [(f"{'':8}{prose(finding.advice)}", "dim")]
+    if len(findings) > MOST:
+        yield [(f"and {len(findings) - MOST} more in the report", "dim")]
+
+
+def _plural(name: str, count: int) -> str:
+    if name == "info":
+        return f"{count} remark" + ("s" if count > 1 else "")
+    return f"{count} {name}" + ("s" if count > 1 else "")

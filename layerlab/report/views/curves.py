@@ -1,0 +1,122 @@
+"""Curves of runs, thinned to what a page can draw, on updates that all runs share.
+
+Seeds of one arm are drawn as a band, which needs their points at the same updates: the updates of
+all runs together are cut into bins, and each run keeps one point a bin.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report.views.bounds import finite
+
+# Points of a run's curve, at most and at least; and of all curves of one kind together.
+MOST, LEAST, BUDGET = 400, 20, 36_000
+PLACES = ("tokens", "flops", "seconds")
+DIGITS = 5
+# A place that is the same multiple of the updates all along is sent as that number.
+PROPORTIONAL = 1e-6
+
+Json = dict[str, Any]
+
+
+def drawn(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequence[str]) -> Json:
+    """Each run's curve as columns, by the place of the run among `curves`.
+
+    A thinned curve holds the means of its bins, each at the last update of its bin.
+
+    Args:
+        curves: of each run, by kind, the columns `update`, places and values.
+        kind: train or evaluation.
+        values: the columns that are read off the curve.
+    """
+    tables = {str(i): _table(one.get(kind), values) for i, one in enumerate(curves)}
+    tables = {index: table for index, table in tables.items() if len(table)}
+    if not tables:
+        return {"thinned": False, "runs": {}}
+    updates = np.unique(np.concatenate([table["update"] for table in tables.values()]))
+    most = min(MOST, max(LEAST, BUDGET // len(tables)))
+    ends = bins(updates, most)
+    return {
+        "thinned": len(updates) > most,
+        "runs": {
+            index: _columns(table, ends[np.searchsorted(updates, table["update"])], values)
+            for index, table in tables.items()
+        },
+    }
+
+
+def bins(updates: np.ndarray, most: int) -> np.ndarray:
+    """For each of the updates, in order, the last one of its bin; the last is always kept.
+
+    Example:
+        >>> bins(np.array([10, 20, 30, 40, 50]), 2)
+        array([20, 20, 50, 50, 50])
+    """
+    if len(updates) <= most:
+        return updates
+    ends = np.linspace(0, len(updates), most + 1).astype(int)[1:] - 1
+    return updates[ends[np.searchsorted(ends, np.arange(len(updates)))]]
+
+
+def shares(confidence: float, counts: Iterable[int]) -> dict[str, float]:
+    """How many standard errors wide, on each side, the interval of a mean of n seeds is."""
+    from scipy import stats
+
+    return {
+        str(n): short(float(stats.t.ppf(0.5 + confidence / 2, n - 1)), 6) or 0.0
+        for n in sorted(set(counts))
+        if n > 1
+    }
+
+
+def short(value: Any, digits: int = DIGITS) -> float | int | None:
+    """A number with few digits; None for whatever is not a finite number.
+
+    Example:
+        >>> short(3.14159265), short(2048.0), short(None), short(float("nan"))
+        (3.1416, 2048, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    cut = float(f"{value:.{digits}g}")
+    return int(cut) if cut.is_integer() and abs(cut) < 1e15 else cut
+
+
+def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
+    """The points of a curve that have a place, in order; empty where it cannot be read."""
+    given = columns if isinstance(columns, Mapping) else {}
+    updates = given.get("update") or []
+    names = ("update", *PLACES, *values)
+    whole = {
+        name: column if len(column := given.get(name) or []) == len(updates) else math.nan
+        for name in names
+    }
+    table = pd.DataFrame(whole, index=range(len(updates)))
+    table = table.assign(**{name: finite(table[name]) for name in names})
+    table = table.dropna(subset=["update"])
+    return table.drop_duplicates("update", keep="last").sort_values("update")
+
+
+def _columns(points: pd.DataFrame, ends: np.ndarray, values: Sequence[str]) -> Json:
+    groups = points.assign(bin=ends).groupby("bin", sort=True)
+    found: Json = {"update": [short(float(n), 12) for n in groups["update"].last()]}
+    for name in PLACES:
+        found[name] = _place(groups[name].last(), found["update"])
+    for name in values:
+        found[name] = [short(float(v)) for v in groups[name].mean()]
+    return found
+
+
+def _place(column: pd.Series, updates: Sequence[Any]) -> list[Any] | float | int | None:
+    """The column, or what it is of the updates, or None where it is nowhere known."""
+    if column.isna().all():
+        return None
+    places, at = column.to_numpy(), np.array(updates, dtype=float)
+    ratio = places[-1] / at[-1] if at[-1] else math.nan
+    if np.allclose(places, ratio * at, rtol=PROPORTIONAL, atol=0):
+        return short(float(ratio), 12)
+    return [short(float(v)) for v in column]

@@ -1,0 +1,80 @@
+"""What the manifests of runs have in common, and in what they differ."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from layerlab.report.i18n.language import Label
+
+# Names of a run, which tell it from others; its sittings are compared before there is a page.
+NAMES = frozenset({"schema", "run", "arm", "sittings"})
+MOST = 12
+
+Json = dict[str, Any]
+
+
+def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
+    """Paths with one value for all runs; and those with several, each with the arms that have it.
+
+    Args:
+        manifests: by the names of runs.
+        declared: settings in which runs were allowed to differ; patterns.
+    """
+    known = [one for one in manifests.values() if isinstance(one, Mapping)]
+    flat = [(str(one.get("arm", "")), dict(leaves(one))) for one in known]
+    paths = sorted({path for _, one in flat for path in one})
+    equal, differing = {}, []
+    for path in paths:
+        if path in NAMES:
+            continue
+        values: dict[str, list[str]] = {}
+        for arm, one in flat:
+            values.setdefault(written(one.get(path)), []).append(arm)
+        if len(values) == 1:
+            equal[path] = next(iter(values))
+        else:
+            known_cause = allowed(path.removeprefix("recipe."), declared)
+            differing.append({"path": path, "values": _shared(values), "declared": known_cause})
+    return {"equal": equal, "differing": differing, "runs": len(flat)}
+
+
+def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and values of a nested mapping; lists are values.
+
+    Example:
+        >>> dict(leaves({"train": {"batch": 16}, "name": "a"}))
+        {'train.batch': 16, 'name': 'a'}
+    """
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def written(value: Any) -> str:
+    """A value on one line, as JSON writes it, text without its quotes."""
+    if isinstance(value, str):
+        return value
+    return "–" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def allowed(path: str, declared: Sequence[str]) -> bool:
+    """Whether a setting is among those declared: by its path, its table, or a pattern.
+
+    Example:
+        >>> allowed("machine.threads", ["machine.*"]), allowed("train.rate", ["train.batch"])
+        (True, False)
+    """
+    return any(fnmatchcase(path, one) or path.startswith(f"{one}.") for one in declared)
+
+
+def _shared(values: Mapping[str, Sequence[str]]) -> list[Json]:
+    """Each value with the arms that have it; of many values, the first few and how many more."""
+    found = [
+        {"value": value, "arms": list(dict.fromkeys(arms))}
+        for value, arms in list(values.items())[:MOST]
+    ]
+    more = len(values) - MOST
+    return [*found, *([{"value": Label(f"and {more} more"), "arms": []}] if more > 0 else [])]

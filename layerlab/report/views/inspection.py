@@ -1,0 +1,252 @@
+"""The numbers behind the page: frames of readings, reduced to what is drawn.
+
+A page draws means per layer with their range, maps of layer x head, and bounds. Readings of several
+sequences are therefore merged here, and numbers keep `DIGITS` significant digits: a report of 36
+layers x 20 heads stays far below a megabyte. Everything returned can be written as JSON.
+"""
+
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerlab.report.views import bars, feature_cloud, saliency, text
+from layerlab.report.views.bounds import finite, violations
+
+DIGITS = 4
+DETAIL_BYTES = 350_000
+# A reading whose column `residual` is above this has not converged: it is a lower bound.
+UNCONVERGED = 0.1
+_AXES = ("model", "sequence", "layer", "head", "position", "token")
+# Columns that say where something is: they stand in the table, and are nothing to plot.
+_PLACES = ("_token", "_channel")
+
+Json = dict[str, Any]
+
+
+def compact(report: Mapping[str, Any]) -> Json:
+    """What the page draws of a whole report."""
+    models = [
+        {"name": text.prose(str(m["name"]), 60), "step": m.get("step"), "layers": m["layers"]}
+        for m in report["models"]
+    ]
+    return {
+        "models": models,
+        "aligned": len({m["layers"] for m in models}) > 1,
+        "measures": [measure_view(report, measure) for measure in report["measures"]],
+        "details": details(report["findings"], report["details"]),
+    }
+
+
+def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
+    """The readings of one measure as a table; empty where the measure has none."""
+    stored = report["frames"].get(name)
+    if stored is None:
+        return pd.DataFrame(columns=["model", "layer"])
+    return pd.DataFrame({column: stored["data"][column] for column in stored["columns"]})
+
+
+def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
+    """One measure: how it is drawn, and one series per model and category."""
+    rows = frame(report, measure["name"])
+    if "layer" not in measure["per"]:
+        return bars.view(report, measure, rows, missing(report, measure))
+    category = next((axis for axis in measure["per"] if axis not in _AXES), None)
+    kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
+    columns = numeric(rows, measure["columns"])
+    bounds = [b for b in measure["bounds"] if {b["column"], b["limit"]} <= {*columns}]
+    quantities = [c for c in columns if not c.endswith(_PLACES)]
+    plot = [c for c in measure["plot"] if c in quantities]
+    series = []
+    for index, model in enumerate(report["models"]):
+        for kind, name in enumerate(kinds or [None]):
+            chosen = rows[rows["model"] == model["name"]]
+            if name is not None:
+                chosen = chosen[chosen[category] == name]
+            if len(chosen):
+                view = _series(chosen, columns, bounds, model.get("dtype"))
+                _banded(view["values"], measure.get("band"))
+                series.append({"model": index, "kind": kind, **view})
+    return {
+        "name": measure["name"],
+        "title": text.prose(measure["title"]),
+        "better": measure["better"],
+        "columns": columns,
+        "plot": plot or quantities,
+        "more": [c for c in quantities if plot and c not in plot],
+        "category": category,
+        "kinds": [text.prose(str(kind), 40) for kind in kinds],
+        "per_head": "head" in measure["per"],
+        "per_token": "position" in measure["per"],
+        "bounds": [dict(bound) for bound in bounds],
+        "band": measure.get("band"),
+        "missing": missing(report, measure),
+        "series": series,
+        "pictures": [
+            *saliency.pictures(report, measure["name"], rows),
+            *feature_cloud.pictures(report, measure["name"]),
+        ],
+    }
+
+
+def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
+    """Where a measure names what lies around a column, that is its range."""
+    if band is not None and {band["low"], band["high"]} <= set(values):
+        values[band["column"]]["low"] = values[band["low"]]["mean"]
+        values[band["column"]]["high"] = values[band["high"]]["mean"]
+
+
+def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """The columns that can be drawn; a column without a single reading counts, text does not."""
+    return [n for n in names if n in rows and not _is_text(rows[n])]
+
+
+def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]:
+    """The models that have no reading of this measure, each with its reason."""
+    index = {model["name"]: i for i, model in enumerate(report["models"])}
+    return [
+        {"model": index.get(entry["model"]), "reason": text.prose(str(entry["reason"]))}
+        for entry in measure["not_applicable"]
+    ]
+
+
+def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
+    """A reading as a share of its bound: 1 is attained, 0 is vacuous, above 1 is violated."""
+    value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
+    ratio = value / limit if bound["side"] == "upper" else limit / value
+    return finite(ratio)
+
+
+def convergence(residual: pd.Series) -> Json:
+    """How many readings there are, and how many of them were still open when they were taken."""
+    known = finite(residual).dropna()
+    return {
+        "readings": len(known),
+        "open": int((known > UNCONVERGED).sum()),
+        "limit": UNCONVERGED,
+    }
+
+
+def details(
+    findings: Sequence[Mapping[str, Any]],
+    stored: Mapping[str, Mapping[str, Any]],
+    budget: int = DETAIL_BYTES,
+) -> Json:
+    """What a finding opens, in the order of the findings, as long as there is room on the page."""
+    kept: Json = {}
+    for key in dict.fromkeys(f.get("detail") for f in findings):
+        if key is None or key not in stored:
+            continue
+        view = _detail(stored[key])
+        cost = sum(len(str(value)) for value in view.values())
+        if cost <= budget:
+            kept[key] = view
+            budget -= cost
+    return kept
+
+
+def _series(
+    rows: pd.DataFrame,
+    columns: Sequence[str],
+    bounds: Iterable[Mapping[str, Any]],
+    dtype: str | None,
+) -> Json:
+    table = rows.assign(**{c: finite(rows[c]) for c in columns})
+    layers = sorted(int(n) for n in table["layer"].unique())
+    view: Json = {
+        "layers": layers,
+        "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
+        "values": _summaries(table, ["layer"], columns),
+        "bounds": [_verdict(table, bound, dtype) for bound in bounds],
+    }
+    if "residual" in columns:
+        view["convergence"] = convergence(table["residual"])
+    if "head" in table:
+        heads = sorted(int(n) for n in table["head"].unique())
+        full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])
+        view["heads"] = heads
+        view["maps"] = _summaries(table, ["layer", "head"], columns, full)
+    return view
+
+
+def _summaries(
+    table: pd.DataFrame,
+    keys: list[str],
+    columns: Sequence[str],
+    index: pd.Index | None = None,
+) -> Json:
+    """Mean, smallest and largest of each column per key; the range only where there is one."""
+    if not columns:
+        return {}
+    grouped = table.groupby(keys, sort=True)[list(columns)]
+    parts = {"mean": grouped.mean(), "low": grouped.min(), "high": grouped.max()}
+    if index is not None:
+        parts = {name: part.reindex(index) for name, part in parts.items()}
+    varies = (parts["high"] > parts["low"]).any()
+    return {
+        column: {
+            name: _numbers(part[column])
+            for name, part in parts.items()
+            if name == "mean" or varies[column]
+        }
+        for column in columns
+    }
+
+
+def _verdict(table: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -> Json:
+    if bound["side"] == "beside":
+        return {"readings": 0, "violated": 0, "layers": [], "reach": None, "least": None}
+    broken, used, layer = violations(table, bound, dtype), reach(table, bound), table["layer"]
+    return {
+        "readings": int(used.notna().sum()),
+        "violated": int(broken.sum()),
+        "layers": sorted(int(n) for n in layer[broken].unique()),
+        "reach": _number(float(used.max())) if used.notna().any() else None,
+        "least": _number(float(used.min())) if used.notna().any() else None,
+    }
+
+
+def _detail(stored: Mapping[str, Any]) -> Json:
+    view = {k: stored.get(k) for k in ("kind", "layer", "head", "sequence")}
+    view["model"] = text.prose(str(stored["model"]), 60)
+    if stored["kind"] == "channels":
+        view["channels"] = [
+            {**c, "token": text.token(str(c["token"])), "value": _number(float(c["value"]))}
+            for c in stored["channels"]
+        ]
+        return view
+    tokens, queries, rows = stored["tokens"], stored["queries"], stored["weights"]
+    view["tokens"] = [text.token(str(t)) for t in tokens]
+    # Of a long sequence only some positions are shown, as queries and as keys alike.
+    part = len(queries) == len(tokens)
+    view["positions"] = [int(q) for q in queries] if part else list(range(len(tokens)))
+    view["own"] = [len(row) - 1 for row in rows]
+    view["map"] = _packed(rows, len(tokens))
+    return view
+
+
+def _packed(rows: Sequence[Sequence[int]], width: int) -> str:
+    """Rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
+    table = np.zeros((len(rows), width), dtype=np.uint8)
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = np.clip(row[:width], 0, 255)
+    return base64.b64encode(zlib.compress(table.tobytes(), 9)).decode("ascii")
+
+
+def _is_text(column: pd.Series) -> bool:
+    return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
+
+
+def _numbers(values: Iterable[float]) -> list[float | int | None]:
+    return [_number(float(value)) for value in values]
+
+
+def _number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 10**DIGITS else short

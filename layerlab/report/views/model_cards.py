@@ -1,0 +1,70 @@
+"""What the page says of the models themselves: their cards, and how much text each has read."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from layerlab.report.views import text
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+def cards(given: Sequence[Any]) -> dict[str, Any]:
+    """Each card without what all of them say, and that, once.
+
+    Example:
+        >>> cards(["GPT-2. Trained in lockstep.", "Llama. Trained in lockstep."])
+        {'own': ['GPT-2.', 'Llama.'], 'shared': 'Trained in lockstep.'}
+    """
+    written = [_SENTENCE.split(text.prose(str(c), 4000)) if c else [] for c in given]
+    first = written[0] if written else []
+    shared = [s for s in dict.fromkeys(first) if all(s in w for w in written)]
+    own = [" ".join(s for s in w if s not in shared) for w in written]
+    return {"own": own, "shared": " ".join(shared)}
+
+
+def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
+    """How many tokens each model has read; without its own counts, those of the text.
+
+    A row is empty where the model has no counts of its own.
+    """
+    own = [[int(n) for n in model.get("tokens") or []] for model in report["models"]]
+    known = [counts for counts in own if counts]
+    sums = [sum(counts) for counts in known]
+    sums = sums or [sum(s["tokens"] for s in report["text"]["sequences"])]
+    ends = [f"{n:,}" for n in sorted({min(sums), max(sums)})]
+    differ = any(counts != known[0] for counts in known)
+    return {
+        "rows": [runs(counts) for counts in own],
+        "total": " to ".join(ends),
+        "differ": differ,
+    }
+
+
+def runs(counts: Sequence[int]) -> str:
+    """Token counts with equal neighbours together.
+
+    Example:
+        >>> runs([256, 256, 256, 31])
+        '3 × 256, 1 × 31'
+    """
+    return ", ".join(f"{len(list(same)):,} × {count:,}" for count, same in groupby(counts))
+
+
+def marked(value: Any) -> Markup:
+    """Text from outside, escaped, in which what stands between backticks is set as code.
+
+    Example:
+        >>> marked("`a<b` holds")
+        Markup('<code>a&lt;b</code> holds')
+    """
+    parts = text.prose(str(value)).split("`")
+    if len(parts) % 2 == 0:
+        return escape("".join(parts))
+    pieces = [
+        Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts)
+    ]
+    return Markup("").join(pieces)

@@ -1,0 +1,78 @@
+"""What a monitor read, as a time-lapse: for each arm and measure a map of layers by updates."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from layerlab.report.views import text
+from layerlab.report.views.bounds import finite
+from layerlab.report.views.curves import bins, short
+
+# Readings on the page, and updates of one map at most.
+BUDGET, UPDATES = 60_000, 60
+MOST_MEASURES = 16
+DIGITS = 4
+_KEYS = ["arm", "measure", "update", "layer"]
+
+Json = dict[str, Any]
+
+
+def lapse(rows: Sequence[Mapping[str, Any]], runs: Sequence[str], arms: Sequence[str]) -> Json:
+    """The readings of these runs, merged over seeds: the mean over heads, and the largest.
+
+    Returns:
+        `measures` by name; `arms`, each with its index, layers, updates, and for each measure
+        `mean` and `largest`, layer by layer.
+    """
+    table = _table(rows, runs)
+    if table.empty:
+        return {"measures": [], "arms": [], "heads": False}
+    measures = [str(name) for name in table["measure"].unique()][:MOST_MEASURES]
+    table = _thinned(table[table["measure"].isin(measures)])
+    grouped = table.groupby(_KEYS, sort=True)["value"]
+    merged = pd.DataFrame({"mean": grouped.mean(), "largest": grouped.max()}).reset_index()
+    return {
+        "measures": [text.prose(name, 60) for name in measures],
+        "heads": bool((merged["largest"] > merged["mean"]).any()),
+        "arms": [
+            _arm(merged[merged["arm"] == name], index, measures)
+            for index, name in enumerate(arms)
+            if (merged["arm"] == name).any()
+        ],
+    }
+
+
+def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFrame:
+    whole = pd.DataFrame(list(rows))
+    if whole.empty or not {"run", "value", *_KEYS} <= set(whole.columns):
+        return pd.DataFrame()
+    whole = whole[whole["run"].isin(runs)]
+    numbers = {name: finite(whole[name]) for name in ("update", "layer", "value")}
+    return whole.assign(**numbers).dropna(subset=list(numbers))
+
+
+def _thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """Fewer updates where there are many: the last readings of each bin."""
+    cells = len(table.groupby(["arm", "measure", "layer"]))
+    updates = table["update"].drop_duplicates().sort_values().to_numpy()
+    most = min(UPDATES, max(2, BUDGET // max(1, 2 * cells)))
+    return table[table["update"].isin(set(bins(updates, most)))]
+
+
+def _arm(rows: pd.DataFrame, index: int, measures: Sequence[str]) -> Json:
+    layers = sorted(rows["layer"].unique())
+    updates = sorted(rows["update"].unique())
+    full = pd.MultiIndex.from_product([layers, updates], names=["layer", "update"])
+    values = {}
+    for number, name in enumerate(measures):
+        own = rows[rows["measure"] == name].set_index(["layer", "update"]).reindex(full)
+        values[str(number)] = {
+            part: [short(float(v), DIGITS) for v in own[part]] for part in ("mean", "largest")
+        }
+    return {
+        "arm": index,
+        "layers": [int(n) for n in layers],
+        "updates": [int(n) for n in updates],
+        "values": values,
+    }

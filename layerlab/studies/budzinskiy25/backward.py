@@ -1,0 +1,124 @@
+"""The source's future work: how rounding errors of gradients grow on the way back."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
+from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE, by_layer
+from layerlab.studies.budzinskiy25.support.reference_backward import gradients
+from layerlab.studies.budzinskiy25.support.reference_transformer import errors
+from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import random_networks
+from layerlab.studies.engine.statistics import Interval, line, resampled
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above
+from layerlab.validation import Domain
+
+WAYS = {"forward": "stream after the block", "backward": "gradient by the block's input"}
+
+
+def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
+    """One batch: errors of the streams, and of the gradients that meet the same rounded streams.
+
+    Gradients are held in float64 whatever the digits: they may leave the range of float32.
+    """
+    strict, exact = Strict(digits, carrier=torch.float64), Exact()
+    start = strict.take(ENSEMBLE.start(draw))
+    stack = [ENSEMBLE.weights(draw).taken(strict) for _ in range(layers)]
+    last = strict.take(draw.normal(ENSEMBLE.tokens, ENSEMBLE.width))
+    observed = gradients(strict, start, stack, last, norm)  # type: ignore[arg-type]
+    truth = gradients(exact, start, stack, last, norm)  # type: ignore[arg-type]
+    return {
+        way: torch.stack(
+            [errors(*pair) for pair in zip(observed[place], truth[place], strict=True)], 1
+        )
+        for place, way in enumerate(WAYS)
+    }
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    found = work.gather(one, [dict(work.options)], batch=32)[0]
+    digits = [work.options["digits"]]
+    frames = {way: by_layer(found[way][:, :, None], digits) for way in WAYS}
+    # Both in the order in which they are computed: blocks passed since the errors began.
+    forward, back = found["forward"][:, :, NORMWISE], found["backward"][:, ::-1, NORMWISE]
+    return Outcome(
+        verdicts=(judged(forward, back, work.seed),),
+        frames=frames,
+        pictures=tuple(drawn(forward, back)),
+        remarks=(
+            "Gradients are those of a random linear function of the result, by the input of each "
+            "block; every operation of the way back is rounded, and it meets the rounded streams.",
+        ),
+    )
+
+
+def judged(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
+    """Growth per block of both, and the error of the first gradient against that of the result."""
+    blocks = np.arange(1, forward.shape[1] + 1)
+
+    def growth(draws: np.ndarray) -> float:
+        return float(np.exp(line(blocks, np.log(np.median(draws, axis=0))).slope))
+
+    there = resampled(forward, growth, seed)
+    here = resampled(back, growth, seed)
+    both = np.stack([back[:, -1], forward[:, -1]], 1)
+
+    def ratio(pair: np.ndarray) -> float:
+        gradient, stream = np.median(pair, axis=0)
+        return float(gradient / stream)
+
+    end: Interval = resampled(both, ratio, seed)
+    return Verdict(
+        claim=STUDY.claim,
+        word=above(end, 1),
+        number=end.value,
+        said=(
+            f"after {len(blocks)} blocks the median normwise error of the gradient is {end} times "
+            f"that of the result; it grows x {here} per block on the way back, x {there} on the "
+            f"way forward ({len(forward)} draws); above 1 was asked for"
+        ),
+    )
+
+
+def drawn(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
+    """Median and 5 to 95 % of both ways over the blocks passed."""
+    lines = []
+    for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items()):
+        low, middle, high = np.percentile(draws, [5, 50, 95], axis=0)
+        lines.append(
+            Curve(
+                name=f"{way}: {WAYS[way]}",
+                x=list(range(1, draws.shape[1] + 1)),
+                y=middle.tolist(),
+                kind=kind,
+                low=low.tolist(),
+                high=high.tolist(),
+            )
+        )
+    title = "Median error by blocks passed, 5 to 95 % shaded"
+    return [curves("ways", title, lines, x="blocks passed", y="relative error, normwise")]
+
+
+STUDY = Study(
+    name="backward",
+    title="Rounding error of gradients",
+    source="budzinskiy25, future work; the design is own",
+    claim="Gradients by early blocks carry larger rounding errors than the result itself.",
+    cost="15 seconds",
+    draws=1000,
+    scale=random_networks("{layers}", ENSEMBLE.width),
+    run=run,
+    fast={"draws": 200},
+    options={"norm": "layer", "layers": 20, "digits": 24},
+    domains={
+        "norm": Domain(kind=str, choices=("layer", "rms")),
+        "layers": Domain(kind=int, least=2, most=100),
+        "digits": Domain(kind=int, least=4, most=25),
+    },
+)
+STUDIES = (STUDY,)

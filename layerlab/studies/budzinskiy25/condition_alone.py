@@ -1,0 +1,170 @@
+"""Whether the condition number of W_k^T W_q alone, at a fixed norm, changes rounding errors."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.budzinskiy25.support.random_transformers import (
+    NORMWISE,
+    Ensemble,
+    stack_errors,
+)
+from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import random_networks
+from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, each
+from layerlab.validation import Domain
+
+CONDITIONS = (1.0, 1e1, 1e2, 1e4, 1e8)
+DEPTHS = (1, 4, 8)
+DIGITS = (11, 16)
+SIZE = 20
+ENSEMBLE = Ensemble(width=SIZE, tokens=SIZE, inner=SIZE, attention=1.0, feedforward=SIZE**-0.5)
+# The norms of a product of two matrices with entries N(0, 1/d) are about these, at d = 20.
+NORMS = {"frobenius": SIZE**0.5, "spectral": 3.0}
+# An effect that anybody would act on; the bound promises a factor of 1e8.
+EFFECT = 2.0
+COMPARED = len(NORMS) * len(DEPTHS) * len(DIGITS)
+
+
+def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> Weights:
+    """Weights whose W_k^T W_q has this condition number and a norm of `NORMS`.
+
+    The singular vectors are random, the singular values geometric between 1 and 1 / condition.
+    """
+    left, right = (torch.linalg.qr(draw.normal(SIZE, SIZE)).Q for _ in range(2))
+    values = torch.logspace(0, -float(np.log10(condition)), SIZE, dtype=torch.float64)
+    size = values.norm() if fixed == "frobenius" else values.max()
+    root = (values * NORMS[fixed] / size).sqrt()[:, None]
+    return Weights(
+        query=root * right.mT,
+        key=root * left.mT,
+        value=weights.value,
+        inner=weights.inner,
+        outer=weights.outer,
+    )
+
+
+def one(draw: Draw, condition: float, fixed: str, norm: str) -> dict[str, Tensor]:
+    """One batch: errors at some depths."""
+    found = stack_errors(
+        draw,
+        ENSEMBLE,
+        DIGITS,
+        max(DEPTHS),
+        norm,  # type: ignore[arg-type]
+        changed=lambda weights: conditioned(draw, weights, condition, fixed),
+    )
+    return {"errors": found[:, [depth - 1 for depth in DEPTHS], :, NORMWISE]}
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases: list[dict[str, Any]] = [
+        {"condition": condition, "fixed": fixed, **work.options}
+        for fixed in NORMS
+        for condition in CONDITIONS
+    ]
+    parts = [part["errors"] for part in work.gather(one, cases)]
+    # fixed -> draw x condition x depth x digits
+    errors = {
+        fixed: np.stack(parts[place * len(CONDITIONS) : (place + 1) * len(CONDITIONS)], axis=1)
+        for place, fixed in enumerate(NORMS)
+    }
+    rows = [
+        summary(
+            errors[fixed][:, place, depth, digit],
+            {
+                "fixed": fixed,
+                "digits": DIGITS[digit],
+                "layers": DEPTHS[depth],
+                "condition": condition,
+            },
+        )
+        for fixed in NORMS
+        for digit in range(len(DIGITS))
+        for depth in range(len(DEPTHS))
+        for place, condition in enumerate(CONDITIONS)
+    ]
+    return Outcome(
+        verdicts=(judged(errors, work.seed),),
+        frames={"conditions": table(rows)},
+        pictures=tuple(drawn(errors)),
+    )
+
+
+def judged(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+    """The largest effect of the condition number over norms, depths and digits."""
+    effects: dict[tuple[str, int, int], Interval] = {}
+    for fixed, found in errors.items():
+        for depth in range(len(DEPTHS)):
+            for digit in range(len(DIGITS)):
+                pair = found[:, [0, -1], depth, digit]
+                key = (fixed, DEPTHS[depth], DIGITS[digit])
+                effects[key] = resampled(pair, _ratio, seed, comparisons=COMPARED)
+    largest = max(effects, key=lambda key: effects[key].value)
+    least = min(effects, key=lambda key: effects[key].value)
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(effect, EFFECT, 1) for effect in effects.values()),
+        number=effects[largest].value,
+        said=(
+            f"from condition 1 to 1e8 the median normwise error changes by a factor of "
+            f"{_named(least, effects)} to {_named(largest, effects)}; an effect of {EFFECT:g} "
+            f"was asked for in each of {COMPARED} cases, of intervals that hold together"
+        ),
+    )
+
+
+def _ratio(pair: np.ndarray) -> float:
+    low, high = np.median(pair, axis=0)
+    return float(high / low)
+
+
+def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interval]) -> str:
+    fixed, depth, digits = key
+    layers = f"{depth} layer" if depth == 1 else f"{depth} layers"
+    return f"{effects[key]} (fixed {fixed} norm, {layers}, {digits} digits)"
+
+
+def drawn(errors: dict[str, np.ndarray]) -> list[Picture]:
+    """Median error over the condition number, a picture per fixed norm."""
+    found = []
+    for fixed, draws in errors.items():
+        lines = [
+            Curve(
+                name=f"{depth} layers, {digits} digits",
+                x=CONDITIONS,
+                y=[float(n) for n in np.median(draws[:, :, place, digit], axis=0)],
+                kind=place,
+                style=("solid", "dash")[digit],
+            )
+            for place, depth in enumerate(DEPTHS)
+            for digit, digits in enumerate(DIGITS)
+        ]
+        title = f"Median error by condition number, {fixed} norm fixed"
+        x = "condition number of W_k^T W_q"
+        y = "relative error, normwise"
+        found.append(curves(fixed, title, lines, x=x, y=y, log="xy"))
+    return found
+
+
+STUDY = Study(
+    name="condition-alone",
+    title="The condition number of W_k^T W_q, alone",
+    source="budzinskiy25, Theorem 4.30 and conclusion 2; the design is own",
+    claim="At a fixed norm, a larger condition number of W_k^T W_q makes rounding errors larger.",
+    cost="30 seconds",
+    draws=1000,
+    scale=random_networks(DEPTHS[-1], SIZE),
+    run=run,
+    fast={"draws": 200},
+    options={"norm": "rms"},
+    domains={"norm": Domain(kind=str, choices=("layer", "rms"))},
+)
+STUDIES = (STUDY,)

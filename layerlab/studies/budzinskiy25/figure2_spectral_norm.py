@@ -1,0 +1,177 @@
+"""Figure 2 of budzinskiy25: rounding errors against the spectral norm of W_k^T W_q."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
+from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE, stack_errors
+from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import random_networks
+from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, each
+from layerlab.validation import Domain
+
+NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+DEPTHS = (10, 15, 20)
+# Below 1 the error does not depend on the norm and above 64 it is of the size of the result; the
+# second range is the steep part, which a reader of the figure sees.
+RANGES = ((1, 32), (8, 64))
+EXPECTED = {10: 1.0, 20: 2.0}
+# Nearer to this power than to any other whole one.
+NEAR = 0.5
+
+
+def scaled(weights: Weights, norm: float) -> Weights:
+    """The same weights with the given spectral norm of W_k^T W_q."""
+    product = weights.key.mT @ weights.query
+    factor = (norm / torch.linalg.matrix_norm(product, 2)).sqrt()[:, None, None]
+    return replace(weights, query=weights.query * factor, key=weights.key * factor)
+
+
+def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor]:
+    """One batch: errors at the depths of the figure."""
+    found = stack_errors(
+        draw,
+        ENSEMBLE,
+        [digits],
+        max(DEPTHS),
+        norm,  # type: ignore[arg-type]
+        changed=lambda weights: scaled(weights, spectral),
+    )
+    return {"errors": found[:, [depth - 1 for depth in DEPTHS], 0]}
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [{"spectral": norm, **work.options} for norm in NORMS]
+    # draw x norm x depth x statistic
+    errors = np.stack([found["errors"] for found in work.gather(one, cases)], axis=1)
+    rows = [
+        summary(
+            errors[:, place, depth, statistic],
+            {"layers": DEPTHS[depth], "spectral_norm": norm, "statistic": name},
+        )
+        for depth in range(len(DEPTHS))
+        for place, norm in enumerate(NORMS)
+        for statistic, name in enumerate(NAMES)
+    ]
+    found = table(rows)
+    return Outcome(
+        verdicts=(grows(errors, work.seed), degrees(errors, work.seed)),
+        frames={"norms": found},
+        pictures=tuple(drawn(errors)),
+        remarks=(
+            f"'About' is a power within {NEAR:g} of the one that is named: nearer to it than to "
+            "any other whole power. Below a norm of 1 the error does not depend on it, and above "
+            "64 it is as large as the result.",
+        ),
+    )
+
+
+def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) -> Interval:
+    """The power of the norm that the mean error follows; intervals of all depths hold together."""
+    places = [place for place, norm in enumerate(NORMS) if within[0] <= norm <= within[1]]
+    norms = np.log([NORMS[place] for place in places])
+    chosen = errors[:, places, DEPTHS.index(depth), NORMWISE]
+    return resampled(
+        chosen,
+        lambda draws: line(norms, np.log(draws.mean(0))).slope,
+        seed,
+        comparisons=len(DEPTHS),
+    )
+
+
+def grows(errors: np.ndarray, seed: int) -> Verdict:
+    """Whether the error grows with the norm at every depth."""
+    found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
+    said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(power, 0) for power in found.values()),
+        number=found[max(DEPTHS)].value,
+        said=(
+            f"the mean normwise error follows the power {said} of the norm from {RANGES[0][0]} to "
+            f"{RANGES[0][1]}; above 0 was asked for (mean of {len(errors)} draws)"
+        ),
+    )
+
+
+def degrees(errors: np.ndarray, seed: int) -> Verdict:
+    """Whether the power is about 1 at ten layers and about 2 at twenty.
+
+    The power itself grows with the norm, so two ranges enclose it: the claim holds if both agree
+    with it, fails if what they enclose is away from it, and else depends on where one reads it.
+    """
+    powers = {
+        depth: [slope(errors, depth, within, seed) for within in RANGES] for depth in EXPECTED
+    }
+    met = all(
+        abs(power.value - EXPECTED[depth]) <= NEAR for depth in EXPECTED for power in powers[depth]
+    )
+    away = any(
+        max(p.value for p in powers[depth]) < EXPECTED[depth] - NEAR
+        or min(p.value for p in powers[depth]) > EXPECTED[depth] + NEAR
+        for depth in EXPECTED
+    )
+    said = "; ".join(
+        f"{powers[10][place]} and {powers[20][place]} for norms from {low} to {high}"
+        for place, (low, high) in enumerate(RANGES)
+    )
+    return Verdict(
+        claim="The growth is about linear at 10 layers and about quadratic at 20.",
+        word="holds" if met else "fails" if away else "not decided",
+        number=powers[20][1].value,
+        said=f"powers at 10 and 20 layers: {said}; within {NEAR:g} of 1 and of 2 was asked for in "
+        "both ranges. The power itself grows with the norm",
+    )
+
+
+def drawn(errors: np.ndarray) -> list[Picture]:
+    """Mean and median error over the norm, a line per depth."""
+    found = []
+    for name, reduce in (("mean", np.mean), ("median", np.median)):
+        lines = [
+            Curve(
+                name=f"{depth} layers",
+                x=NORMS,
+                y=[float(n) for n in reduce(errors[:, :, place, NORMWISE], axis=0)],
+                kind=place,
+            )
+            for place, depth in enumerate(DEPTHS)
+        ]
+        found.append(
+            curves(
+                name,
+                f"{name.capitalize()} error by spectral norm",
+                lines,
+                x="spectral norm of W_k^T W_q",
+                y="relative error, normwise",
+                log="xy",
+            )
+        )
+    return found
+
+
+STUDY = Study(
+    name="rounding-norm",
+    title="Rounding error by spectral norm",
+    source="budzinskiy25, Figure 2 and conclusion 2",
+    claim="The rounding error grows with the spectral norm of W_k^T W_q, as a power of it.",
+    cost="1 minute",
+    draws=1000,
+    scale=random_networks(DEPTHS[-1], ENSEMBLE.width),
+    run=run,
+    fast={"draws": 200},
+    options={"norm": "layer", "digits": 16},
+    domains={
+        "norm": Domain(kind=str, choices=("layer", "rms")),
+        "digits": Domain(kind=int, least=4, most=25),
+    },
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,210 @@
+"""Conclusion 3 of budzinskiy25: layer norm against RMS norm, near a constant and in models."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
+from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
+from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, random_networks
+from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import above, each
+from layerlab.validation import Domain
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import Subject
+
+# How far the entries of an input are from 1; conclusion 3 is about the small ones.
+SPREADS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
+WIDTH = 64
+TOKENS = 128
+# More than one more rounding can account for: layer norm has one subtraction more than RMS norm.
+EFFECT = 1.5
+
+
+def near(draw: Draw, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
+    """One batch: errors of a norm on inputs 1 + spread * N(0, 1)."""
+    x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
+    return {"errors": normed(x, norm, digits)}
+
+
+def normed(x: Draws, norm: str, digits: int) -> Tensor:
+    """Errors of a norm, input by input."""
+    strict, exact = Strict(digits), Exact()
+    held = strict.take(x)
+    return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
+
+
+def inputs(patient: "Subject", tokens: int) -> dict[str, Tensor]:
+    """What each norm of a model read on the built-in text, token x width, in float64."""
+    assert patient.tokenizer is not None, "built-in models have one"
+    text = builtin.SAMPLE.read_text("utf-8")
+    ids = patient.tokenizer(text, return_tensors="pt", truncation=True, max_length=tokens).input_ids
+    found: dict[str, Tensor] = {}
+    handles = [
+        module.register_forward_pre_hook(
+            lambda _, given, name=name: found.__setitem__(name, given[0][0].double())
+        )
+        for name, module in patient.model.named_modules()
+        if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+    ]
+    try:
+        with torch.no_grad():
+            patient.model(ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    digits = work.options["digits"]
+    cases: list[dict[str, Any]] = [
+        {"spread": spread, "norm": norm, "digits": digits} for norm in NORMS for spread in SPREADS
+    ]
+    parts = [part["errors"] for part in work.gather(near, cases, batch=1024)]
+    count = len(SPREADS)
+    synthetic = {
+        norm: np.stack(parts[place * count : (place + 1) * count], axis=1)
+        for place, norm in enumerate(NORMS)
+    }
+    models = {name: in_model(name, digits) for name in builtin.NAMES}
+    rows = [
+        summary(
+            synthetic[norm][:, place, statistic],
+            {"input": f"1 + {spread:g} N(0, 1)", "norm": norm, "statistic": name},
+        )
+        for norm in NORMS
+        for place, spread in enumerate(SPREADS)
+        for statistic, name in enumerate(NAMES)
+    ]
+    rows += [
+        summary(found[norm][:, statistic], {"input": model, "norm": norm, "statistic": name})
+        for model, found in models.items()
+        for norm in NORMS
+        for statistic, name in enumerate(NAMES)
+    ]
+    rows += [
+        summary(found["ratio"], {"input": model, "norm": "", "statistic": "||x|| / ||centred x||"})
+        for model, found in models.items()
+    ]
+    lines = [
+        Curve(
+            name={"layer": "layer norm", "rms": "RMS norm"}[norm],
+            x=SPREADS,
+            y=[float(n) for n in np.median(found[:, :, NORMWISE], axis=0)],
+            kind=kind,
+        )
+        for kind, (norm, found) in enumerate(synthetic.items())
+    ]
+    title = "Median error near a constant input"
+    y = "relative error, normwise"
+    picture = curves("spread", title, lines, x="deviation from a constant", y=y, log="xy")
+    return Outcome(
+        verdicts=(constant(synthetic, work.seed), real(models, work.seed)),
+        frames={"inputs": table(rows)},
+        pictures=(picture,),
+        remarks=(
+            f"Layer norm has one subtraction more than RMS norm, and so a rounding more: up to "
+            f"{EFFECT:g} times the error is what that alone can make, and no loss of digits.",
+            f"Models: what each norm reads at {TOKENS} tokens of the built-in text. Intervals are "
+            "over these tokens, each with all its norms.",
+        ),
+    )
+
+
+def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
+    """Errors of both norms in one built-in model, one row per norm and token."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.loading.model import subject
+
+    rows = torch.cat(list(inputs(subject(model), TOKENS).values()))[:, None]
+    centred = rows - rows.mean(-1, keepdim=True)
+    found = {norm: normed(rows, norm, digits).numpy() for norm in NORMS}
+    return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
+
+
+def constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
+    """How much larger the error of layer norm is near a constant."""
+    pair = np.stack([errors_of[norm][:, -1, NORMWISE] for norm in ("layer", "rms")], 1)
+    found = resampled(pair, _ratio, seed)
+    medians = np.median(errors_of["layer"][:, 1:, NORMWISE], axis=0)
+    power = line(np.log(SPREADS[1:]), np.log(medians)).slope
+    return Verdict(
+        claim=STUDY.claim,
+        word=above(found, EFFECT, 1),
+        number=found.value,
+        said=(
+            f"at entries 1 + {SPREADS[-1]:g} N(0, 1) the median error of layer norm is {found} "
+            f"times that of RMS norm, and above {EFFECT:g} was asked for; it follows the power "
+            f"{power:.2f} of the spread (normwise, {len(pair)} draws)"
+        ),
+    )
+
+
+def real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
+    """The same on what the norms of trained models read: first which is worse, then by how much."""
+    found: dict[str, Interval] = {}
+    for name, read in models.items():
+        pair = np.stack([read["layer"][:, NORMWISE], read["rms"][:, NORMWISE]], 1)
+        # What the norms of a model read of one token hangs together: it is drawn with all of them.
+        tokens = pair.reshape(-1, TOKENS, 2).swapaxes(0, 1)
+        found[name] = resampled(
+            tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
+        )
+    said = ", ".join(
+        f"{name} {ratio} (||x|| is {np.median(models[name]['ratio']):.3g} times that of x less its "
+        "mean)"
+        for name, ratio in found.items()
+    )
+    low = min(ratio.low for ratio in found.values())
+    high = max(ratio.high for ratio in found.values())
+    return Verdict(
+        scale=BUILT_IN,
+        claim="On what the norms of trained models read, layer norm is the less stable one, too.",
+        word=each(above(ratio, 1) for ratio in found.values()),
+        number=max(ratio.value for ratio in found.values()),
+        said=f"median error of layer norm over that of RMS norm on the same inputs: {said}; above "
+        f"1 was asked for in each. {_size(low, high)}",
+        unit=f"{TOKENS} tokens of one text, {len(models)} models",
+    )
+
+
+def _size(low: float, high: float) -> str:
+    if high < EFFECT:
+        return f"In size it is little: below {EFFECT:g}, what one more rounding can account for"
+    return (
+        f"In size it is more than one more rounding can account for, {EFFECT:g}"
+        if low > EFFECT
+        else f"Whether it is more than one more rounding can account for, {EFFECT:g}, stays open"
+    )
+
+
+def _ratio(pair: np.ndarray) -> float:
+    layer, rms = np.median(pair, axis=0)
+    return float(layer / rms)
+
+
+STUDY = Study(
+    name="layernorm-against-rmsnorm",
+    title="Layer norm against RMS norm",
+    source="budzinskiy25, Lemma 4.6, Lemma 4.11 and conclusion 3",
+    claim="Layer norm loses its digits where the entries of its input are nearly equal; "
+    "RMS norm does not.",
+    cost="10 seconds",
+    draws=5000,
+    scale=random_networks(1, WIDTH),
+    run=run,
+    fast={"draws": 500},
+    options={"digits": 24},
+    domains={"digits": Domain(kind=int, least=4, most=25)},
+)
+STUDIES = (STUDY,)

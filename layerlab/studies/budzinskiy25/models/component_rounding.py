@@ -1,0 +1,89 @@
+"""Passages side by side through a built-in model in a low format, its components one by one."""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from layerlab.studies.support.passages import patient
+
+if TYPE_CHECKING:
+    from layerlab.numerics.emulation.emulate import Emulation
+    from layerlab.numerics.emulation.op_site import Place
+
+# Kinds of places, as `Placement` names them, and the component that they belong to; first fits.
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights*",),
+    "residual stream": ("residual stream",),
+    "embedding + position": ("*transformer:add*",),
+    "rotary positions": ("*rotary_emb*", "self_attn:mul", "self_attn:add"),
+    "scores and softmax": ("*attn:[!c]*",),
+    "weighted sum": ("*attn:c*",),
+    "queries, keys, values": ("*attn.c_attn", "*.[qkv]_proj"),
+    "attention output": ("attn.c_proj", "*.o_proj"),
+    "norms": ("ln_*", "*layernorm", "*norm", "*.ln_f"),
+    "feed-forward": ("mlp*",),
+    "logits": ("lm_head",),
+}
+# An emulated model is changed while it runs, and batches are computed side by side.
+ALONE = Lock()
+
+
+def component(kind: str) -> str:
+    """Which component a kind of place belongs to.
+
+    Example:
+        >>> component("attn:softmax"), component("attn:context"), component("mlp.act_fn")
+        ('scores and softmax', 'weighted sum', 'feed-forward')
+    """
+    for name, patterns in COMPONENTS.items():
+        if any(fnmatchcase(kind, pattern) for pattern in patterns):
+            return name
+    raise ValueError(f"no component of a built-in model is {kind!r}")
+
+
+class Trials:
+    """Runs of a model on passages of one length, against float64.
+
+    Attributes:
+        whole: squared relative error of the logits of each passage with every place rounded.
+        places: those that round, by component.
+    """
+
+    def __init__(self, model: str, ids: Tensor, format: str, mode: str) -> None:
+        # Late: the list of studies needs no transformers.
+        from layerlab.numerics.emulation.arithmetic import exact, regime
+        from layerlab.numerics.emulation.attribution import Placement
+        from layerlab.numerics.emulation.emulate import Emulation
+
+        self.model: Any = patient(model).model
+        self.ids = ids
+        self._run = Emulation(self.model, regime(format, mode))
+        self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
+        self.whole = self._error()
+        grouped = Placement(self.model, self._run.roundings)
+        self.places: dict[str, set[Place]] = {}
+        for place in grouped.places:
+            self.places.setdefault(component(grouped.kind(place)), set()).add(place)
+
+    def _logits(self, run: "Emulation") -> Tensor:
+        from layerlab.numerics.emulation.attribution import outputs
+
+        with ALONE:
+            return outputs(run, lambda: self.model(input_ids=self.ids, use_cache=False), ())[-1]
+
+    def _error(self) -> Tensor:
+        """||z' - z||^2 / ||z||^2 of each passage."""
+        seen, true = self._logits(self._run).double(), self._true.double()
+        return (seen - true).square().sum((1, 2)) / true.square().sum((1, 2))
+
+    def rounding(self, names: Iterable[str]) -> Tensor:
+        """The error where only these components round, those among them that the model has."""
+        self._run.only({place for name in names for place in self.places.get(name, ())})
+        return self._error()
+
+    def keeping(self, *names: str) -> Tensor:
+        """The error where all components round but these."""
+        return self.rounding(name for name in self.places if name not in names)

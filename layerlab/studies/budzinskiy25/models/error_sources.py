@@ -1,0 +1,206 @@
+"""Where the rounding error of the built-in models comes from: each component rounded alone."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import above, each, within
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
+from layerlab.validation import Domain
+
+TOKENS = 32
+NAMES = (*COMPONENTS, "everything")
+ATTENTION = ("scores and softmax", "weighted sum")
+STEPWISE = "post-norm"
+HALF = 0.5
+# By how much the shares may miss 1 before they are said not to add up.
+CLOSED = 0.25
+
+
+def one(draw: Draw, model: str, format: str, mode: str) -> dict[str, Tensor]:
+    """One batch: squared error of the logits by component, passage by passage; the last is all."""
+    trials = Trials(model, excerpts(draw, model, TOKENS), format, mode)
+    alone = [
+        trials.rounding([name]) if name in trials.places else torch.full_like(trials.whole, 0.0)
+        for name in COMPONENTS
+    ]
+    return {"errors": torch.stack([*alone, trials.whole], 1)}
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [{"model": name, **work.options} for name in builtin.NAMES]
+    parts = work.gather(one, cases)
+    errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
+    found = {
+        (model, name): shared(every, [name], work.seed)
+        for model, every in errors.items()
+        for name in COMPONENTS
+        if every[:, NAMES.index(name)].any()
+    }
+    rows = [
+        summary(
+            every[:, place] ** 0.5 if name == "everything" else every[:, place] / every[:, -1],
+            {
+                "model": model,
+                "component": name,
+                "quantity": "error of the logits" if name == "everything" else "share",
+            },
+        )
+        for model, every in errors.items()
+        for place, name in enumerate(NAMES)
+        if every[:, place].any()
+    ]
+    format = work.options["format"]
+    return Outcome(
+        verdicts=(
+            attention(errors, work.seed, format),
+            stepwise(found),
+            dominant(found),
+            adding(errors, work.seed),
+        ),
+        frames={"components": table(rows)},
+        pictures=(drawn(found),),
+        remarks=(
+            f"Each draw is a passage of {TOKENS} tokens. The model's own code runs in {format}, "
+            f"{work.options['mode']}: one component is rounded at a time and all others are in "
+            "float64. A share is the squared error of the logits that this gives, over that with "
+            "everything rounded.",
+            "The pre-norm model and the llama ask for a fused attention, whose scores and softmax "
+            "stay in float32; the post-norm model computes them step by step in the format.",
+            f"Most is more than half. Shares within {CLOSED:g} of 1 add up to within an eighth of "
+            "the error itself, which is the root.",
+            LOOKED,
+            overlap(TOKENS),
+        ),
+    )
+
+
+def shared(errors: np.ndarray, names: list[str], seed: int) -> Interval:
+    """The share of the squared error that some components give, each alone, over all passages."""
+    places = [NAMES.index(name) for name in names]
+    return resampled(
+        errors,
+        lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()),
+        seed,
+        comparisons=len(builtin.NAMES),
+    )
+
+
+def attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
+    """Whether attention's core is where the error comes from, as the source's advice supposes."""
+    found = {model: shared(every, list(ATTENTION), seed) for model, every in errors.items()}
+    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    least = min(found.values(), key=lambda one: one.value)
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(one, HALF) for one in found.values()),
+        number=least.value,
+        said=f"scores, softmax and weighted sum give {said} of the squared error of the logits in "
+        f"{format}; above {HALF:g} was asked for in each model",
+    )
+
+
+def stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
+    """The same where no fused kernel keeps scores and softmax in float32."""
+    own = {name: one for (model, name), one in found.items() if model == STEPWISE}
+    scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
+    second = max(own, key=lambda name: own[name].value)
+    return Verdict(
+        claim="Where attention is computed step by step in the format, scores and softmax are the "
+        "largest source.",
+        word="holds"
+        if scores.low > own[second].high
+        else "fails"
+        if scores.high < own[second].low
+        else "not decided",
+        number=scores.value,
+        said=f"in the {STEPWISE} model they give {scores} of the squared error, and the next, "
+        f"{second}, {own[second]}; intervals apart were asked for",
+        source="budzinskiy25, section 5",
+    )
+
+
+def dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
+    """Whether one component is the largest in every model."""
+    largest = {}
+    for model in builtin.NAMES:
+        own = {name: one for (where, name), one in found.items() if where == model}
+        first, second = sorted(own, key=lambda name: -own[name].value)[:2]
+        largest[model] = (first, own[first], second, own[second])
+    said = "; ".join(
+        f"{model}: {first} {one}, then {second} {other}"
+        for model, (first, one, second, other) in largest.items()
+    )
+    same = len({first for first, *_ in largest.values()}) == 1
+    apart = all(one.low > other.high for _, one, _, other in largest.values())
+    word: Word = "fails" if not same else "holds" if apart else "not decided"
+    return Verdict(
+        claim="One and the same component gives the largest share in every model.",
+        word=word,
+        number=max(one.value for _, one, _, _ in largest.values()),
+        said=f"the two largest shares: {said}; one name was asked for, and intervals apart",
+        source="Own",
+    )
+
+
+def adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+    """Whether the shares add up to the whole."""
+    found = {model: shared(every, list(COMPONENTS), seed) for model, every in errors.items()}
+    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    return Verdict(
+        claim="The errors of the components are uncorrelated: their squares add up to the whole.",
+        word=each(within(one, 1 - CLOSED, 1 + CLOSED) for one in found.values()),
+        number=max((one.value for one in found.values()), key=lambda sum: abs(sum - 1)),
+        said=f"the shares sum to {said}; within {CLOSED:g} of 1 was asked for",
+        source="Own",
+        looked=True,
+    )
+
+
+def drawn(found: dict[tuple[str, str], Interval]) -> Picture:
+    """The shares, model by model."""
+    ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
+    shares = [
+        Gap(
+            name=f"{model}: {name}",
+            middle=found[model, name].value,
+            low=found[model, name].low,
+            high=found[model, name].high,
+        )
+        for model, name in ordered
+    ]
+    return gaps(
+        "shares",
+        "Share of each component, rounded alone (all passages, 95 % interval)",
+        shares,
+        x="share of the squared error of the logits",
+    )
+
+
+STUDY = Study(
+    name="where-noise",
+    title="Where rounding noise comes from",
+    source="budzinskiy25, section 5; the design is own",
+    claim="Most of a model's rounding error comes from scores, softmax and weighted sum of its "
+    "attention.",
+    cost="30 seconds",
+    draws=256,
+    scale=BUILT_IN,
+    unit=PASSAGES,
+    run=run,
+    fast={"draws": 32},
+    options={"format": "bf16", "mode": "as-run"},
+    domains={
+        "format": Domain(kind=str, choices=("bf16", "fp16")),
+        "mode": Domain(kind=str, choices=("as-run", "flat", "autocast")),
+    },
+)
+STUDIES = (STUDY,)

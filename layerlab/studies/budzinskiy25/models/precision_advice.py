@@ -1,0 +1,241 @@
+"""Advice on precision, followed: what is left of the error when one component is kept exact."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.models.component_rounding import Trials
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
+from layerlab.validation import Domain
+
+TOKENS = 32
+SOFTMAX = "scores and softmax"
+STREAM = "residual stream"
+# What is kept in higher precision, with what a person calls it.
+KEPT: dict[str, tuple[str, ...]] = {
+    SOFTMAX: (SOFTMAX,),
+    "norms": ("norms",),
+    STREAM: (STREAM,),
+    "logits": ("logits",),
+    "weights": ("weights",),
+    "feed-forward": ("feed-forward",),
+    "scores, softmax, norms, stream": (SOFTMAX, "norms", STREAM),
+}
+ALL = "scores, softmax, norms, stream"
+AS_RUN = "as the code runs"
+NAMES = (*KEPT, AS_RUN, "nothing")
+# Of the squared error, what somebody would change code for.
+WORTH = 0.25
+THIRD = 1 / 3
+STEPWISE = "post-norm"
+
+
+def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
+    """One batch: squared error of the logits with each part kept, passage by passage."""
+    ids = excerpts(draw, model, TOKENS)
+    trials = Trials(model, ids, format, "flat")
+    kept = [trials.keeping(*names) for names in KEPT.values()]
+    run = Trials(model, ids, format, "as-run").whole
+    return {"errors": torch.stack([*kept, run, trials.whole], 1)}
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [{"model": name, **work.options} for name in builtin.NAMES]
+    parts = work.gather(one, cases)
+    errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
+    found = {
+        (model, name): left(every, name, work.seed)
+        for model, every in errors.items()
+        for name in NAMES[:-1]
+    }
+    rows = [
+        summary(
+            every[:, place] / every[:, -1] if name != "nothing" else every[:, place] ** 0.5,
+            {
+                "model": model,
+                "kept": name,
+                "quantity": "error of the logits" if name == "nothing" else "squared error left",
+            },
+        )
+        for model, every in errors.items()
+        for place, name in enumerate(NAMES)
+    ]
+    format = work.options["format"]
+    return Outcome(
+        verdicts=(
+            advised(found, format),
+            stepwise(found),
+            most(found),
+            together(found),
+            islands(found),
+        ),
+        frames={"kept": table(rows)},
+        pictures=(drawn(found, format),),
+        remarks=(
+            f"Each draw is a passage of {TOKENS} tokens. As in the source, the result of every "
+            f"operation is rounded to {format}, norms, softmax and rotary tables among them; what "
+            "is kept is computed exactly, which is no less than float32 would give. What is left "
+            "is the squared error of the logits over that with nothing kept; above 1 an error that "
+            "is gone had cancelled others.",
+            f"'{AS_RUN}' keeps what transformers' code itself has in float32: a fused softmax, the "
+            "inside of norms, rotary tables. The post-norm model, in GPT-1's code, has none of "
+            "them.",
+            f"{WORTH:.0%} of the squared error, 13 % of the error itself, is about what somebody "
+            "would change code for; a third is 18 % of the error.",
+            LOOKED,
+            overlap(TOKENS),
+        ),
+    )
+
+
+def left(errors: np.ndarray, name: str, seed: int) -> Interval:
+    """The share of the squared error that is left, over all passages."""
+    place = NAMES.index(name)
+    return resampled(
+        errors,
+        lambda draws: float(draws[:, place].sum() / draws[:, -1].sum()),
+        seed,
+        comparisons=len(builtin.NAMES),
+    )
+
+
+Found = dict[tuple[str, str], Interval]
+
+
+def _of(found: Found, kept: str) -> dict[str, Interval]:
+    return {model: one for (model, name), one in found.items() if name == kept}
+
+
+def _said(found: dict[str, Interval]) -> str:
+    return ", ".join(f"{one} ({model})" for model, one in found.items())
+
+
+def advised(found: Found, format: str) -> Verdict:
+    """The source's advice on models whose attention is one fused call."""
+    kept = {model: one for model, one in _of(found, SOFTMAX).items() if model != STEPWISE}
+    least = max(kept.values(), key=lambda one: one.value)
+    return Verdict(
+        claim=STUDY.claim,
+        word=_lower(kept, 1 - WORTH),
+        number=least.value,
+        said=f"with scores and softmax exact, of the squared error in {format} are left "
+        f"{_said(kept)}; below {1 - WORTH:g} was asked for in both",
+        looked=True,
+    )
+
+
+def stepwise(found: Found) -> Verdict:
+    """The same where the largest scores are."""
+    kept = found[STEPWISE, SOFTMAX]
+    return Verdict(
+        claim=f"They do in the {STEPWISE} model.",
+        word=_lower({STEPWISE: kept}, 1 - WORTH),
+        number=kept.value,
+        said=f"with scores and softmax exact {kept} of the squared error is left in the {STEPWISE} "
+        f"model; below {1 - WORTH:g} was asked for",
+        source="budzinskiy25, section 5",
+        looked=True,
+    )
+
+
+def most(found: Found) -> Verdict:
+    """Whether what is advised is what helps most."""
+    best, apart = {}, {}
+    for model in builtin.NAMES:
+        others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
+        name = min(others, key=lambda name: others[name].value)
+        best[model], apart[model] = (name, others[name]), found[model, SOFTMAX]
+    better = [one.high < apart[model].low for model, (_, one) in best.items()]
+    worse = [one.low > apart[model].high for model, (_, one) in best.items()]
+    word: Word = "holds" if all(worse) else "fails" if any(better) else "not decided"
+    said = "; ".join(
+        f"{model}: {apart[model]} with scores and softmax exact, {one} with {name}"
+        for model, (name, one) in best.items()
+    )
+    return Verdict(
+        claim="No other part of a model gains more from a higher precision than scores and "
+        "softmax.",
+        word=word,
+        number=min(one.value for _, one in best.values()),
+        said=f"squared error left: {said}",
+        source="budzinskiy25, section 5",
+    )
+
+
+def together(found: Found) -> Verdict:
+    """What mixed precision is: scores, softmax, norms and stream at once."""
+    kept = _of(found, ALL)
+    return Verdict(
+        claim="Scores, softmax, norms and residual stream, all exact, remove a third of the "
+        "squared error, or more.",
+        word=_lower(kept, 1 - THIRD),
+        number=max(one.value for one in kept.values()),
+        said=f"squared error left: {_said(kept)}; below {1 - THIRD:.3g} was asked for in each. The "
+        "rest comes from weights and from products, whose results are rounded",
+        source="Own",
+        looked=True,
+    )
+
+
+def islands(found: Found) -> Verdict:
+    """What code in use has followed already."""
+    kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
+    return Verdict(
+        claim="What fused code keeps in float32 by itself removes some of the squared error.",
+        word=_lower(kept, 1.0),
+        number=max(one.value for one in kept.values()),
+        said=f"squared error of the code as it runs, over that with every result rounded: "
+        f"{_said(kept)}; below 1 was asked for in both, and no size",
+        source="Own",
+    )
+
+
+def _lower(found: dict[str, Interval], limit: float) -> Word:
+    """Whether all are below a limit that the claim names."""
+    return each(below(one, limit) for one in found.values())
+
+
+def drawn(found: Found, format: str) -> Picture:
+    """What is left, part by part and model by model."""
+    shown = [
+        Gap(
+            name=f"{model}: {name}",
+            middle=found[model, name].value,
+            low=found[model, name].low,
+            high=found[model, name].high,
+        )
+        for name in NAMES[:-1]
+        for model in builtin.NAMES
+    ]
+    return gaps(
+        "left",
+        f"Squared error left in {format} when a part is kept exact (95 % interval); left is better",
+        shown,
+        x="squared error of the logits over that with nothing kept; 1 is no help",
+    )
+
+
+STUDY = Study(
+    name="precision-advice",
+    title="What to keep in float32",
+    source="budzinskiy25, section 5",
+    claim="Scores and softmax in a higher precision remove a quarter of the squared rounding "
+    "error, or more.",
+    cost="30 seconds",
+    draws=256,
+    scale=BUILT_IN,
+    unit=PASSAGES,
+    run=run,
+    fast={"draws": 32},
+    options={"format": "bf16"},
+    domains={"format": Domain(kind=str, choices=("bf16", "fp16"))},
+)
+STUDIES = (STUDY,)

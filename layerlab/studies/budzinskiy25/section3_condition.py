@@ -1,0 +1,369 @@
+"""Section 3 of budzinskiy25 as a table: condition numbers against what perturbations really do."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.numerics.theory import condition_numbers
+from layerlab.numerics.theory.modules import Attention, Norm
+from layerlab.studies.budzinskiy25.support.amplification import (
+    COLUMNS,
+    EXACT,
+    FORM,
+    TYPICAL,
+    UNIFORM,
+    WORST,
+    Module,
+    measured,
+)
+from layerlab.studies.budzinskiy25.support.theory_block import known
+from layerlab.studies.engine.pictures import Gap, gaps, histogram
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import Interval, bins, maximum, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+
+if TYPE_CHECKING:
+    from layerlab.measures.support.rounding_theory import Theory
+
+TOKENS = 12
+# What of float64 and of second order is left in a quotient.
+ABOVE = 1 + 1e-4
+TIGHT = 0.9
+ROWS = (
+    "RMS norm",
+    "layer norm",
+    "layer norm, gain and shift",
+    "perceptron",
+    "SwiGLU",
+    "scores",
+    "softmax",
+    "attention",
+    "rotary positions",
+    "residual sum",
+)
+NONE = torch.tensor(torch.nan, dtype=torch.float64)
+
+
+def one(draw: Draw, model: str) -> dict[str, Tensor]:
+    """One batch: for each passage every module of one block, which is drawn."""
+    subject = patient(model)
+    ids = excerpts(draw, model, TOKENS)
+    assert not isinstance(subject.stack, str), subject.stack
+    layers = 1 + torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
+    found = torch.full((draw.count, len(ROWS), len(COLUMNS)), torch.nan, dtype=torch.float64)
+
+    def read(layer: Any) -> None:
+        if layer.layer != layers[layer.sequence]:
+            return
+        for module in modules(known(layer, subject)):
+            row = measured(module, draw.generator)
+            found[layer.sequence, ROWS.index(module.name)] = row
+
+    watched(subject, ids, read)
+    return {"conditions": found}
+
+
+def modules(seen: "Theory") -> Iterator[Module]:
+    """What is seen of a block, at its last token."""
+    entered = (
+        (seen.attention_norm, seen.entered),
+        (seen.feedforward_norm, seen.middle),
+    )
+    for norm, x in entered:
+        if norm is not None and x is not None:
+            yield from normed(norm, x[-1])
+            break
+    if seen.feedforward is not None and seen.feedforward_input is not None:
+        f, x = seen.feedforward, seen.feedforward_input[-1]
+        name = "perceptron" if f.gate is None else "SwiGLU"
+        form = condition_numbers.mlp(x, f)
+        yield Module(name=name, f=f.value, x=x, form=form, uniform=NONE)
+    if seen.attention is not None and seen.attention_input is not None:
+        yield from attended(seen.attention, seen.attention_input)
+    if seen.attended is not None:
+        x, added = seen.entered[-1], seen.attended[-1]
+        yield Module(
+            name="residual sum",
+            f=lambda both: both.unflatten(0, (2, -1)).sum(0),
+            x=torch.cat([x, added]),
+            form=condition_numbers.residual(x, added),
+            uniform=NONE,
+        )
+
+
+def normed(norm: Norm, x: Tensor) -> Iterator[Module]:
+    """A norm as it is, and a layer norm also as the source has it."""
+    form = condition_numbers.norm(x, norm)
+    if norm.kind == "rms":
+        two = torch.full_like(form, 2.0)
+        yield Module(name="RMS norm", f=norm.value, x=x, form=form, uniform=two)
+        return
+    plain = Norm(kind="layer")
+    last = 3 * x.abs().max() / plain.centred(x).abs().min()
+    yield Module(
+        name="layer norm", f=plain.value, x=x, form=condition_numbers.norm(x, plain), uniform=last
+    )
+    name = "layer norm, gain and shift"
+    yield Module(name=name, f=norm.value, x=x, form=form, uniform=NONE)
+
+
+def attended(parts: Attention, x: Tensor) -> Iterator[Module]:
+    """Scores and softmax of the first head, all of attention, and rotary positions."""
+    row = parts.scores(x, 0)[-1]
+    yield Module(
+        name="scores",
+        f=lambda given: parts.scores(given, 0)[-1],
+        x=x,
+        form=condition_numbers.scores(x, parts)[-1],
+        uniform=NONE,
+    )
+    yield Module(
+        name="softmax",
+        f=lambda given: torch.softmax(given, -1),
+        x=row,
+        form=condition_numbers.softmax(row),
+        uniform=2 * row.abs().max(),
+    )
+    yield Module(
+        name="attention",
+        f=lambda given: parts.value_of(given)[-1],
+        x=x,
+        form=condition_numbers.attention(x, parts)[-1],
+        uniform=condition_numbers.cancellation(x, parts)[-1] * uniform(x, parts),
+    )
+    if parts.cosine is not None:
+        query = x @ parts.query[0].T
+        one = torch.ones((), dtype=x.dtype)
+        yield Module(
+            name="rotary positions",
+            f=lambda given: parts.rotated(given)[-1],
+            x=query,
+            form=one,
+            uniform=NONE,
+            normwise=True,
+        )
+
+
+def uniform(x: Tensor, parts: Attention) -> Tensor:
+    """1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2, biases as one more column beside a 1.
+
+    Lemma 3.14 with the norms of both factors, which rotary positions between them do not change.
+    """
+    length, largest = x.square().sum(-1).max(), torch.zeros((), dtype=x.dtype)
+    biased = parts.query_bias is not None or parts.key_bias is not None
+    for head in map(parts.head, range(parts.heads)):
+        query, key = beside(head.query, head.query_bias), beside(head.key, head.key_bias)
+        largest = torch.maximum(
+            largest, torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
+        )
+    return 1 + 4 * abs(parts.scale) * largest * (length + int(biased))
+
+
+def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """A matrix with its bias as a last column."""
+    return matrix if bias is None else torch.cat([matrix, bias[:, None]], 1)
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [{"model": name} for name in builtin.NAMES]
+    parts = [part["conditions"] for part in work.gather(one, cases, batch=16)]
+    # passage x model x module x column
+    every = np.stack(parts, axis=1)
+    rows = [
+        summary(
+            every[:, place, row, column],
+            {"model": model, "module": name, "quantity": quantity},
+        )
+        for place, model in enumerate(builtin.NAMES)
+        for row, name in enumerate(ROWS)
+        for column, quantity in enumerate(COLUMNS)
+        if np.isfinite(every[:, place, row, column]).any()
+    ]
+    return Outcome(
+        verdicts=(
+            never(every),
+            norms(every, work.seed),
+            attained(every, work.seed),
+            loose(every, work.seed),
+            usual(every, work.seed),
+        ),
+        frames={"conditions": table(rows)},
+        pictures=drawn(every, work.seed),
+        remarks=(
+            f"Each draw is a passage of {TOKENS} tokens and one block of each built-in model, at "
+            "the last token; scores and softmax are those of the first head.",
+            "Errors are relative in every entry, as in the source; of rotary positions in length. "
+            "The worst perturbation follows the signs of the Jacobian at the entry that it can "
+            "move most, and is carried out in float64.",
+            "The built-in perceptrons have GELU and biases, norms have eps, gain and shift, "
+            "attention has four heads, biases or rotary positions and an output matrix: of these "
+            "the source does not speak, and the forms are derived here in its way.",
+            overlap(TOKENS),
+        ),
+    )
+
+
+def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
+    """One quantity over another, passage x model x module."""
+    return np.asarray(every[..., above] / every[..., below])
+
+
+def medians(
+    every: np.ndarray, above: int, below: int, seed: int
+) -> dict[tuple[str, str], Interval]:
+    """The median quotient of each module of each model that has both; intervals hold together."""
+    found = share(every, above, below)
+    there = {
+        (model, name): found[:, place, row]
+        for place, model in enumerate(builtin.NAMES)
+        for row, name in enumerate(ROWS)
+        if np.isfinite(found[:, place, row]).any()
+    }
+    return {
+        key: resampled(values, _median, seed, comparisons=len(there))
+        for key, values in there.items()
+    }
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values))
+
+
+def never(every: np.ndarray) -> Verdict:
+    """Whether any perturbation is enlarged by more than the condition number."""
+    largest = maximum(share(every, WORST, FORM))
+    return Verdict(
+        claim=STUDY.claim,
+        word="holds" if largest.value <= ABOVE else "fails",
+        number=largest.value,
+        said=f"the worst perturbation of a module is enlarged by {largest.value:.6f} times its "
+        "condition number at most, over "
+        f"{np.isfinite(every[..., FORM]).sum()} modules and inputs; above 1 (and what float64 "
+        "adds) the lemmas would be false",
+    )
+
+
+def norms(every: np.ndarray, seed: int) -> Verdict:
+    """RMS norm has a condition of 2 at most, layer norm has none such."""
+    rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
+    layer = every[:, :, ROWS.index("layer norm"), EXACT]
+    usual = resampled(np.nanmax(layer, axis=1), _median, seed)
+    return Verdict(
+        claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
+        word="holds" if rms.value <= 2 * ABOVE and usual.low > 2 else "fails",
+        number=usual.value,
+        said=f"condition of RMS norm: {rms.value:.4f} at most; of layer norm (the worse of two "
+        f"models): {usual} in the median passage, {np.nanmax(layer):.3g} at most",
+        source="budzinskiy25, Lemmas 3.6 and 3.8",
+    )
+
+
+def attained(every: np.ndarray, seed: int) -> Verdict:
+    """Whether the closed forms are conditions, or only bounds on them."""
+    found = medians(every, WORST, FORM, seed)
+    least = min(found, key=lambda key: found[key].value)
+    far = {key: one for key, one in found.items() if one.value < TIGHT}
+    words = ", ".join(f"{one} of {name} ({model})" for (model, name), one in far.items())
+    return Verdict(
+        claim="Every closed form is attained: some perturbation is enlarged by nearly as much.",
+        word=each(above(one, TIGHT) for one in found.values()),
+        number=found[least].value,
+        said=f"the worst perturbation over the closed form is at least {TIGHT:g} in the median "
+        f"passage everywhere but: {words or 'nowhere'}; there it is a bound that cannot be "
+        "reached, since products of absolute values stand for absolute values of products",
+        source="budzinskiy25, Lemmas 3.4 to 3.14",
+    )
+
+
+def loose(every: np.ndarray, seed: int) -> Verdict:
+    """What the uniform form of attention is worth behind a norm."""
+    row = ROWS.index("attention")
+    found = {
+        model: resampled(one, _median, seed, comparisons=len(builtin.NAMES))
+        for model, one in zip(
+            builtin.NAMES, (every[..., row, UNIFORM] / every[..., row, WORST]).T, strict=True
+        )
+    }
+    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    return Verdict(
+        claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
+        word=each(below(one, 10) for one in found.values()),
+        number=max(one.value for one in found.values()),
+        said=f"uniform bound over what the worst perturbation does: {said}, the median passage",
+        source="budzinskiy25, Lemma 3.14 and Remark 3.15; the factor of ten is Own",
+    )
+
+
+def usual(every: np.ndarray, seed: int) -> Verdict:
+    """What random perturbations do."""
+    found = medians(every, TYPICAL, FORM, seed)
+    best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
+    inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
+    said = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
+    return Verdict(
+        claim="Random perturbations are enlarged by at least half of the condition number.",
+        word=each(above(one, 0.5) for one in found.values()),
+        number=found[least].value,
+        said=f"random signs, median passage: {found[least]} of the closed form ({least[1]}, "
+        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {said}",
+        source="Own",
+    )
+
+
+def drawn(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
+    """How tight the forms are, and how large."""
+    found = medians(every, WORST, FORM, seed)
+    shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
+    tight = [
+        Gap(
+            name=f"{name}, {model}",
+            middle=found[model, name].value,
+            low=found[model, name].low,
+            high=found[model, name].high,
+        )
+        for model, name in shown
+    ]
+    bars = {
+        name: bins(every[:, :, row, WORST].flatten(), 24)
+        for row, name in enumerate(ROWS)
+        if name in ("RMS norm", "layer norm", "perceptron", "SwiGLU", "scores", "attention")
+    }
+    return (
+        gaps(
+            "tightness",
+            "Worst perturbation over the condition number (median passage, 95 % interval)",
+            tight,
+            x="enlargement over condition number; 1 is attained",
+        ),
+        histogram(
+            "enlargement",
+            "By how much the worst perturbation is enlarged",
+            bars,
+            {},
+            "largest relative change of an entry behind a module, over that in front",
+        ),
+    )
+
+
+STUDY = Study(
+    name="condition-table",
+    title="Condition numbers of the modules",
+    source="budzinskiy25, section 3",
+    claim="No module of a Transformer enlarges small relative errors of its input by more than "
+    "its condition number.",
+    cost="2 minutes",
+    draws=400,
+    scale=BUILT_IN,
+    unit=PASSAGES,
+    run=run,
+    fast={"draws": 8},
+)
+STUDIES = (STUDY,)

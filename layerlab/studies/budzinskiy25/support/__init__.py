@@ -1,0 +1,1 @@
+"""What studies of budzinskiy25 need."""

@@ -1,0 +1,1 @@
+"""How a study runs, is recorded and judged."""

@@ -1,0 +1,58 @@
+"""A hash of the code that a study's numbers come from: its file, and all that it imports."""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = "layerlab"
+ROOT = Path(__file__).resolve().parents[2]
+# Pages and terminals show numbers and make none; the rest of these only leads to everything.
+SHOWN = ("report", "console", "plugins", "api", "cli")
+# Parts and variants are found by name, and not imported by whoever builds with them.
+FOUND = {f"{PACKAGE}.variants.registry": "variants"}
+
+
+def fingerprint(module: str) -> str:
+    """A hash of a file of the package and of all that it imports, wherever in the file.
+
+    A change of another study, or of a page, leaves what is kept of this one as good as it was.
+    """
+    seen: set[Path] = set()
+    waiting = list(_files(module))
+    while waiting:
+        file = waiting.pop()
+        if file not in seen:
+            seen.add(file)
+            waiting += _imported(file)
+    found = hashlib.blake2b(digest_size=16)
+    for file in sorted(seen):
+        found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()
+
+
+@cache
+def _imported(file: Path) -> tuple[Path, ...]:
+    tree = ast.parse(file.read_bytes())
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(path for name in names for path in _files(name))
+
+
+def _files(name: str) -> Iterator[Path]:
+    """The file of a module of the package; of anything else, and of what only shows, none."""
+    parts = name.split(".")
+    if parts[0] != PACKAGE or len(parts) < 2 or parts[1] in SHOWN:
+        return
+    place = ROOT.joinpath(*parts[1:])
+    if place.with_suffix(".py").is_file():
+        yield place.with_suffix(".py")
+    if (place / "__init__.py").is_file():
+        yield place / "__init__.py"
+    if name in FOUND:
+        yield from sorted((ROOT / FOUND[name]).rglob("*.py"))

@@ -1,0 +1,205 @@
+"""The result of a study: verdicts, tables, pictures, and how to keep and repeat it."""
+
+import copy
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group
+from rich.text import Text
+
+from layerlab.errors import UserError
+from layerlab.report.figures.export import Figure, check_drawing, draw
+from layerlab.report.i18n.language import ENGLISH
+from layerlab.report.pages.study import render, spoken_by
+from layerlab.report.results import folder as disk
+from layerlab.report.views.tables import decoded, encoded, plain, tidy
+from layerlab.report.views.text import prose
+from layerlab.system.files import write_file
+
+SCHEMA = 1
+WIDTH = 600
+COLOURS = {
+    "holds": "green",
+    "smaller than asked": "cyan",
+    "fails": "bold red",
+    "not decided": "yellow",
+}
+# Of the words, with a space behind the longest that most studies have.
+INDENT = 12
+LOOKED = "its threshold or number of draws was set after a first result"
+
+
+class Record:
+    """What a study found.
+
+    `record.verdict` is a `Word`, as "holds" or "not decided", `record.number` what decides it,
+    `record.frame()` the readings, `record.save("out")` writes page, tables and settings.
+    """
+
+    def __init__(
+        self, content: Mapping[str, Any], frames: Mapping[str, pd.DataFrame] | None = None
+    ) -> None:
+        """Take the dict of `study.json`; `frames` stands in for its entry of that name."""
+        given = dict(content)
+        stored = given.pop("frames", {})
+        self._content: dict[str, Any] = {"schema": SCHEMA, **plain(given)}
+        self._frames = (
+            {name: decoded(name, entry) for name, entry in stored.items()}
+            if frames is None
+            else {name: tidy(frame) for name, frame in frames.items()}
+        )
+        self.folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self._content["study"])
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim holds, is right by less than was asked, fails, or is not decided."""
+        return str(self._content["verdicts"][0]["word"])
+
+    @property
+    def number(self) -> float:
+        """The number that decides the claim."""
+        return float(self._content["verdicts"][0]["number"])
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Every claim that was judged, as `Verdict` has it; the study's own first."""
+        return copy.deepcopy(self._content["verdicts"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was run with: draws, seed and options."""
+        return copy.deepcopy(self._content["settings"])
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Every table by name."""
+        return {name: frame.copy() for name, frame in self._frames.items()}
+
+    def frame(self, name: str | None = None) -> pd.DataFrame:
+        """One table of readings; the first if no name is given.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        if name is None:
+            return next(iter(self._frames.values())).copy()
+        if name in self._frames:
+            return self._frames[name].copy()
+        close = difflib.get_close_matches(name, self._frames, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(
+            f"this study has no table {name!r}; {hint}it has: {', '.join(self._frames)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `study.json`: strict JSON values only."""
+        tables = {name: encoded(frame) for name, frame in self._frames.items()}
+        return {**copy.deepcopy(self._content), "frames": tables}
+
+    def to_json(self) -> str:
+        """The text of `study.json`."""
+        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+
+    def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
+        """Write study.html, study.json, tables/ and, where they are asked for, pictures.
+
+        All of it or nothing; an earlier study in that folder is replaced. Returns the folder.
+
+        Args:
+            figures: "svg", "png" or "pdf": each picture as a file of its own for a paper.
+            lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
+
+        Raises:
+            UserError: the folder cannot be written, or holds something that is no study; the
+                figures that were asked for cannot be drawn; there is no page in this language.
+        """
+        if figures is not None:
+            check_drawing(figures)
+        page, data = render(self.to_dict(), lang), self.to_json()
+
+        def fill(empty: Path) -> None:
+            (empty / disk.STUDY_PAGE).write_text(page, encoding="utf-8")
+            (empty / disk.STUDY_DATA).write_text(data, encoding="utf-8")
+            tables = empty / disk.TABLES
+            tables.mkdir()
+            for name, frame in self._frames.items():
+                frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
+            if figures is not None:
+                draw(_figures(self._content["pictures"]), empty, figures)
+
+        self.folder = disk.write_folder(Path(folder), fill, "study")
+        return self.folder
+
+    def translate(self, lang: str) -> None:
+        """Write the page in its folder again, if it is gone or in another language.
+
+        Raises:
+            UserError: there is no page in this language, or it cannot be written.
+        """
+        if self.folder is not None and spoken_by(page := self.folder / disk.STUDY_PAGE) != lang:
+            write_file(page, render(self.to_dict(), lang))
+
+    def lines(self) -> list[list[tuple[str, str]]]:
+        """What a terminal shows, as pieces of text with their styles."""
+        found = []
+        wide = max(INDENT, *(len(one["word"]) + 1 for one in self._content["verdicts"]))
+        for verdict in self._content["verdicts"]:
+            word = str(verdict["word"])
+            found += [
+                [(f"{word:<{wide}}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
+                *([(" " * wide + prose(line), "dim")] for line in _told(verdict)),
+            ]
+        found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
+        if self.folder is not None:
+            place = str(self.folder / disk.STUDY_PAGE)
+            found += [[("The page: ", ""), (prose(place), "bold")]]
+        return found
+
+    def summary(self) -> Group:
+        """The verdicts for a terminal."""
+        return Group(*(Text.assemble(*pieces) for pieces in self.lines()))
+
+    def __repr__(self) -> str:
+        return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
+
+
+def load_record(folder: Path) -> Record | None:
+    """The study in a folder, or None where there is none that can be read."""
+    try:
+        content = json.loads((folder / disk.STUDY_DATA).read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            return None
+        record = Record(content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
+        return None
+    record.folder = folder.resolve()
+    return record
+
+
+def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """The sentence of a verdict with its place, and on what it was judged."""
+    place = verdict.get("source")
+    yield f"{verdict['said']} ({place})" if place else str(verdict["said"])
+    judged = [verdict.get("scale"), verdict.get("unit"), LOOKED if verdict.get("looked") else ""]
+    if any(judged):
+        yield f"on {'; '.join(filter(None, judged))}"
+
+
+def _figures(pictures: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    return {
+        picture["name"]: Figure(
+            data=picture["data"],
+            layout=picture["layout"],
+            width=WIDTH,
+            height=picture["layout"].get("height", 500),
+        )
+        for picture in pictures
+    }

@@ -1,0 +1,290 @@
+"""Running a study by name: settings, batches that outlive an interruption, a folder."""
+
+import difflib
+import platform
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from layerlab.console.inspection import Bar
+from layerlab.errors import UserError
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.results.folder import check_folder
+from layerlab.studies.engine.code_hash import fingerprint
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.record import Record, load_record
+from layerlab.studies.engine.sampling import RUNS, Work, cores, digest
+from layerlab.studies.engine.scale import placed
+from layerlab.studies.engine.study import Outcome, Study, nothing
+from layerlab.studies.engine.time_log import Clock
+from layerlab.system.locks import locked
+from layerlab.validation import Domain, shown
+from layerlab.version import VERSION
+
+LIBRARIES = ("torch", "numpy", "pandas")
+FEWEST = 4
+DOMAINS = {
+    "draws": Domain(kind=int, least=FEWEST, most=10_000_000),
+    "seed": Domain(kind=int, least=0, most=2**63 - 1),
+    "threads": Domain(kind=int, least=1, most=1024),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A study that is ready to run: everything the user gave, checked.
+
+    Attributes:
+        out: folder for the result.
+        runs: where training runs lie, and are added where they are missing.
+        fast: whether nothing may be trained.
+        restart: whether to forget what an earlier run has finished.
+        lang: language of the page.
+    """
+
+    study: Study
+    draws: int
+    seed: int
+    threads: int
+    options: Mapping[str, Any]
+    out: Path | None = None
+    runs: Path = RUNS
+    fast: bool = False
+    restart: bool = False
+    lang: str = ENGLISH
+
+    @property
+    def code(self) -> str:
+        """A hash of the code that the numbers come from."""
+        return fingerprint(self.study.run.__module__)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers depend on, besides the code."""
+        return {"draws": self.draws, "seed": self.seed, **self.options}
+
+    @property
+    def key(self) -> str:
+        """The name of these settings under this code, beside the runs that are there.
+
+        The mode is a part of it: what was judged without training does not stand for training.
+        """
+        inputs = self.study.inputs(self.runs)
+        return digest([self.study.name, self.settings, self.fast, self.code, inputs])
+
+    @property
+    def command(self) -> str:
+        """What to type for these numbers, after the program's name."""
+        mode = self.study.fast if self.fast else {}
+        usual = {"draws": self.study.draws, "seed": 0, **self.study.options, **mode}
+        words = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
+        for name, value in self.settings.items():
+            if value != usual[name]:
+                own = name in ("draws", "seed")
+                words += [f"--{name}", f"{value}"] if own else ["--option", f"{name}={value}"]
+        if self.study.inputs is not nothing and self.runs != RUNS:
+            words += ["--runs", str(self.runs)]
+        return shlex.join(words)
+
+    @property
+    def sittings(self) -> Path | None:
+        """Where it stands how long the batches took that are kept, however many are asked for."""
+        settings = {"seed": self.seed, **self.options}
+        name = digest([self.study.name, settings, self.code])
+        return None if self.store is None else self.store / f"{name}.json"
+
+    @property
+    def store(self) -> Path | None:
+        """Where finished batches lie until the result is written: a hidden neighbour of it."""
+        if self.out is None:
+            return None
+        place = self.out.resolve()
+        return place.with_name(f".{place.name[:80]}.batches")
+
+
+def study(
+    name: str,
+    *,
+    draws: Any = None,
+    seed: Any = 0,
+    out: Any = None,
+    runs: Any = RUNS,
+    threads: Any = None,
+    fast: bool = False,
+    restart: bool = False,
+    progress: bool = True,
+    lang: str = ENGLISH,
+    **options: Any,
+) -> Record:
+    """Reproduce one figure, table or claim of a source, and judge it.
+
+    With `out`, finished batches are kept beside that folder until the result stands in it: after an
+    interruption the same call goes on where it was, and after the end it gives what it gave.
+
+    Args:
+        name: as `layerlab study` lists them.
+        draws: random initialisations, or what the study draws instead; as many as the source had
+            if left out.
+        seed: of all draws.
+        out: folder for page, tables and settings; nothing is written if left out.
+        runs: folder of training runs; a study of trained models adds those that are missing.
+        threads: batches computed at once; one per physical core if left out.
+        fast: take few draws, so that it is over in seconds; run no recipe, and judge what is there.
+        restart: forget what an earlier call has finished.
+        progress: show a live bar on standard error.
+        lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
+        options: of that study.
+
+    Raises:
+        UserError: an unknown study or option, a value that it does not take, a folder that cannot
+            be written, or one that another run is writing to; there is no page in this language.
+
+    Example:
+        >>> record = study("rounding-input", draws=20, progress=False)
+        >>> record.frame().columns[:3].tolist()
+        ['norm', 'statistic', 'mean']
+    """
+    language(lang)  # an unknown one is refused before the work is done
+    found = known(name)
+    usual = {"draws": found.draws, **(found.fast if fast else {})}
+    few = usual.pop("draws")
+    plan = Plan(
+        study=found,
+        draws=few if draws is None else _drawn(found, draws),
+        seed=_checked("seed", seed),
+        threads=_checked("threads", cores() if threads is None else threads),
+        options=found.settled({**usual, **options}),
+        out=None if out is None else _folder("out", out),
+        runs=_folder("runs", runs),
+        fast=fast,
+        restart=restart,
+        lang=lang,
+    )
+    return carried_out(plan, progress=progress)
+
+
+def known(name: str) -> Study:
+    """The study of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    every = studies()
+    if name in every:
+        return every[name]
+    near = difflib.get_close_matches(str(name), every, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UserError(f"no study is called {shown(name)}; {hint}known: {', '.join(every)}")
+
+
+def carried_out(plan: Plan, *, progress: bool = True) -> Record:
+    """Do what is left of a plan, and write it.
+
+    Raises:
+        UserError: the folder cannot be written, or another run is writing to it.
+    """
+    if plan.out is not None:
+        check_folder(plan.out, "study")
+    # What stands there needs no lock, and another run may have written it before this one got it.
+    earlier = _finished(plan)
+    if earlier is not None:
+        earlier.translate(plan.lang)
+        return earlier
+    with nullcontext() if plan.out is None else locked(plan.out):
+        return _finished(plan) or _computed(plan, progress)
+
+
+def _finished(plan: Plan) -> Record | None:
+    """What an earlier run wrote with the same settings and code."""
+    if plan.out is None or plan.restart:
+        return None
+    earlier = load_record(plan.out)
+    return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
+
+
+def _computed(plan: Plan, progress: bool) -> Record:
+    if plan.restart and plan.store is not None:
+        shutil.rmtree(plan.store, ignore_errors=True)
+    work = Work(
+        study=plan.study.name,
+        draws=plan.draws,
+        seed=plan.seed,
+        options=plan.options,
+        threads=plan.threads,
+        store=plan.store,
+        runs=plan.runs,
+        fast=plan.fast,
+        code=plan.code,
+        clock=Clock(plan.sittings),
+    )
+    with ExitStack() as stack:
+        if progress:
+            work.watcher = bar = stack.enter_context(Bar())
+        outcome = plan.study.run(work)
+        if progress:
+            bar.finish()
+    record = _record(plan, work, outcome)
+    if plan.out is not None:
+        record.save(plan.out, lang=plan.lang)
+        if plan.store is not None:
+            shutil.rmtree(plan.store, ignore_errors=True)
+    return record
+
+
+def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
+    content: dict[str, Any] = {
+        "study": plan.study.name,
+        **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
+        "layerlab": VERSION,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "key": plan.key,
+        "settings": {**plan.settings, **outcome.used},
+        "unit": plan.study.unit,
+        "fast": plan.fast,
+        "command": plan.command,
+        "time": work.clock.spent(),
+        "batches": {"all": work.done, "kept from an earlier run": work.kept},
+        "versions": {
+            "python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
+        "machine": {"system": platform.platform(), "threads": plan.threads},
+        "pictures": [vars(picture) for picture in outcome.pictures],
+        "remarks": list(outcome.remarks),
+        **work.judged,
+    }
+    content["verdicts"] = [placed(vars(one), content, plan.study) for one in outcome.verdicts]
+    return Record(content, outcome.frames)
+
+
+def _folder(name: str, given: Any) -> Path:
+    if not isinstance(given, str | PathLike):
+        raise UserError(
+            f"{name} is {shown(given)}; expected the path of a folder: "
+            f"type for example {name}='result'"
+        )
+    return Path(given)
+
+
+def _drawn(found: Study, draws: Any) -> int:
+    if found.fixed and draws != found.draws:
+        raise UserError(
+            f"study {found.name} has {found.draws} {found.unit}, and draws is {shown(draws)}; "
+            "leave draws out"
+        )
+    return draws if found.fixed else _checked("draws", draws)
+
+
+def _checked(name: str, value: Any) -> int:
+    if value not in DOMAINS[name]:
+        raise UserError(
+            f"{name} is {shown(value)}; expected {DOMAINS[name]}: type for example {name}=100"
+        )
+    return int(value)

@@ -1,0 +1,197 @@
+"""The work of a study: seeded batches of draws, in threads, each kept as soon as it is finished.
+
+A batch is named by the hash of all it depends on: the study, its options, the case, the seed, the
+number of the batch and of its draws, and the code that computes. What was stored by an interrupted
+run is therefore found again, also with more draws, and never taken for something else.
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+from uuid import uuid4
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from layerlab.observe.tracing.attention_tiles import one_thread
+from layerlab.studies.engine.time_log import Clock
+
+Arrays = dict[str, np.ndarray]
+Case = Mapping[str, Any]
+RUNS = Path("layerlab-runs")
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Who is told how far the work is; `report.progress.Bar` is one."""
+
+    def start(self, model: str, steps: int) -> None: ...
+
+    def step(self, layer: int | None, measure: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One batch: how many draws, and the numbers that belong to it and to no other."""
+
+    count: int
+    generator: torch.Generator
+
+    def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
+        """Float64 numbers of a normal distribution, a set per draw."""
+        drawn = torch.randn(
+            self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
+        )
+        return drawn.mul_(deviation).add_(mean)
+
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Float64 numbers between two, a set per draw."""
+        drawn = torch.rand(
+            self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
+        )
+        return drawn.mul_(high - low).add_(low)
+
+
+Part = Callable[..., Mapping[str, Tensor]]
+
+
+@dataclass(kw_only=True)
+class Work:
+    """What a study computes with.
+
+    Attributes:
+        study: its name.
+        code: a hash of the code that computes.
+        store: where finished batches lie until the result is written.
+        runs: where training runs lie, a folder for each recipe.
+        fast: whether it must be over in seconds: nothing is trained then, and runs that lie there
+            are judged.
+        kept: how many batches an earlier run had finished.
+        clock: keeps the time beside the batches.
+        judged: of trainings whose runs are judged: how many, how long, where, and their recipe.
+    """
+
+    study: str
+    draws: int
+    seed: int
+    options: Mapping[str, Any]
+    threads: int
+    code: str
+    store: Path | None = None
+    runs: Path = RUNS
+    fast: bool = False
+    watcher: Watcher | None = None
+    done: int = 0
+    kept: int = 0
+    clock: Clock = field(default_factory=Clock)
+    judged: Mapping[str, Any] = field(default_factory=dict)
+
+    def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
+        """All draws of each case, computed by `part(draw, **case)`, one row per draw.
+
+        The same numbers are drawn in every case, so that cases are compared draw by draw.
+        """
+        sizes = [min(batch, self.draws - start) for start in range(0, self.draws, batch)]
+        jobs = [(case, number) for case in range(len(cases)) for number in range(len(sizes))]
+        if self.watcher is not None:
+            self.watcher.start(self.study, len(jobs))
+        found: dict[tuple[int, int], Arrays] = {}
+
+        def one(job: tuple[int, int]) -> Arrays:
+            return self._batch(part, cases[job[0]], job[1], sizes[job[1]])
+
+        for job, arrays in _computed(one, jobs, self.threads):
+            found[job] = arrays
+            self.done += 1
+            self.clock.keep()
+            if self.watcher is not None:
+                self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
+        return [
+            _joined([found[case, number] for number in range(len(sizes))])
+            for case in range(len(cases))
+        ]
+
+    def _batch(self, part: Part, case: Case, number: int, count: int) -> Arrays:
+        key = digest(
+            {
+                "study": self.study,
+                "part": part.__name__,
+                "options": self.options,
+                "case": case,
+                "seed": self.seed,
+                "batch": number,
+                "count": count,
+                "code": self.code,
+            }
+        )
+        stored = None if self.store is None else self.store / f"{key}.npz"
+        if stored is not None and (arrays := _read(stored)) is not None:
+            self.kept += 1
+            return arrays
+        generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
+        made = part(Draw(count=count, generator=generator), **case)
+        arrays = {name: tensor.numpy() for name, tensor in made.items()}
+        if stored is not None:
+            _write(stored, arrays)
+        return arrays
+
+
+def digest(content: Any) -> str:
+    """A hash of JSON values that is the same in every process."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def cores() -> int:
+    """How many batches are computed at once: OMP_NUM_THREADS, else one per physical core."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else psutil.cpu_count(logical=False) or 1
+
+
+def _computed(
+    one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
+) -> Iterator[tuple[tuple[int, int], Arrays]]:
+    """Results as they come; an interruption waits for the batches under way, and no more."""
+    # Batches side by side instead of threads inside of each: their tensors fit a core's cache.
+    with one_thread():
+        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        # As a context the pool would finish all that was submitted before an interruption.
+        try:
+            pending = {pool.submit(one, job): job for job in jobs}
+            for future in as_completed(list(pending)):
+                yield pending.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _read(file: Path) -> Arrays | None:
+    """What an earlier run stored, or None; a file that was cut off counts as nothing."""
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        return None
+
+
+def _write(file: Path, arrays: Arrays) -> None:
+    """Under another name first, so that no half of a batch is ever found."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{uuid4().hex[:8]}.partial")
+    try:
+        with partial.open("wb") as stream:
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)

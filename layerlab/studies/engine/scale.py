@@ -1,0 +1,99 @@
+"""The scale of a verdict: the models that it was judged on, with their parameters and tokens."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab import builtin
+from layerlab.studies.engine.study import Study
+
+TABLES = "arithmetic on printed tables"
+CASES = "constructed cases without a model"
+_NUMBER = r"[\d.]+(?: [kMB])?(?: to [\d.]+)? [kMB]"
+_TRAINED = re.compile(rf"(?:.+: )?({_NUMBER} parameters, ({_NUMBER}) tokens)")
+_UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
+
+
+def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
+    """Trained models in words; several sizes or lengths are said as a range.
+
+    Example:
+        >>> models([1_410_688, 1_411_072], [1_228_800])
+        '1.4 M parameters, 1.2 M tokens'
+    """
+    size, length = _range(parameters), _range(tokens)
+    return f"{size} parameters, {length} tokens"
+
+
+def compared_at(content: Mapping[str, Any], arms: Sequence[str]) -> str:
+    """The scale of some arms of a comparison; nothing where none of their runs is finished.
+
+    Args:
+        content: of `comparison.json`.
+    """
+    sizes = [one.get("parameters") for one in content["rows"] if one["arm"] in arms]
+    tokens = [one.get("tokens") for one in content["runs"] if one["arm"] in arms]
+    known = [[one for one in found if one is not None] for found in (sizes, tokens)]
+    return models(*known) if all(known) else ""
+
+
+def random_networks(layers: int | str, width: int | str) -> str:
+    """Networks as they are drawn; an option of the study in braces stands for its value."""
+    if layers == 1:
+        return f"single random layers of width {width}"
+    return f"random networks of up to {layers} layers, width {width}"
+
+
+def placed(verdict: Mapping[str, Any], content: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """A verdict with its unit and its scale: what it leaves out is that of its study.
+
+    Args:
+        content: of `study.json`: settings, unit and, where models were trained, their scale.
+        study: what declares the scale otherwise.
+    """
+    # A result of an earlier version may know fewer options.
+    settings = {**study.options, **content["settings"]}
+    drawn = f"{settings['draws']:,} {content['unit']}"
+    scale = content.get("scale") or study.scale.format(**settings)
+    return {
+        **verdict,
+        "unit": verdict.get("unit") or drawn,
+        "scale": verdict.get("scale") or scale,
+    }
+
+
+def trained(scale: str) -> str:
+    """Parameters and tokens, where a verdict is on trained models alone; else nothing.
+
+    Example:
+        >>> trained("built-in models: 0.45 M parameters, 7.4 M tokens")
+        '0.45 M parameters, 7.4 M tokens'
+    """
+    found = _TRAINED.fullmatch(scale)
+    return "" if found is None else found[1]
+
+
+def length(scale: str) -> float:
+    """Most tokens of training that a scale names; 0 where nothing was trained."""
+    found = _TRAINED.fullmatch(scale)
+    if found is None:
+        return 0.0
+    number, unit = found[2].split(" to ")[-1].split()
+    return float(number) * _UNITS[unit]
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = short(min(values)), short(max(values))
+    if low == high:
+        return low
+    return f"{low.removesuffix(high[-2:])} to {high}"
+
+
+def short(value: int) -> str:
+    """Two digits and a unit, three from a hundred on."""
+    unit = "B" if value >= _UNITS["B"] else "M" if value >= _UNITS["M"] / 10 else "k"
+    number = value / _UNITS[unit]
+    return f"{number:.{3 if number >= 100 else 2}g} {unit}"
+
+
+BUILT_IN = f"built-in models: {models([builtin.PARAMETERS], [builtin.TOKENS])}"

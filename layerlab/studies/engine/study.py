@@ -1,0 +1,157 @@
+"""What a study declares, and what it gives back.
+
+A study is one file: a function `run` that takes the `Work` at hand (settings, seeded draws, batches
+that outlive an interruption) and gives an `Outcome`, and at the foot `STUDIES = (Study(...),)`.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from layerlab.errors import UserError
+from layerlab.validation import Domain, shown
+
+# `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
+Word = Literal["holds", "smaller than asked", "fails", "not decided"]
+# The unit of what nothing is drawn for: a proof, a counterexample, a count.
+EXACT = "no draws: one exact case"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one claim.
+
+    Attributes:
+        claim: one sentence that can be false.
+        word: whether it holds.
+        number: that decides it.
+        said: one sentence with the number, its interval and what it is compared with.
+        source: where it stands, if that is not the place the study names.
+        unit: of replication, with its number: `3 seeds`, `100 passages of one text`; that of the
+            study where it is left out.
+        scale: the models that it was judged on, with parameters and training tokens; that of the
+            study where it is left out.
+        looked: whether its threshold or its number of draws was set after a first result.
+        p: of a test of the claim, before any correction for others; None where an interval judges.
+    """
+
+    claim: str
+    word: Word
+    number: float
+    said: str
+    source: str = ""
+    unit: str = ""
+    scale: str = ""
+    looked: bool = False
+    p: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One plotly figure, as plain JSON values."""
+
+    name: str
+    title: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a study found; the first verdict is about the claim of the study itself.
+
+    Attributes:
+        used: settings that were not what was asked for.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    frames: Mapping[str, pd.DataFrame]
+    pictures: tuple[Picture, ...]
+    remarks: tuple[str, ...] = ()
+    used: Mapping[str, Any] = field(default_factory=dict)
+
+
+def claimant(source: str) -> str:
+    """Whose claim it is: a key of docs/sources.md, or Own.
+
+    Example:
+        >>> claimant("pangu23, Table 4"), claimant("Own, after dong21, section 3")
+        ('pangu23', 'Own')
+    """
+    return re.split(r"[,; ]", source, maxsplit=1)[0]
+
+
+def nothing(runs: Path) -> None:
+    """What a study reads of earlier trainings: most read nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One figure, table or claim of a source, and how to repeat it.
+
+    Attributes:
+        source: a key of docs/sources.md, and the place.
+        claim: of the source, in one sentence.
+        cost: how long it takes with the draws of the source, in words.
+        draws: of the source, or ours where it has none.
+        unit: what one draw is: a random initialisation, a passage of text, a seed of training.
+        run: computes, judges and draws.
+        options: what a user may set, with what it is when nobody does.
+        domains: which values an option takes.
+        fast: draws and options that give the same verdict in seconds.
+        fixed: whether the draws are what they are.
+        inputs: what the numbers depend on in the folder of training runs, as JSON values.
+        scale: the models that it judges, with parameters and training tokens; an option in
+            braces stands for its value.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    cost: str
+    draws: int
+    run: Callable[[Any], Outcome]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    unit: str = "random initialisations"
+    fast: Mapping[str, Any] = field(default_factory=dict)
+    fixed: bool = False
+    inputs: Callable[[Path], Any] = nothing
+    scale: str = ""
+
+    @property
+    def key(self) -> str:
+        """Of its source in docs/sources.md, or Own."""
+        return claimant(self.source)
+
+    def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with what was given.
+
+        Raises:
+            UserError: an unknown option, or a value that it does not take.
+        """
+        for name, value in given.items():
+            if name not in self.options:
+                near = difflib.get_close_matches(name, self.options, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                known = ", ".join(self.options) or "none"
+                raise UserError(
+                    f"study {self.name} has no option {shown(name)}; {hint}known: {known}"
+                )
+            if name in self.domains and value not in self.domains[name]:
+                raise UserError(
+                    f"study {self.name}: option {name} is {shown(value)}; expected "
+                    f"{self.domains[name]}: type for example {name}={self.options[name]}"
+                )
+        # A whole number stands for a float, and is the same setting as that float.
+        floats = {name for name, value in self.options.items() if isinstance(value, float)}
+        return {
+            **self.options,
+            **{name: float(value) if name in floats else value for name, value in given.items()},
+        }

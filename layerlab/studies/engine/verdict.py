@@ -1,0 +1,55 @@
+"""The word of a verdict: one rule for all studies that hold a number against a threshold.
+
+A claim of a size is held against that size: its own where it names one, the source's where the
+source prints one. A claim of a direction is held against that direction; where a study asks for a
+size of its own on top, what is surely in the direction and surely short of the size is neither
+right nor wrong: it is smaller than asked.
+"""
+
+from collections.abc import Iterable
+
+from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.engine.study import Word
+
+
+def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
+    """Whether a number is more than was asked for.
+
+    Args:
+        neutral: where there is no effect, if the size that is asked for is the study's own; left
+            out, the size belongs to the claim, and what is surely short of it is wrong.
+
+    Example:
+        >>> above(Interval(1.02, 1.01, 1.03), 1.05), above(Interval(1.02, 1.01, 1.03), 1.05, 1.0)
+        ('fails', 'smaller than asked')
+    """
+    if found.low > asked:
+        return "holds"
+    least = asked if neutral is None else neutral
+    if found.high <= least:
+        return "fails"
+    return "smaller than asked" if least < found.low and found.high < asked else "not decided"
+
+
+def below(found: Interval, asked: float, neutral: float | None = None) -> Word:
+    """Whether a number is less than was asked for; `above` with the signs turned."""
+    turned = Interval(-found.value, -found.high, -found.low)
+    return above(turned, -asked, None if neutral is None else -neutral)
+
+
+def within(found: Interval, low: float, high: float) -> Word:
+    """Whether a number lies between two, which are the claim's own."""
+    return each((above(found, low), below(found, high)))
+
+
+def each(words: Iterable[Word]) -> Word:
+    """Of a claim on several numbers at once: one that fails is enough against it."""
+    found = set(words)
+    order: tuple[Word, ...] = ("fails", "not decided", "smaller than asked")
+    return next((word for word in order if word in found), "holds")
+
+
+def agreed(words: Iterable[Word]) -> Word:
+    """Of several readings of one claim, or repeats of one study: what all of them say."""
+    found = set(words)
+    return found.pop() if len(found) == 1 else "not decided"

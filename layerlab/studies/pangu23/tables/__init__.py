@@ -1,0 +1,1 @@
+"""The tables of pangu23, counted or measured again."""

@@ -1,0 +1,144 @@
+"""What the ablation of pangu23 can tell apart: its differences beside the chance of questions."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.statistics import Interval, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import above, agreed
+
+# Questions of C-Eval; the source does not say which of the two splits it took.
+SPLITS = {"validation": 1346, "test": 12_342}
+# 95 % of a normal distribution.
+WIDE = 1.959964
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """Two printed accuracies, per cent, of which the source prefers the first."""
+
+    name: str
+    better: float
+    worse: float
+    place: str
+
+    @property
+    def difference(self) -> float:
+        return self.better - self.worse
+
+    def interval(self, questions: int) -> Interval:
+        """The difference, with what chance alone makes of so many questions in each model."""
+        error = sqrt(sum(one * (100 - one) / questions for one in (self.better, self.worse)))
+        return Interval(
+            self.difference, self.difference - WIDE * error, self.difference + WIDE * error
+        )
+
+
+BOTH = Contest(name="both modules against none", better=37.9, worse=35.0, place="pangu23, Table 4")
+SERIES = Contest(name="two terms against one", better=36.9, worse=35.0, place="pangu23, Table 2")
+SHORTCUT = Contest(
+    name="shortcut of 1/32 against none", better=36.3, worse=35.0, place="pangu23, Table 3"
+)
+WIDENET = Contest(
+    name="both modules against WideNet", better=37.9, worse=36.5, place="pangu23, Table 4"
+)
+CONTESTS = (
+    BOTH,
+    SERIES,
+    SHORTCUT,
+    WIDENET,
+    Contest(name="three terms against two", better=37.0, worse=36.9, place="pangu23, Table 2"),
+    Contest(name="shortcut of 1/4 against 1/32", better=36.7, worse=36.3, place="pangu23, Table 3"),
+    Contest(
+        name="shortcut of 1/32 against 1/64", better=36.3, worse=35.5, place="pangu23, Table 3"
+    ),
+)
+
+
+def word(found: Contest) -> Word:
+    """What both splits say, of which the source does not say which it took."""
+    return agreed(above(found.interval(questions), 0) for questions in SPLITS.values())
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    rows = [
+        {
+            "contest": one.name,
+            "split": split,
+            "questions": questions,
+            "difference": found.value,
+            "low": found.low,
+            "high": found.high,
+        }
+        for one in CONTESTS
+        for split, questions in SPLITS.items()
+        for found in [one.interval(questions)]
+    ]
+    return Outcome(
+        verdicts=(
+            judged(BOTH, STUDY.claim),
+            judged(SERIES, "A series of two terms is more accurate than the plain activation."),
+            judged(SHORTCUT, "An augmented shortcut of the width over 32 raises accuracy."),
+            judged(WIDENET, "Both modules together are more accurate than WideNet."),
+        ),
+        frames={"contests": table(rows)},
+        pictures=(drawn(),),
+        remarks=(
+            "Intervals are those of independent questions, two proportions, unpaired: two models "
+            "that answer the same questions differ by less chance than that, and the answers are "
+            "not printed.",
+            "Every model was trained once. What another seed would change comes on top, and is "
+            "not printed either.",
+        ),
+    )
+
+
+def judged(found: Contest, claim: str) -> Verdict:
+    """One difference against chance."""
+    said = ", ".join(
+        f"{found.interval(questions)} if it was the {split} split of {questions:,} questions"
+        for split, questions in SPLITS.items()
+    )
+    return Verdict(
+        claim=claim,
+        word=word(found),
+        number=found.difference,
+        said=f"{found.better:g} against {found.worse:g} %: {said}; the source does not say which",
+        source="" if claim == STUDY.claim else found.place,
+        unit="questions; each model was trained once",
+    )
+
+
+def drawn() -> Picture:
+    """Every contest with the interval of both splits."""
+    shown = []
+    for one in CONTESTS:
+        for split, questions in SPLITS.items():
+            found = one.interval(questions)
+            name = f"{one.name}, {split}"
+            shown.append(Gap(name=name, middle=found.value, low=found.low, high=found.high))
+    return gaps(
+        "contests",
+        "Printed differences on C-Eval, with 95 % of the chance of its questions",
+        shown,
+        x="points of a per cent",
+    )
+
+
+STUDY = Study(
+    name="ablation-noise",
+    title="The ablation against chance",
+    source="pangu23, Tables 2 to 4",
+    claim="Series activation and augmented shortcut together raise accuracy on C-Eval.",
+    cost="1 second",
+    draws=1,
+    scale=TABLES,
+    unit="reading of the tables",
+    fixed=True,
+    run=run,
+)
+STUDIES = (STUDY,)

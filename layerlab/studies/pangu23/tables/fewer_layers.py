@@ -1,0 +1,132 @@
+"""Why PanGu-pi 7B has 29 layers instead of 32, by exact count: its modules, or its vocabulary."""
+
+from layerlab.model.cost.cost import Account, account
+from layerlab.model.design import design
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.statistics import table
+from layerlab.studies.engine.study import Outcome, Study, Verdict
+
+OURS, THEIRS = "pangu-pi-7b", "llama-7b"
+# Milliseconds per token, as printed.
+LATENCY = {OURS: 43.00, THEIRS: 47.60}
+DIGIT = 0.005
+
+
+def counted(name: str, preset: str, **sizes: int) -> Account:
+    """A variant at a published shape, some sizes changed."""
+    found = design(name, preset=preset, sizes=sizes)
+    return account(found.spec, found.shape)
+
+
+def accounting() -> dict[str, float]:
+    """Millions of parameters: where the 7B model and its baseline differ."""
+    ours, plain = (counted(name, OURS) for name in ("pangu-pi", "llama"))
+    shape = design(THEIRS).shape
+    block = counted("llama", THEIRS, layers=2).blocks - counted("llama", THEIRS, layers=1).blocks
+    small = counted("llama", OURS, vocab=shape.vocab)
+    found = {
+        "one block": block,
+        "attention of one block": 4 * shape.width**2,
+        "its modules": ours.parameters - plain.parameters,
+        "its vocabulary": plain.parameters - small.parameters,
+        "three blocks": 3 * block,
+        "PanGu-pi 7B": ours.parameters,
+        "Llama 7B": counted("llama", THEIRS).parameters,
+    }
+    return {name: number / 1e6 for name, number in found.items()}
+
+
+def read_per_token(layers: int, vocab: int) -> float:
+    """Weights of blocks and head, read for each token that is decoded."""
+    found = counted("llama", THEIRS, layers=layers, vocab=vocab)
+    return float(found.blocks + found.head)
+
+
+def run(work: Work) -> Outcome:
+    """Count, judge and draw."""
+    found = accounting()
+    block = found["one block"]
+    shown = [
+        Gap(name=name, middle=found[name] / block, low=None, high=None)
+        for name in ("its modules", "its vocabulary", "three blocks")
+    ]
+    picture = gaps(
+        "blocks",
+        "What PanGu-pi 7B adds, and what three blocks weigh",
+        shown,
+        x="parameters, in blocks of Llama 7B",
+    )
+    rows = [{"what": name, "millions": number} for name, number in found.items()]
+    return Outcome(
+        verdicts=(pays(found), similar(found), faster()),
+        frames={"parameters": table(rows)},
+        pictures=(picture,),
+        remarks=(
+            "Counts are exact and have no interval. Feed-forward width and whether the head is "
+            "tied are not printed: here 11,008, as in Llama 7B, and an untied head.",
+        ),
+    )
+
+
+def pays(found: dict[str, float]) -> Verdict:
+    """Whether the modules' parameters are what three layers were given up for."""
+    worth = found["its modules"] / found["one block"]
+    # A block has at least its attention, whatever the feed-forward is.
+    most = found["its modules"] / found["attention of one block"]
+    return Verdict(
+        claim=STUDY.claim,
+        word="fails" if most < 1 else "holds",
+        number=worth,
+        said=f"series and shortcut add {found['its modules']:.1f} million parameters, the weight "
+        f"of {worth:.2f} blocks, and of {most:.2f} even where a block were its attention alone; "
+        f"three were left out. The vocabulary of 100,883 in place of 32,000 adds "
+        f"{found['its vocabulary']:.0f} million, {found['its vocabulary'] / found['one block']:.1f}"
+        " blocks",
+    )
+
+
+def similar(found: dict[str, float]) -> Verdict:
+    """Whether both models have the same number of parameters."""
+    ratio = found["PanGu-pi 7B"] / found["Llama 7B"]
+    return Verdict(
+        claim="PanGu-pi 7B has about as many parameters as Llama 7B.",
+        word="holds" if abs(ratio - 1) < 0.01 else "fails",
+        number=ratio,
+        said=f"{found['PanGu-pi 7B'] / 1e3:.3f} against {found['Llama 7B'] / 1e3:.3f} billion, a "
+        f"ratio of {ratio:.4f}, with feed-forward and head as supposed here",
+        source="pangu23, section 5",
+    )
+
+
+def faster() -> Verdict:
+    """Whether the printed speed-up is more than the layers and the vocabularies give."""
+    printed = LATENCY[OURS] / LATENCY[THEIRS]
+    vocab, theirs = (design(name).shape.vocab for name in (OURS, THEIRS))
+    plain = read_per_token(32, theirs)
+    own, equal = read_per_token(29, vocab) / plain, read_per_token(29, theirs) / plain
+    return Verdict(
+        claim="PanGu-pi 7B decodes faster than Llama 7B by more than its missing layers explain.",
+        word="not decided" if equal > printed else "fails",
+        number=printed,
+        said=f"printed: {printed:.3f} of the time; 29 of 32 layers alone are {29 / 32:.3f}. By the "
+        f"weights read for a token it would be {equal:.3f} if both had one vocabulary and "
+        f"{own:.3f} with the printed ones, and the source does not say which its baseline had",
+        source="pangu23, section 5.3",
+    )
+
+
+STUDY = Study(
+    name="fewer-layers",
+    title="Three layers for two modules",
+    source="pangu23, section 5",
+    claim="PanGu-pi has fewer layers than Llama because its modules bring parameters of their own.",
+    cost="1 second",
+    draws=1,
+    scale=TABLES,
+    unit="exact count",
+    fixed=True,
+    run=run,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,312 @@
+"""What a step of decoding takes here, of PanGu-pi and of Llama, beside the printed milliseconds.
+
+Other studies count what the source prints; this one times twins at a smaller width, or on a GPU at
+the source's own. Times belong to a machine, so the fast mode takes none: it judges what an earlier
+measurement left, if one did.
+
+Planned before it is run: `PLANNED` repetitions, all taken, none left out, judged once when the last
+is in. A first measurement was of 12 and its words changed when it was repeated, so 30 were taken:
+that number was set after a look, and so is whatever was not measured as planned.
+
+Predicted: three layers less are worth what their weights are, and the modules cost more than 4 %.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Work, digest
+from layerlab.studies.engine.statistics import Interval, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.support import small_models
+from layerlab.system.files import write_file
+from layerlab.validation import Domain
+
+FEWER, SAME = "fewer layers", "one depth"
+# Milliseconds, as printed: of 7B, and of the 1B with both modules and with none.
+PRINTED = {FEWER: (43.00, 47.60), SAME: (7.86, 7.56)}
+PLACES = {FEWER: "pangu23, section 5.3", SAME: "pangu23, Table 4"}
+# 10 % faster, as the source says of its printed 0.903: 1.1 tokens in the time of one.
+FASTER = 1 / 1.1
+# The printed 1.040 and a hundredth: what rounding and another processor may add.
+COST = 1.05
+# Of what the weights that a token reads predict; here a step does more than read them.
+NEAR = 0.05
+DEPTH, HEAD, VOCAB, SHAPE = 12, 128, 32_000, 2048
+# The largest are those of the source's 1B and 7B.
+WIDTHS = (128, 256, 512, 1024, 2048, 4096)
+CONTEXT, NEW = 32, 16
+UNTIMED = "No times were at hand, and the fast mode takes none."
+PLANNED = 40
+Measured = Mapping[str, Any]
+
+
+def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
+    """PanGu-pi and Llama of each comparison, and the quotient of the weights that they read.
+
+    Those of the 1B are no wider than the 1B.
+    """
+    from layerlab.latency.candidates import contestant
+    from layerlab.latency.parameter_matching import pair, read_weights
+
+    wide = min(width, SHAPE)
+    sizes = f"width={wide},layers={DEPTH},heads={wide // HEAD},vocab={VOCAB * wide // SHAPE}"
+    same = [contestant(f"{name}:{sizes}") for name in ("pangu-pi", small_models.PLAIN)]
+    counts = [one.account() for one in same]
+    assert counts[0] is not None and counts[1] is not None
+    fewer = pair("fewer-layers", shape="7b", width=width)
+    return {
+        FEWER: (fewer.pangu, fewer.llama, fewer.predicted),
+        SAME: (same[0], same[1], read_weights(counts[0]) / read_weights(counts[1])),
+    }
+
+
+def timed(width: int, device: str, repetitions: int) -> dict[str, Any]:
+    """Both comparisons; a CPU's in processor time of one thread, which others do not lengthen."""
+    from layerlab.latency import measure
+    from layerlab.latency.config import setting
+
+    chosen = setting(
+        device=device, threads=1, context=CONTEXT, new=NEW, repetitions=repetitions, batch=1
+    )
+    found = {}
+    for name, (pangu, llama, predicted) in rivals(width).items():
+        one = measure.timed([pangu, llama], chosen).to_json()
+        found[name] = {
+            "ratio": one["ratio"]["decode"],
+            "predicted": predicted,
+            "milliseconds": [part["decode"]["median"] for part in one["timed"]],
+            "names": [part["name"] for part in one["timed"]],
+            "machine": one["machine"],
+            "versions": one["versions"],
+            "setting": one["setting"],
+        }
+    return found
+
+
+def place(runs: Path, width: int, device: str = "cpu") -> Path:
+    """Where times lie."""
+    kind = "" if device == "cpu" else f"{device}-"
+    return (
+        runs / small_models.RUNS / f"latency-{kind}{digest([width, CONTEXT, NEW, DEPTH])[:8]}.json"
+    )
+
+
+def run(work: Work) -> Outcome:
+    """Time, judge and draw."""
+    width, device = work.options["width"], work.options["device"]
+    file = place(work.runs, width, device)
+    if not work.fast:
+        write_file(file, json.dumps(timed(width, device, work.draws)))
+    found = json.loads(file.read_text("utf-8")) if file.is_file() else None
+    notes = [told(found), *kept_to(found)] if found else [UNTIMED]
+    verdicts = (quicker(found), costs(found), explained(found))
+    return Outcome(
+        verdicts=tuple(replicated(one, found) for one in verdicts),
+        frames={"steps": table(rows(found))},
+        pictures=(drawn(found),),
+        remarks=(
+            f"A step is a token at batch 1 behind a prompt of {CONTEXT} tokens, in float32 on a "
+            f"CPU and bfloat16 on a GPU. Models have weights at random and the layers of the "
+            f"source's: 29 and 32 of its 7B at a width of {width}, {DEPTH} of its 1B at "
+            f"{min(width, SHAPE)}; vocabularies keep their share of the width. "
+            "Models take turns, the interval is that of the median of their quotients.",
+            "The source names an Ascend 910A, and neither precision, batch nor prompt. What holds "
+            "here is said of this machine.",
+            "Other work on a machine does not lengthen processor time, but takes its caches and "
+            "its memory: intervals are wider for it.",
+            f"Planned before it was run: {PLANNED} repetitions, judged once, when the last is in. "
+            "Before that plan the number was raised, from 12 to 30, after a first result.",
+            *notes,
+        ),
+    )
+
+
+def told(found: Measured) -> str:
+    """Where the times are from."""
+    one = found[FEWER]
+    machine = one["machine"]
+    where = f"{machine['processor']} with {machine['threads']} thread, in processor time"
+    if machine["device"] != "cpu":
+        where = f"{machine['device']} in bfloat16, in wall time"
+    return (
+        f"Timed on {where}, {one['ratio']['pairs']} repetitions; torch {one['versions']['torch']}, "
+        f"transformers {one['versions']['transformers']}."
+    )
+
+
+def kept_to(found: Measured) -> list[str]:
+    """What a reader has to know where the plan was not kept."""
+    pairs = found[FEWER]["ratio"]["pairs"]
+    if pairs == PLANNED:
+        return []
+    return [
+        f"These are {pairs} repetitions and not the {PLANNED} of the plan. Measurements of 12 came "
+        "to other words when they were repeated, and their number was raised after that: the words "
+        "are marked for it."
+    ]
+
+
+def replicated(verdict: Verdict, found: Measured | None) -> Verdict:
+    """With as many repetitions as there are, marked where that is not the plan's number."""
+    if found is None:
+        return verdict
+    pairs = found[FEWER]["ratio"]["pairs"]
+    return replace(verdict, unit=f"{pairs} repetitions", looked=bool(kept_to(found)))
+
+
+def quotient(found: Measured, name: str) -> Interval:
+    """Of a step of PanGu-pi and one of Llama; without an interval where there are few pairs."""
+    ratio = found[name]["ratio"]
+    low, high = ratio["low"], ratio["high"]
+    if low is None or high is None:
+        low, high = 0.0, float("inf")
+    return Interval(ratio["median"], low, high)
+
+
+def below(found: Interval, most: float) -> Word:
+    """Whether a quotient is at most as large as said."""
+    return "holds" if found.high < most else "fails" if found.low > most else "not decided"
+
+
+def printed(name: str) -> float:
+    """The source's quotient."""
+    pangu, llama = PRINTED[name]
+    return pangu / llama
+
+
+def untimed(claim: str, name: str, source: str) -> Verdict:
+    """Nothing is said where nothing was timed."""
+    return Verdict(
+        claim=claim,
+        word="not decided",
+        number=printed(name),
+        said=f"no times were at hand; the source prints a quotient of {printed(name):.3f}",
+        source=source,
+    )
+
+
+def steps(found: Measured, name: str) -> str:
+    """Both times in words."""
+    pangu, llama = found[name]["milliseconds"]
+    return f"a step takes {pangu:.3g} against {llama:.3g} ms"
+
+
+def quicker(found: Measured | None) -> Verdict:
+    """With the layers of the source's 7B."""
+    if found is None:
+        return untimed(STUDY.claim, FEWER, "")
+    ratio = quotient(found, FEWER)
+    return Verdict(
+        claim=STUDY.claim,
+        word=below(ratio, FASTER),
+        number=ratio.value,
+        said=f"{steps(found, FEWER)}, {ratio} times as long; the source prints "
+        f"{printed(FEWER):.3f}, and at most {FASTER:.3f} was asked for",
+    )
+
+
+def costs(found: Measured | None) -> Verdict:
+    """With the same layers in both."""
+    claim = "At one depth both modules of PanGu-pi cost 4 % of a step."
+    if found is None:
+        return untimed(claim, SAME, PLACES[SAME])
+    ratio = quotient(found, SAME)
+    return Verdict(
+        claim=claim,
+        word=below(ratio, COST),
+        number=ratio.value,
+        said=f"{steps(found, SAME)}, {ratio} times as long; the source prints "
+        f"{printed(SAME):.3f}, and at most {COST:g} was asked for",
+        source=PLACES[SAME],
+    )
+
+
+def explained(found: Measured | None) -> Verdict:
+    """By the weights that a token reads."""
+    claim = "The time of a step is that of the weights it reads, so that layers alone explain it."
+    source = "Own, on pangu23, section 5.3"
+    if found is None:
+        return untimed(claim, FEWER, source)
+    ratio, predicted = quotient(found, FEWER), found[FEWER]["predicted"]
+    beside = Interval(*(one / predicted for one in (ratio.value, ratio.low, ratio.high)))
+    inside = beside.low > 1 - NEAR and beside.high < 1 + NEAR
+    outside = beside.low > 1 + NEAR or beside.high < 1 - NEAR
+    return Verdict(
+        claim=claim,
+        word="holds" if inside else "fails" if outside else "not decided",
+        number=beside.value,
+        said=f"the quotient of the weights is {predicted:.3f}, that of the times {ratio}: "
+        f"{beside} times as much; within {NEAR:.0%} was asked for",
+        source=source,
+    )
+
+
+def rows(found: Measured | None) -> list[dict[str, Any]]:
+    """What was printed beside what was timed."""
+    made = []
+    for name in PRINTED:
+        row: dict[str, Any] = {"comparison": name, "printed": printed(name)}
+        if found is not None:
+            one, ratio = found[name], quotient(found, name)
+            row |= {
+                "measured": ratio.value,
+                "low": ratio.low,
+                "high": ratio.high,
+                "weights": one["predicted"],
+                "PanGu-pi ms": one["milliseconds"][0],
+                "Llama ms": one["milliseconds"][1],
+            }
+        made.append(row)
+    return made
+
+
+def drawn(found: Measured | None) -> Picture:
+    """Quotients one below the other."""
+    shown = []
+    for name in PRINTED:
+        shown.append(Gap(name=f"{name}: printed", middle=printed(name), low=None, high=None))
+        if found is not None:
+            ratio = quotient(found, name)
+            shown += [
+                Gap(name=f"{name}: measured", middle=ratio.value, low=ratio.low, high=ratio.high),
+                Gap(name=f"{name}: weights", middle=found[name]["predicted"], low=None, high=None),
+            ]
+    return gaps(
+        "quotient",
+        "Time of a step of PanGu-pi over one of Llama (median, 95 % interval)",
+        shown,
+        x="PanGu-pi over Llama",
+    )
+
+
+def inputs(runs: Path) -> list[str]:
+    """What lies there."""
+    return [
+        file.read_text("utf-8")
+        for file in sorted((runs / small_models.RUNS).glob("latency-*.json"))
+    ]
+
+
+STUDY = Study(
+    name="latency-measured",
+    title="Latency of decoding, measured",
+    source="pangu23, section 5.3",
+    claim="With 29 layers in place of 32 PanGu-pi decodes 10 % faster than Llama.",
+    cost="11 minutes",
+    draws=PLANNED,
+    fast={"draws": PLANNED},
+    scale="models of width {width} with random weights, on {device}",
+    unit="repetitions",
+    run=run,
+    options={"width": 1024, "device": "cpu"},
+    domains={
+        "width": Domain(kind=int, choices=WIDTHS),
+        "device": Domain(kind=str, choices=("cpu", "cuda")),
+    },
+    inputs=inputs,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,125 @@
+"""Whether the averages that pangu23 prints follow from the cells that it prints beside them."""
+
+from layerlab.evaluation.results.published import Published, tables
+from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.statistics import table
+from layerlab.studies.engine.study import Outcome, Study, Verdict
+
+# Half of the last printed digit of every cell, and of the average; one that is cut off loses a
+# whole digit.
+CELL, AVERAGE = 0.005, 0.01
+Row = dict[str, str | int | float]
+
+
+def rows() -> list[Row]:
+    """Every average as printed and as its cells give it."""
+    return [one for found in tables().values() for one in averages(found)]
+
+
+def averages(found: Published) -> list[Row]:
+    """Those of one table."""
+    return [
+        {
+            "table": found.number,
+            "model": model,
+            "printed": found.printed(model),
+            "recomputed": found.recomputed(model).mean.value,
+            "difference": found.printed(model) - found.recomputed(model).mean.value,
+        }
+        for model in found.rows
+    ]
+
+
+def same(row: Row) -> bool:
+    """Whether both are the same two decimals."""
+    return f"{row['printed']:.2f}" == f"{row['recomputed']:.2f}"
+
+
+def beyond(row: Row) -> bool:
+    """Whether no rounding explains the difference."""
+    return abs(float(row["difference"])) >= CELL + AVERAGE
+
+
+def ranked(found: Published) -> bool:
+    """Whether the models stand in the same order by both averages."""
+    printed = sorted(found.rows, key=found.printed)
+    return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    every = rows()
+    shown = [
+        Gap(
+            name=f"{row['model']}, Table {row['table']}",
+            middle=float(row["difference"]),
+            low=None,
+            high=None,
+        )
+        for row in sorted(every, key=lambda row: -abs(float(row["difference"])))[:12]
+    ]
+    picture = gaps(
+        "differences",
+        "Printed averages less those of the printed cells (the 12 largest of 36)",
+        shown,
+        x="points of a per cent",
+    )
+    return Outcome(
+        verdicts=(follow(every), order()),
+        frames={"averages": table(every)},
+        pictures=(picture,),
+        remarks=(
+            "Arithmetic on printed numbers, without an interval: no model is run. A digit that "
+            "was lost between the paper and the text that was read looks like a slip of the paper.",
+        ),
+    )
+
+
+def follow(every: list[Row]) -> Verdict:
+    """Cell by cell."""
+    off = [row for row in every if not same(row)]
+    slips = [row for row in off if beyond(row)]
+    named = ", ".join(
+        f"{row['model']} in Table {row['table']} ({row['printed']:.2f}, by its cells "
+        f"{row['recomputed']:.2f})"
+        for row in slips
+    )
+    return Verdict(
+        claim=STUDY.claim,
+        word="fails" if slips else "holds",
+        number=len(slips),
+        said=f"{len(every) - len(off)} of {len(every)} agree to the last digit, "
+        f"{len(off) - len(slips)} differ by rounding; {len(slips)} differ by more: {named}",
+    )
+
+
+def order() -> Verdict:
+    """Whether it matters."""
+    changed = [found.number for found in tables().values() if not ranked(found)]
+    return Verdict(
+        claim="The order of the models is that of the averages that the cells give.",
+        word="fails" if changed else "holds",
+        number=len(changed),
+        said=f"the order changes in {len(changed)} of {len(tables())} tables: the slips matter to "
+        "nobody's rank"
+        if not changed
+        else f"the order changes in tables {changed}",
+        source="Own, on the numbers of pangu23, Tables 5, 6, 8, 9 and 10",
+    )
+
+
+STUDY = Study(
+    name="printed-averages",
+    title="Averages as printed",
+    source="pangu23, Tables 5, 6, 8, 9 and 10",
+    claim="Every printed average follows from the cells beside it.",
+    cost="1 second",
+    draws=1,
+    scale=TABLES,
+    unit="reading of the tables",
+    fixed=True,
+    run=run,
+)
+STUDIES = (STUDY,)

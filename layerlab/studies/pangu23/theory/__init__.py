@@ -1,0 +1,1 @@
+"""The lemmas and theorems of pangu23."""

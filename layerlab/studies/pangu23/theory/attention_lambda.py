@@ -1,0 +1,242 @@
+"""The largest eigenvalue lambda of A^T (I - e e^T) A, which pangu23 takes to be below 1."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.measures.quantities.gain import contraction, spectral_bound
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, CASES
+from layerlab.studies.engine.statistics import (
+    HIGH,
+    LOW,
+    Interval,
+    maximum,
+    resampled,
+    summary,
+    table,
+)
+from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import above
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.validation import Domain
+
+MODEL = "llama"
+LENGTHS = (8, 16, 32, 64, 128, 256)
+TRAINED, CAUSAL, DOUBLY = "trained heads, causal", "random scores, causal", "doubly stochastic"
+UNIFORM, BLOCKS = "uniform, causal", "two tokens seen by half each"
+# Rows and columns of random positive matrices, divided by their sums in turn.
+TURNS = 60
+ROUNDING = 1e-9
+
+
+def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
+    """One batch: lambda of every head of a model, and of random matrices, by draw."""
+    scores = draw.normal(tokens, tokens)
+    future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    causal = torch.softmax(scores.masked_fill(future, -torch.inf), -1)
+    return {
+        CAUSAL: largest(causal)[:, None],
+        DOUBLY: largest(balanced(scores.exp()))[:, None],
+        TRAINED: heads(excerpts(draw, MODEL, tokens)),
+    }
+
+
+def largest(matrices: Tensor) -> Tensor:
+    """lambda, never below the true one.
+
+    Example:
+        >>> round(largest(torch.eye(3, dtype=torch.float64)).item(), 9)
+        1.0
+    """
+    return spectral_bound(matrices - matrices.mean(-2, keepdim=True)).square()
+
+
+def balanced(matrices: Tensor) -> Tensor:
+    """Positive matrices whose rows and columns all sum to 1, rows to the last digit."""
+    for _ in range(TURNS):
+        matrices = matrices / matrices.sum(-2, keepdim=True)
+        matrices = matrices / matrices.sum(-1, keepdim=True)
+    return matrices
+
+
+def heads(ids: Tensor) -> Tensor:
+    """Lambda of all heads in all layers, passage by passage."""
+    found: list[Tensor] = []
+
+    def read(seen: Any) -> None:
+        if seen.attention is not None:
+            found.append(contraction(seen.attention, exact=True).square())
+
+    watched(patient(MODEL), ids, read)
+    return torch.cat(found).view(len(ids), -1)
+
+
+def uniform(tokens: int) -> Tensor:
+    """Every token sees all before it, and itself, alike."""
+    return torch.ones(tokens, tokens, dtype=torch.float64).tril() / torch.arange(
+        1, tokens + 1, dtype=torch.float64
+    ).view(-1, 1)
+
+
+def blocks(tokens: int) -> Tensor:
+    """The first half sees its first token alone, and the second half its own first one."""
+    half = tokens // 2
+    seen = (torch.arange(tokens) >= half).long() * half
+    return torch.eye(tokens, dtype=torch.float64)[seen]
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
+    parts = work.gather(one, [{"tokens": tokens} for tokens in lengths], batch=4)
+    found = {
+        name: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
+        for name in (TRAINED, CAUSAL, DOUBLY)
+    }
+    fixed = {
+        name: [float(largest(made(tokens))) for tokens in lengths]
+        for name, made in ((UNIFORM, uniform), (BLOCKS, blocks))
+    }
+    rows = [
+        summary(values.flatten(), {"attention": name, "tokens": tokens})
+        for name, by_length in found.items()
+        for tokens, values in by_length.items()
+    ]
+    lines = []
+    for kind, (name, by_length) in enumerate(found.items()):
+        every = [values.flatten() for values in by_length.values()]
+        low, middle, high = (
+            [float(np.percentile(values, share)) for values in every] for share in (LOW, 50, HIGH)
+        )
+        lines.append(Curve(name=name, x=lengths, y=middle, kind=kind, low=low, high=high))
+    lines += [
+        Curve(name=name, x=lengths, y=values, kind=3 + place, style="dash")
+        for place, (name, values) in enumerate(fixed.items())
+    ]
+    picture = curves(
+        "lambda",
+        "lambda by the number of tokens (median, 95 % of heads and draws)",
+        lines,
+        x="tokens",
+        y="lambda; below 1: closer",
+        log="xy",
+    )
+    return Outcome(
+        verdicts=(
+            real(found[TRAINED], work.seed),
+            doubly(found[DOUBLY]),
+            running(lengths, fixed[UNIFORM]),
+            unbounded(lengths, fixed[BLOCKS]),
+        ),
+        frames={
+            "lambda": table(rows),
+            "fixed": table(
+                [
+                    {"attention": name, "tokens": tokens, "lambda": value}
+                    for name, values in fixed.items()
+                    for tokens, value in zip(lengths, values, strict=True)
+                ]
+            ),
+        },
+        pictures=(picture,),
+        remarks=(
+            "Trained heads are all heads of all layers of the built-in llama. Lemma 1 itself, with "
+            "whatever lambda is, holds for every attention whose rows sum to 1.",
+            "'Usually' is more than half of the heads.",
+            overlap(work.options["tokens"]),
+        ),
+    )
+
+
+def real(found: dict[int, np.ndarray], seed: int) -> Verdict:
+    """How many heads of a model contract, at the longest passages."""
+    tokens = max(found)
+    values = found[tokens]
+    share = resampled(values, lambda drawn: float((drawn < 1).mean()), seed)
+    middle = resampled(values, lambda drawn: float(np.median(drawn)), seed)
+    return Verdict(
+        claim=STUDY.claim,
+        word=above(share, 0.5),
+        number=share.value,
+        said=f"at {tokens} tokens lambda is below 1 in {_share(share)} trained heads, more than "
+        f"half of which was asked for, and it is {middle} in the median; the largest is "
+        f"{values.max():.3g} ({len(values)} passages). A causal mask makes attention far from "
+        "doubly stochastic",
+    )
+
+
+def _share(share: Interval) -> str:
+    return "none of the" if share.high == 0 else f"a share of {share} of the"
+
+
+def doubly(found: dict[int, np.ndarray]) -> Verdict:
+    """The case that the source proves."""
+    highest = max(found, key=lambda tokens: float(found[tokens].max()))
+    top = maximum(found[highest])
+    return Verdict(
+        scale=CASES,
+        claim="lambda is below 1 where attention is positive and doubly stochastic.",
+        word="holds" if top.value < 1 else "fails",
+        number=top.value,
+        said=f"the largest of all draws is {top}, at {highest} tokens; below 1 was asked for, "
+        "and is proved",
+        source="pangu23, section 3",
+        unit=f"{len(found[highest])} random matrices",
+    )
+
+
+def running(lengths: list[int], values: list[float]) -> Verdict:
+    """The mildest causal attention there is."""
+    above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
+    said = ", ".join(
+        f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)
+    )
+    return Verdict(
+        scale=CASES,
+        claim="lambda is below 1 for causal attention that sees all tokens alike.",
+        word="fails" if above else "not decided",
+        number=values[-1],
+        said=f"it is {said} tokens; it stays below 4, by Hardy's inequality",
+        source="Own, on pangu23, section 3",
+        unit=EXACT,
+    )
+
+
+def unbounded(lengths: list[int], values: list[float]) -> Verdict:
+    """The worst causal attention."""
+    grows = all(
+        abs(value - tokens / 2) < ROUNDING * tokens
+        for tokens, value in zip(lengths, values, strict=True)
+    )
+    return Verdict(
+        scale=CASES,
+        claim="lambda is bounded for attention whose rows sum to 1, whatever the length.",
+        word="fails" if grows else "holds",
+        number=values[-1],
+        said=f"where each half sees one token of its own it is half of the tokens, {values[-1]:g} "
+        f"at {lengths[-1]}",
+        source="Own, on pangu23, Lemma 1",
+        unit=EXACT,
+    )
+
+
+STUDY = Study(
+    name="attention-lambda",
+    title="Contraction of tokens by attention",
+    source="pangu23, section 3 and Lemma 3",
+    claim="The largest eigenvalue lambda of A^T (I - e e^T) A is usually below 1, so that "
+    "attention brings tokens closer.",
+    cost="30 seconds",
+    draws=40,
+    scale=BUILT_IN,
+    unit=PASSAGES,
+    run=run,
+    fast={"draws": 6, "tokens": 64},
+    options={"tokens": 256},
+    domains={"tokens": Domain(kind=int, choices=LENGTHS)},
+)
+STUDIES = (STUDY,)

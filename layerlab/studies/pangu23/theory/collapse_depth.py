@@ -1,0 +1,209 @@
+"""Feature collapse by depth in Llama-like models: trained ones, and deep ones at their start."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, random_networks
+from layerlab.studies.engine.statistics import HIGH, LOW, Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import below
+from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.validation import Domain
+
+if TYPE_CHECKING:
+    pass
+
+TOKENS = 128
+# Passages of one draw: together enough tokens to read a dimension at the width.
+EACH = 4
+SMALL = 0.02
+QUANTITIES = ("relative residual", "d(0.8) / width")
+TRAINED = ("llama", "pre-norm")
+
+
+def trained(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch: both quantities by layer in a built-in model."""
+    ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
+    return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
+
+
+def untrained(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
+    """One batch: the same in random Llamas, with small and with ordinary matrices."""
+    from layerlab.loading.model import subject
+    from layerlab.model.build import build
+
+    ids = excerpts(draw, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
+    seeds = torch.randint(2**31, (draw.count,), generator=draw.generator).tolist()
+    small, ordinary = [], []
+    for seed, one in zip(seeds, ids, strict=True):
+        sizes: dict[str, Any] = {
+            "width": width,
+            "layers": layers,
+            "heads": 4,
+            "vocab": 512,
+            "context": TOKENS,
+        }
+        found = subject(build("llama", **sizes, seed=seed))
+        small.append(depths(found, one))
+        grown(found.model, width**-0.5 / SMALL)
+        ordinary.append(depths(found, one))
+    return {"small": torch.stack(small), "ordinary": torch.stack(ordinary)}
+
+
+def grown(model: torch.nn.Module, factor: float) -> None:
+    """Multiply every matrix, those of the embedding too."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    layers, width = work.options["layers"], work.options["width"]
+    found = {
+        f"{name}, trained": part["layers"]
+        for name, part in zip(
+            TRAINED,
+            work.gather(trained, [{"name": name} for name in TRAINED], batch=4),
+            strict=True,
+        )
+    }
+    (random,) = work.gather(untrained, [work.options], batch=2)
+    small, ordinary = f"random, deviation {SMALL:g}", "random, deviation 1/sqrt(width)"
+    found |= {small: random["small"], ordinary: random["ordinary"]}
+    rows = [
+        summary(one[:, layer, quantity], {"model": name, "layer": layer, "quantity": label})
+        for name, one in found.items()
+        for quantity, label in enumerate(QUANTITIES)
+        for layer in range(one.shape[1])
+    ]
+    deep = f"of {layers} layers and width {width}"
+    return Outcome(
+        verdicts=(
+            alike(STUDY.claim, found["llama, trained"], work.seed, "in the built-in llama,"),
+            narrow(found["llama, trained"], work.seed),
+            alike(
+                f"A deep Llama whose matrices start with a deviation of {SMALL:g} collapses.",
+                found[small],
+                work.seed,
+                f"in random Llamas {deep},",
+            ),
+            alike(
+                "A deep Llama whose matrices start with a deviation of 1/sqrt(width) collapses.",
+                found[ordinary],
+                work.seed,
+                f"in the same Llamas {deep}, every matrix multiplied,",
+            ),
+        ),
+        frames={"layers": table(rows)},
+        pictures=tuple(drawn(found, column) for column in (RESIDUAL, DIMENSION)),
+        remarks=(
+            f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
+            "and the dimension is that of all others together. A random model is drawn with them.",
+            overlap(TOKENS),
+            "The trained models have 8 layers of width 64; the models of the source have 29 of "
+            "4096. Collapse stands for less than half of what there was behind the embedding.",
+        ),
+    )
+
+
+def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
+    """What is left at the last layer of what there was behind the embedding, mean over draws."""
+    last = found[:, -1, quantity] / found[:, 0, quantity]
+    return resampled(last, lambda one: float(one.mean()), seed)
+
+
+def alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
+    """Whether tokens become alike, in what differs of their size."""
+    trained = claim == STUDY.claim
+    left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
+    start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
+    return Verdict(
+        scale=BUILT_IN if claim == STUDY.claim else "",
+        claim=claim,
+        word=below(left, HALF, 1),
+        number=left.value,
+        said=f"{where} the share of the features that differs between tokens goes from {start:.3f} "
+        f"to {end:.3f}: {left} of it is left, and {dimension} of d(0.8); collapse would leave less "
+        f"than {HALF:g} ({len(found)} draws)",
+        source="" if trained else "Own, on pangu23, section 3",
+        unit=f"{len(found)} sets of {PASSAGES}" if trained else "",
+    )
+
+
+def narrow(found: np.ndarray, seed: int) -> Verdict:
+    """Whether the features use ever fewer directions."""
+    left = ratio(found, DIMENSION, seed)
+    means = found[..., DIMENSION].mean(0)
+    widest = int(means.argmax())
+    risen = ratio(found[:, : widest + 1], DIMENSION, seed)
+    falls = widest == 0 and left.high < 1
+    return Verdict(
+        scale=BUILT_IN,
+        claim="The effective dimension of its features falls with depth.",
+        word="fails" if risen.low > 1 else "holds" if falls else "not decided",
+        number=risen.value,
+        said=f"d(0.8) in the built-in llama is {means[0]:.2f} of the width behind the embedding "
+        f"and {risen} times that in layer {widest}, where it is largest; behind the last layer it "
+        f"is {left} times that of the beginning (mean of {len(found)} draws)",
+        source="pangu23, section 5.2",
+        unit=f"{len(found)} sets of {PASSAGES}",
+    )
+
+
+def drawn(found: dict[str, np.ndarray], column: int) -> Picture:
+    """A line per model, with the interval of its mean."""
+    lines = []
+    for kind, (name, one) in enumerate(found.items()):
+        low, high = np.percentile(one[..., column], [LOW, HIGH], axis=0)
+        lines.append(
+            Curve(
+                name=name,
+                x=[layer / (one.shape[1] - 1) for layer in range(one.shape[1])],
+                y=one[..., column].mean(0).tolist(),
+                kind=kind,
+                low=low.tolist(),
+                high=high.tolist(),
+            )
+        )
+    title, y = (
+        ("Share of the features that differs between tokens", "||JX|| / ||X||"),
+        ("Effective dimension of the features", "d(0.8), as a share of the width"),
+    )[column]
+    name = ("residual", "dimension")[column]
+    return curves(
+        name,
+        f"{title} by depth (mean, 95 % of draws)",
+        lines,
+        x="depth: 0 behind the embedding, 1 behind the last layer",
+        y=y,
+        log="",
+    )
+
+
+STUDY = Study(
+    name="collapse-depth",
+    title="Feature collapse by depth",
+    source="pangu23, section 1 and section 3",
+    claim="The features of a trained Llama, here the small built-in one, collapse with depth: its "
+    "tokens become alike.",
+    cost="2 minutes",
+    draws=100,
+    scale=random_networks("{layers}", "{width}"),
+    unit="random initialisations, each with passages of one text",
+    run=run,
+    fast={"draws": 4, "layers": 16, "width": 64},
+    options={"layers": 32, "width": 128},
+    domains={
+        "layers": Domain(kind=int, least=2, most=200),
+        "width": Domain(kind=int, least=16, most=1024),
+    },
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,273 @@
+"""Noise through nonlinear and linear shortcuts of pangu23: what each lets through, and keeps."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.activations import ACTIVATIONS
+from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, CASES
+from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.support.passages import excerpts, overlap, patient, watched
+
+MODEL = "llama"
+TOKENS = 64
+WIDTH = 64
+# Of noise, as a share of the diversity of the features.
+LEVELS = (0.01, 0.1, 1.0, 10.0)
+SMALL = LEVELS.index(0.1)
+NAMES = ("gelu", "silu", "relu")
+KNOWN = {one.name: one for one in ACTIVATIONS if one.name in NAMES}
+# Gaussian features, or what attention reads in a layer of a trained model.
+FEATURES: dict[str, int] = {"Gaussian": 0, "layer 1": 1, "layer 4": 4, "layer 8": 8}
+NOISE, SIGNAL, EVEN = range(3)
+COLUMNS = ("noise over that of L Z Theta", "signal over that of L Z Theta", "equality of Eq. 6")
+
+
+def one(draw: Draw, layer: int) -> dict[str, Tensor]:
+    """One batch: what every activation does with features and noise, beside the linear path."""
+    features = draw.normal(TOKENS, WIDTH)
+    weights = draw.normal(WIDTH, WIDTH, deviation=WIDTH**-0.5)
+    noise = draw.normal(TOKENS, WIDTH)
+    noise -= noise.mean(1, keepdim=True)
+    if layer:
+        features = attended(excerpts(draw, MODEL, TOKENS), layer)
+    rows = [compared(*parts) for parts in zip(features, weights, noise, strict=True)]
+    return {"gains": torch.stack(rows)}
+
+
+def attended(ids: Tensor, layer: int) -> Tensor:
+    """What attention reads in one layer, passage by passage."""
+    found: list[Tensor] = []
+
+    def read(seen: Any) -> None:
+        if seen.layer == layer:
+            found.append(seen.sublayers["attention"].entered.double())
+
+    watched(patient(MODEL), ids, read)
+    return torch.stack(found)
+
+
+def compared(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
+    """For activation and level: noise, signal (both over the linear path's), equality of Eq. 6.
+
+    The linear path is L Z Theta, as in Lemma 4, with L the Lipschitz constant of the activation.
+    """
+    spread = diversity(z)
+    found = torch.empty(len(NAMES), len(LEVELS), len(COLUMNS), dtype=torch.float64)
+    for place, level in enumerate(LEVELS):
+        moved = noise * (level * spread / noise.norm())
+        even = (diversity(z + moved) - spread).abs() / moved.norm()
+        for row, name in enumerate(NAMES):
+            kind = KNOWN[name]
+            clean, dirty = kind.function(z @ theta), kind.function((z + moved) @ theta)
+            found[row, place, NOISE] = diversity(dirty - clean) / (
+                kind.lipschitz * diversity(moved @ theta)
+            )
+            found[row, place, SIGNAL] = diversity(clean) / (kind.lipschitz * diversity(z @ theta))
+            found[row, place, EVEN] = even
+    return found
+
+
+def attained(z: float, noise: Tensor) -> tuple[float, float]:
+    """Noise diversity of relu(z + noise) at z, and its bound, with Theta = 1."""
+    start = torch.full_like(noise, z)
+    change = torch.relu(start + noise) - torch.relu(start)
+    return float(diversity(change)), float(noise.norm())
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    parts = work.gather(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
+    # features -> draw x activation x level x column
+    gains = {name: found["gains"] for name, found in zip(FEATURES, parts, strict=True)}
+    rows = [
+        summary(
+            found[:, row, place, column],
+            {"features": features, "activation": name, "noise": level, "quantity": quantity},
+        )
+        for features, found in gains.items()
+        for row, name in enumerate(NAMES)
+        for place, level in enumerate(LEVELS)
+        for column, quantity in enumerate(COLUMNS)
+    ]
+    ratios = robustness(gains, work.seed)
+    return Outcome(
+        verdicts=(
+            strict(gains),
+            condition(),
+            usual(gains, work.seed),
+            robust(ratios, len(parts[0]["gains"])),
+            even(gains, work.seed),
+        ),
+        frames={"gains": table(rows)},
+        pictures=drawn(gains, ratios),
+        remarks=(
+            f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
+            "a layer of the built-in llama on as many tokens of text; Theta and the noise are "
+            "Gaussian, and the noise has no mean over tokens, as the source supposes.",
+            overlap(TOKENS),
+            "Whether a network trains better with one or the other shortcut is another question.",
+        ),
+    )
+
+
+def strict(gains: dict[str, np.ndarray]) -> Verdict:
+    """Theorem 5 as it stands, refuted by units that stay active."""
+    noise, bound = attained(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
+    drawn = np.stack([found[..., NOISE] for found in gains.values()])
+    return Verdict(
+        scale=CASES,
+        claim=STUDY.claim,
+        word="fails" if noise >= bound else "holds",
+        number=noise / bound,
+        said=f"relu at z = 5 under noise of 1 and -1: {noise:.6f} against a bound of {bound:.6f}, "
+        f"equal. The inequality itself holds: in {drawn.size} random cases the largest noise is "
+        f"{drawn.max():.3f} of what the linear path lets through",
+        unit=EXACT,
+    )
+
+
+def condition() -> Verdict:
+    """Theorem 5's condition for equality, refuted by silent units."""
+    noise, bound = attained(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
+    return Verdict(
+        scale=CASES,
+        claim="Both sides are equal if and only if the change of the shortcut has no mean over "
+        "tokens.",
+        word="fails" if noise < bound else "holds",
+        number=noise / bound,
+        said=f"relu at z = -5 under noise of 1: no unit changes, so its mean is zero, and the left "
+        f"side is {noise:g} of a bound of {bound:.3f}; two further equalities are needed",
+        source="pangu23, Theorem 5",
+        unit=EXACT,
+    )
+
+
+def usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+    """What is left of the strict claim on features as they are."""
+    found = {
+        name: resampled(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
+        for name, values in gains.items()
+    }
+    said = ", ".join(f"{one} ({name})" for name, one in found.items())
+    return Verdict(
+        claim="In the usual case a nonlinear shortcut lets less noise through than the linear one.",
+        word=each(below(one, 1) for one in found.values()),
+        number=max(one.value for one in found.values()),
+        said=f"noise of {LEVELS[SMALL]:g} of the features' diversity: {said} of that behind L Z "
+        "Theta, the median over activations and draws",
+        source="pangu23, Lemma 4 and Theorem 5",
+    )
+
+
+def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str], Interval]:
+    """Signal over noise behind the nonlinear path, over that behind the linear one."""
+    return {
+        (features, name): resampled(
+            _kept(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
+        )
+        for features, found in gains.items()
+        for row, name in enumerate(NAMES)
+    }
+
+
+def robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
+    """Whether the noise that is missing is more than the signal that is missing."""
+    best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
+    return Verdict(
+        claim="For the diversity that it keeps, a nonlinear shortcut lets less noise through than "
+        "a linear one.",
+        word=each(above(one, 1) for one in ratios.values()),
+        number=ratios[best].value,
+        said="diversity kept over noise let through, against the linear path, is "
+        f"{ratios[worst]} ({worst[1]}, {worst[0]}) to {ratios[best]} ({best[1]}, {best[0]}); above "
+        f"1 the nonlinear path would be the more robust ({draws} draws, noise of "
+        f"{LEVELS[SMALL]:g}; for Gaussian features and little noise, Poincare's inequality says "
+        "that it cannot be)",
+        source="Own, on pangu23, section 4.1",
+    )
+
+
+def even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+    """Equation 6 with its equality for noise without a mean."""
+    found = {
+        name: resampled(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
+    }
+    said = ", ".join(f"{one} ({name})" for name, one in found.items())
+    return Verdict(
+        claim="Noise without a mean moves the diversity of features by all of its norm.",
+        word="fails" if max(one.high for one in found.values()) < 1 - 1e-9 else "holds",
+        number=max(one.value for one in found.values()),
+        said=f"it moves it by {said} of its norm (median), since noise and features are at an "
+        "angle; as an upper bound the equation holds",
+        source="pangu23, equation 6",
+    )
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values))
+
+
+def _kept(found: np.ndarray) -> np.ndarray:
+    return np.asarray(found[:, SIGNAL] / found[:, NOISE])
+
+
+def drawn(
+    gains: dict[str, np.ndarray], ratios: dict[tuple[str, str], Interval]
+) -> tuple[Picture, ...]:
+    """Noise by its level, and what is kept for it."""
+    lines = []
+    for kind, (features, found) in enumerate(gains.items()):
+        # The activations differ alike on all features.
+        for row, name in enumerate(NAMES[:1] if kind else NAMES):
+            lines.append(
+                Curve(
+                    name=f"{name}, {features}",
+                    x=LEVELS,
+                    y=[float(n) for n in np.median(found[:, row, :, NOISE], axis=0)],
+                    kind=kind,
+                    style=("solid", "dash", "dot")[row],
+                )
+            )
+    differences = [
+        Gap(name=f"{name}, {features}", middle=one.value - 1, low=one.low - 1, high=one.high - 1)
+        for (features, name), one in ratios.items()
+    ]
+    return (
+        curves(
+            "noise",
+            "Noise behind the nonlinear path, over that behind L Z Theta (median)",
+            lines,
+            x="norm of the noise, over the diversity of the features",
+            y="ratio of noise diversities",
+            log="x",
+        ),
+        gaps(
+            "kept",
+            "Diversity kept for the noise let through, against the linear path; right is better",
+            differences,
+            x="signal over noise, relative to the linear path, less 1",
+        ),
+    )
+
+
+STUDY = Study(
+    name="shortcut-noise",
+    title="Noise through nonlinear shortcuts",
+    source="pangu23, Theorem 5",
+    claim="The noise diversity of a nonlinear shortcut is strictly below L ||Theta|| ||noise||, "
+    "the bound of the linear one.",
+    cost="30 seconds",
+    draws=500,
+    scale=f"features of {BUILT_IN}, and Gaussian ones",
+    run=run,
+    fast={"draws": 12},
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,321 @@
+"""Lemmas and theorems of pangu23 on one layer and on a stack: what is observed, over its bound.
+
+At most 1 where a statement holds. Features, attention and weights are those of a model, formed
+again in float64; what the source adds to it (noise, shortcuts, further terms) is random.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from layerlab.measures.quantities.diversity import diversity as d
+from layerlab.measures.quantities.gain import spectral_bound
+from layerlab.numerics.theory.activations import activation
+from layerlab.studies.support.passages import watched
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import Subject
+    from layerlab.measures.support.rounding_theory import Theory
+
+GELU = activation("gelu")
+# One statement per number; the order is that of `single` and then of `stacked`.
+SINGLE = (
+    "Lemma 1, a matrix",
+    "Lemma 1, an activation",
+    "Lemma 1, a sum",
+    "Lemma 1, attention",
+    "Lemma 2, difference from equality",
+    "Theorem 1, as printed",
+    "Theorem 1, without the output's norm",
+    "Theorem 2",
+    "Theorem 3, plain feed-forward",
+    "Theorem 3, gated feed-forward",
+    "Theorem 3, gated, features x 1000",
+    "Theorem 4",
+    "Equation 6",
+    "Lemma 3",
+    "Lemma 4",
+    "Theorem 5, not strict",
+    "Theorem 6, not strict",
+    "Theorem 7, a matrix per term",
+    "root lambda",
+    "root lambda H, s and the output's norm",
+)
+STACKED = ("Theorem 2, in depth", "Theorem 3, in depth", "Theorem 8", "Theorem 9")
+# These two are constants, and bounded by nothing.
+CONSTANTS = SINGLE[-2:]
+LEVEL = 0.1
+FAR = 1000.0
+NAN = torch.tensor(float("nan"), dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One layer: its maps, and the norms of its matrices.
+
+    Attributes:
+        values: spectral norm of each head's value matrix, `joint` that of all side by side.
+        output: that of the output matrix.
+        inward, outward: those of the feed-forward's, of the gate where there is one.
+    """
+
+    theory: "Theory"
+    values: Tensor
+    joint: Tensor
+    output: Tensor
+    inward: Tensor
+    outward: Tensor
+
+    @property
+    def attention(self) -> Any:
+        return self.theory.attention
+
+    @property
+    def feedforward(self) -> Any:
+        return self.theory.feedforward
+
+    @property
+    def size(self) -> Tensor:
+        """sqrt(H) s v1."""
+        return self.attention.heads**0.5 * self.values.max() * self.output
+
+    def matrices(self, z: Tensor) -> Tensor:
+        """The attention matrices of features z."""
+        every = [self.attention.weights(z, head) for head in range(self.attention.heads)]
+        return torch.stack(every)
+
+
+def parts(subject: "Subject", ids: Tensor) -> list[Part]:
+    """Every layer of a model, for passages of that length."""
+    from layerlab.measures.support.rounding_theory import theory
+
+    found: list[Part] = []
+
+    def read(layer: Any) -> None:
+        if layer.layer:
+            known = theory(_weighed(subject, layer), subject.model)
+            assert known is not None and known.attention is not None, "a known attention"
+            assert known.feedforward is not None, "a known feed-forward"
+            found.append(part(known))
+
+    watched(subject, ids[None], read)
+    return found
+
+
+def part(known: "Theory") -> Part:
+    """A layer with the norms of its matrices."""
+    attention: Any = known.attention
+    forward: Any = known.feedforward
+    shared = attention.heads // len(attention.value)
+    return Part(
+        theory=known,
+        values=spectral_bound(attention.value).repeat_interleave(shared),
+        joint=spectral_bound(attention.value.flatten(0, 1)),
+        output=spectral_bound(attention.joined()),
+        inward=spectral_bound(forward.inward if forward.gate is None else forward.gate),
+        outward=spectral_bound(forward.outward),
+    )
+
+
+def _weighed(subject: "Subject", layer: Any) -> Any:
+    from layerlab.observe.architecture.head_weights import project
+
+    stack: Any = subject.stack
+    part = stack.attentions[layer.attention.layer]
+    modules = subject.model.modules()
+    rotary = next((module for module in modules if hasattr(module, "attention_scaling")), None)
+    weights = project(
+        stack.blocks[part.block],
+        part.module,
+        name=part.name,
+        layer=part.number,
+        config=subject.config,
+        rotary=rotary,
+    )
+    return replace(layer, weights=weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """What the source adds: a shortcut's matrix, another term's matrix, and a noise."""
+
+    theta: Tensor
+    term: Tensor
+    noise: Tensor
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """||Theta||."""
+        return spectral_bound(self.theta)
+
+    @cached_property
+    def direction(self) -> Tensor:
+        """The term's matrix with a norm of 1."""
+        return self.term / spectral_bound(self.term)
+
+    def sized(self, z: Tensor) -> Tensor:
+        """Noise of a tenth of the diversity of the features."""
+        return self.noise * (LEVEL * d(z) / self.noise.norm())
+
+
+def contraction(matrices: Tensor) -> Tensor:
+    """sqrt(lambda) of each attention matrix."""
+    return spectral_bound(matrices - matrices.mean(-2, keepdim=True))
+
+
+def shortcut(z: Tensor, theta: Tensor) -> Tensor:
+    """T(Z) = gelu(Z Theta)."""
+    return torch.nn.functional.gelu(z @ theta)
+
+
+def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> Tensor:
+    """Every statement on one layer: z is what attention reads, f what the feed-forward reads."""
+    a, spread = layer.matrices(z), d(z)
+    root = contraction(a)
+    attended = layer.attention.value_of(z)
+    values = torch.stack([layer.attention.values(z, head) for head in range(len(a))])
+    heads = a @ values
+    joined = torch.cat(list(heads), -1)
+    squares = torch.stack([d(head) ** 2 for head in heads]).sum()
+    every = torch.cat(list(values), -1)
+    own = torch.stack([d(head) for head in heads]) / (root.max() * layer.values.max() * spread)
+    moved = torch.stack([d(one @ z) for one in a]) / (root * spread)
+    factor = root.max() * layer.size
+    return torch.stack(
+        [
+            d(every) / (layer.joint * spread),
+            *_activated(layer, f),
+            d(stream + attended) / (d(stream) + d(attended)),
+            moved.max(),
+            (d(joined) ** 2 / squares - 1).abs(),
+            (own / layer.output).max(),
+            own.max(),
+            d(attended) / (factor * spread),
+            *_feedforward(layer, f),
+            d(attended + z + shortcut(z, extra.theta)) / (_grown(factor, extra) * spread),
+            *_noisy(layer, z, attended, a, extra),
+            _series(layer, f, extra),
+            root.max(),
+            factor,
+        ]
+    )
+
+
+def _grown(factor: Tensor, extra: Extra) -> Tensor:
+    """The factor of Theorem 4."""
+    return factor + 1 + GELU.lipschitz * extra.norm
+
+
+def _inner(layer: Part, f: Tensor) -> Tensor:
+    forward = layer.feedforward
+    gated = forward.gate is not None
+    matrix, bias = (
+        (forward.gate, forward.gate_bias) if gated else (forward.inward, forward.inward_bias)
+    )
+    return torch.nn.functional.linear(f, matrix, bias)
+
+
+def _activated(layer: Part, f: Tensor) -> list[Tensor]:
+    kind, inner = activation(layer.feedforward.activation), _inner(layer, f)
+    return [d(kind.value(inner)) / (kind.lipschitz * d(inner))]
+
+
+def _feedforward(layer: Part, f: Tensor) -> list[Tensor]:
+    """Theorem 3 on a plain feed-forward; and on a gated one, of which it does not speak."""
+    constant = activation(layer.feedforward.activation).lipschitz
+    bound = constant * layer.inward * layer.outward * d(f)
+    ratio = d(layer.feedforward.value(f)) / bound
+    if layer.feedforward.gate is None:
+        return [ratio, NAN, NAN]
+    return [NAN, ratio, d(layer.feedforward.value(FAR * f)) / (FAR * bound)]
+
+
+def _noisy(layer: Part, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) -> list[Tensor]:
+    noise, spread, theta = extra.sized(z), d(z), extra.theta
+    size, norm, constant = noise.norm(), extra.norm, GELU.lipschitz
+    dirty = layer.matrices(z + noise)
+    change = layer.attention.value_of(z + noise) - attended
+    through = contraction(dirty).max() * layer.size
+    shaken = contraction(dirty - a).max() * layer.size * spread
+    path = shortcut(z + noise, theta) - shortcut(z, theta)
+    return [
+        (d(z + noise) - spread).abs() / d(noise),
+        d(change) / (through * size + shaken),
+        d(noise @ theta) / (norm * size),
+        d(path) / (constant * norm * size),
+        d(change + noise + path) / ((1 + through + constant * norm) * size + shaken),
+    ]
+
+
+def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
+    """Theorem 7 with the layer's own matrix for one term, and another of its norm for a second."""
+    if layer.feedforward.gate is not None:
+        return NAN
+    value, size = _summed(layer, f, extra)
+    return d(value) / (size * d(f))
+
+
+def _summed(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+    """A series of two terms, and the factor of its bound."""
+    kind, forward = activation(layer.feedforward.activation), layer.feedforward
+    further = f @ extra.direction * layer.inward
+    inner = kind.value(_inner(layer, f)) + kind.value(further)
+    size = 2 * kind.lipschitz * layer.inward * layer.outward
+    return torch.nn.functional.linear(inner, forward.outward, forward.outward_bias), size
+
+
+def stacked(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
+    """The statements in depth, on the layers' own maps without norms and other shortcuts.
+
+    As the source has them: the largest factor of any layer, to the power of the layers.
+    """
+    gated = layers[0].feedforward.gate is not None
+    spread = d(start)
+    z, plain = _repeated(layers, start, None)
+    above = d(z) / (plain ** len(layers) * spread)
+    if gated:
+        return torch.stack([above, NAN, NAN, NAN])
+    only, alone = _forwarded(layers, start, None)
+    below, factor = _forwarded(layers, z, None)
+    augmented, grown = _repeated(layers, start, extra)
+    series, summed = _forwarded(layers, augmented, extra)
+    power = len(layers)
+    return torch.stack(
+        [
+            above,
+            d(only) / (alone**power * spread),
+            d(below) / (plain**power * factor**power * spread),
+            d(series) / (grown**power * summed**power * spread),
+        ]
+    )
+
+
+def _repeated(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+    """Attention upon attention, augmented or not, and the largest factor of a layer."""
+    factors = []
+    for layer in layers:
+        factor = contraction(layer.matrices(z)).max() * layer.size
+        attended = layer.attention.value_of(z)
+        if extra is None:
+            z = attended
+        else:
+            z, factor = attended + z + shortcut(z, extra.theta), _grown(factor, extra)
+        factors.append(factor)
+    return z, torch.stack(factors).max()
+
+
+def _forwarded(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+    """Feed-forward upon feed-forward, as a series or not, and the largest factor of a layer."""
+    factors = []
+    for layer in layers:
+        if extra is None:
+            constant = activation(layer.feedforward.activation).lipschitz
+            z, factor = layer.feedforward.value(z), constant * layer.inward * layer.outward
+        else:
+            z, factor = _summed(layer, z, extra)
+        factors.append(factor)
+    return z, torch.stack(factors).max()

@@ -1,0 +1,1 @@
+"""The claims of pangu23 on trained models."""

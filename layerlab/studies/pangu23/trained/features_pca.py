@@ -1,0 +1,397 @@
+"""Principal components of token features by depth: of PanGu-pi, its ablations and Llama as twins.
+
+Predicted: at this size no module moves the shares by a twentieth, and nothing lies along one axis.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.studies.engine.pictures import Curve, curves, plane
+from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import Interval, resampled, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
+from layerlab.studies.pangu23.trained import effective_dimension as twins
+from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
+from layerlab.studies.support import small_models
+from layerlab.studies.support.feature_statistics import OUTLIERS
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.validation import Domain
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import Subject
+
+ARMS, FULL, VANILLA = twins.ARMS, twins.FULL, twins.VANILLA
+OTHERS = tuple(arm for arm in ARMS if arm != FULL)
+ABLATED = (twins.NO_SERIES, twins.NO_SHORTCUT)
+# As for the dimension: a twentieth is the least that "most diverse" could mean.
+EFFECT = 1.05
+# What lies along one axis has most of its variance there.
+AXIS = 0.5
+# Half as much again changes what a reader sees in the first direction: less does not take it.
+OUTLIER = 1.5
+# Of the source: the five most frequent tokens, in three of 29 layers.
+WORDS, POINTS = 5, 60
+DRAWN = (16 / 29, 21 / 29, 26 / 29)
+DIGITS = 4
+COLUMNS = ("first", "second", "third", "cosine", "apart", "kept")
+FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
+
+
+def read(subject: "Subject", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Layer x quantity of some passages together, and where the most frequent tokens lie.
+
+    `first`, `second` and `third` are shares of the variance, `kept` is the first of them where no
+    token is left out; `cosine` is between the tokens of a passage, `apart` that of the clusters.
+    """
+    # Late: pictures of features bring nothing that the list of studies needs.
+    from layerlab.loading.token_text import spelled
+    from layerlab.measures.quantities.diversity import cosine
+    from layerlab.measures.quantities.features import Cloud, choice
+    from layerlab.measures.support.centring import Pool
+    from layerlab.measures.support.pca import apartness, components, coordinates
+
+    chosen = choice(list(ids), WORDS, POINTS, OUTLIERS)
+    clouds: dict[int, Cloud] = {}
+    whole: dict[int, Pool] = {}
+    cosines: dict[int, list[Tensor]] = {}
+
+    def take(layer: Any) -> None:
+        clouds.setdefault(layer.layer, Cloud()).add(layer, chosen, OUTLIERS)
+        whole.setdefault(layer.layer, Pool()).add(layer.stream)
+        cosines.setdefault(layer.layer, []).append(cosine(layer.stream[OUTLIERS:]))
+
+    watched(subject, ids, take)
+    named = spelled(subject, torch.tensor([word for word, _ in chosen.words]))
+    drawn: dict[str, Any] = {"words": named, "drawn": {}}
+    places = [round(share * (len(clouds) - 1)) for share in DRAWN]
+    found = []
+    for layer, cloud in sorted(clouds.items()):
+        known = components(cloud.pool)
+        marks = torch.tensor([word for word, _ in cloud.marks])
+        points = coordinates(torch.cat(cloud.features), known)
+        rest = [
+            torch.stack(cosines[layer]).mean(),
+            apartness(points, marks),
+            components(whole[layer]).shares[0],
+        ]
+        found.append(torch.cat([known.shares, torch.stack(rest)]))
+        if layer in places:
+            drawn["drawn"][str(layer)] = [
+                [[float(f"{x:.{DIGITS}g}") for x in point] for point in points[marks == word].T]
+                for word in range(len(named))
+            ]
+    return torch.stack(found), drawn
+
+
+def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch: a built-in model."""
+    ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
+    return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
+
+
+def of_twin(one: small_models.Twin) -> dict[str, Any]:
+    """The same of a twin, on the text that was held out."""
+    found, drawn = read(one.subject, one.held)
+    return {"nats": one.nats, "layers": found.tolist(), **drawn}
+
+
+def run(work: Work) -> Outcome:
+    """Train, read, judge and draw."""
+    names = builtin.NAMES
+    models = work.gather(ours, [{"name": name} for name in names], batch=10)
+    built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
+    seeds = range(1, work.options["seeds"] + 1)
+    jobs = [(arm, seed) for arm in ARMS for seed in seeds]
+    found, notes = small_models.kept(
+        work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}"
+    )
+    parts: small_models.Parts = {
+        arm: {
+            key: np.array([found[arm, seed][key] for seed in seeds]) for key in ("nats", "layers")
+        }
+        for arm in ARMS
+    }
+    seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
+    return Outcome(
+        verdicts=(
+            diverse(parts),
+            isotropic(parts),
+            spreads(parts),
+            *(gathers(parts, arm) for arm in ABLATED),
+            distinct(parts),
+            along(built["llama"], work.seed),
+            outlying(built["llama"], work.seed),
+        ),
+        frames={"layers": table([*rows(parts), *rows_of(built)])},
+        pictures=(
+            shares(parts, built),
+            cosines(parts, built),
+            *(cloud(arm, one, layer) for arm, one in seen.items() for layer in one["drawn"]),
+        ),
+        remarks=(
+            small_models.ABOUT,
+            small_models.PAIRED,
+            f"Twins read 16 held-out passages of 128 tokens, the built-in models {EACH} for each "
+            f"draw; the first token of each is left out. Clouds show the {WORDS} most frequent "
+            f"tokens, up to {POINTS} of each, of one seed, in the plane of the first two of "
+            "three components. The source shows PTB in layers 16, 21 and 26 of 29; here the layers "
+            "at the same depth.",
+            overlap(TOKENS),
+            *notes,
+        ),
+    )
+
+
+def three(part: Arrays) -> np.ndarray:
+    """Share of the first three components: seed by block."""
+    return np.asarray(part["layers"][:, 1:, [FIRST, SECOND, THIRD]].sum(-1))
+
+
+def column(part: Arrays, number: int) -> np.ndarray:
+    """Seed by block."""
+    return np.asarray(part["layers"][:, 1:, number])
+
+
+def together(found: list[Interval], asked: float, neutral: float) -> Word:
+    """All of them have to be as said, and one that is not is enough."""
+    return each(above(one, asked, neutral) for one in found)
+
+
+def seeds(parts: small_models.Parts) -> str:
+    """Unit of what twins tell."""
+    return f"{len(parts[FULL]['layers'])} seeds of training"
+
+
+def told(found: list[Interval], arms: tuple[str, ...]) -> str:
+    """One after the other."""
+    return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
+
+
+def diverse(parts: small_models.Parts) -> Verdict:
+    """The share of the variance that three directions hold."""
+    own = three(parts[FULL]).mean(1)
+    found = [small_models.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
+    return Verdict(
+        claim=STUDY.claim,
+        word=together(found, EFFECT, 1),
+        number=min(one.value for one in found),
+        said=f"they hold {own.mean():.3f} of the variance in {FULL}, mean over layers, and "
+        f"{told(found, OTHERS)} times as much; above {EFFECT:g} was asked for in each",
+        unit=seeds(parts),
+    )
+
+
+def isotropic(parts: small_models.Parts) -> Verdict:
+    """The mean cosine between tokens."""
+    own = column(parts[FULL], COSINE).mean(1)
+    cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
+    found = [small_models.over_seeds(one, own, len(OTHERS)) for one in cosines]
+    return Verdict(
+        claim="PanGu-pi has the most isotropic feature space.",
+        word=together(found, ISOTROPY, 0),
+        number=min(one.value for one in found),
+        said=f"the mean cosine between tokens is {own.mean():.3f} in {FULL}, mean over layers; "
+        f"higher by {told(found, OTHERS)}; above {ISOTROPY:g} was asked for in each",
+        source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
+    )
+
+
+def spreads(parts: small_models.Parts) -> Verdict:
+    """From every block to the next; a Llama beside it, since the source means PanGu-pi."""
+    found, plain = three(parts[FULL]), three(parts[VANILLA])
+    count = found.shape[1] - 1
+    steps = [small_models.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
+    least = min(range(count), key=lambda at: steps[at].value)
+    rises = sum((found[:, at + 1] > found[:, at]).sum() for at in range(count))
+    return Verdict(
+        claim="The deeper the layer, the more directions the features of PanGu-pi spread into.",
+        word=each(above(one, 1) for one in steps),
+        number=steps[least].value,
+        said=f"from block {least + 1} to {least + 2}, the step that speaks most against it, the "
+        f"share of three components is divided by {steps[least]}; above 1 was asked for in each of "
+        f"{count} steps, of intervals that hold together, and no size. It rises in {rises} of "
+        f"{found[:, 1:].size} steps of single seeds. From the first block to the last it goes from "
+        f"{found[:, 0].mean():.3f} to {found[:, -1].mean():.3f}, and in {VANILLA} from "
+        f"{plain[:, 0].mean():.3f} to {plain[:, -1].mean():.3f}",
+        source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
+    )
+
+
+def gathers(parts: small_models.Parts, arm: str) -> Verdict:
+    """Whether most of the variance lies along one axis, in the layer where most of it does."""
+    found = column(parts[arm], FIRST)
+    layer = int(found.mean(0).argmax())
+    share = small_models.over_seeds(found[:, layer], np.zeros(len(found)))
+    return Verdict(
+        claim=f"Without one of its modules the features lie along one axis: {arm}.",
+        word=above(share, AXIS),
+        number=share.value,
+        said=f"the first component holds {share} of the variance behind block {layer + 1}, where "
+        f"it holds most; above {AXIS:g} was asked for",
+        source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
+    )
+
+
+def distinct(parts: small_models.Parts) -> Verdict:
+    """How far the clusters of frequent tokens lie apart."""
+    own = column(parts[FULL], APART).mean(1)
+    others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
+    found = [small_models.ratio(own, one, len(ABLATED)) for one in others]
+    return Verdict(
+        claim="Without one of its modules tokens are told apart less.",
+        word=together(found, EFFECT, 1),
+        number=min(one.value for one in found),
+        said=f"of the spread of the {WORDS} most frequent tokens in three components "
+        f"{own.mean():.3f} lies between them in {FULL}, mean over layers; that is "
+        f"{told(found, ABLATED)} times as much as there; above {EFFECT:g} was asked for in each",
+        source="pangu23, section 5.2, Figure 5",
+        unit=seeds(parts),
+    )
+
+
+def along(found: np.ndarray, seed: int) -> Verdict:
+    """The first component of a Llama that was trained longer."""
+    layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
+    share = resampled(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
+    return Verdict(
+        scale=BUILT_IN,
+        claim="The features of a trained Llama lie along one axis.",
+        word=above(share, AXIS),
+        number=share.value,
+        said=f"in the built-in llama the first component holds {share} of the variance behind "
+        f"block {layer}, where it holds most (mean of {len(found)} draws); above {AXIS:g} was "
+        "asked for",
+        source="Own, after pangu23, section 5.2",
+    )
+
+
+def outlying(found: np.ndarray, seed: int) -> Verdict:
+    """What the first token takes for itself."""
+    quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
+    layer = int(quotient.mean(0).argmax())
+    ratio = resampled(quotient[:, layer], lambda one: float(one.mean()), seed)
+    return Verdict(
+        scale=BUILT_IN,
+        claim="Tokens at the beginning are outliers, which would take the first direction.",
+        word=above(ratio, OUTLIER),
+        number=ratio.value,
+        said=f"with the first token of each passage the first component of the built-in llama "
+        f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
+        f"{OUTLIER:g} was asked for",
+        source="pangu23, section 5.2",
+    )
+
+
+def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
+    """Every seed of every twin, layer by layer."""
+    return [
+        {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_named(one)}
+        for arm, part in parts.items()
+        for seed, layers in enumerate(part["layers"])
+        for layer, one in enumerate(layers)
+    ]
+
+
+def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The mean over draws of a built-in model."""
+    return [
+        {"model": name, "seed": -1, "layer": layer, **_named(one)}
+        for name, found in built.items()
+        for layer, one in enumerate(found.mean(0))
+    ]
+
+
+def _named(values: np.ndarray) -> dict[str, float]:
+    return dict(zip(COLUMNS, values.tolist(), strict=True))
+
+
+def _lines(
+    parts: small_models.Parts, built: Mapping[str, np.ndarray], columns: list[int]
+) -> list[Curve]:
+    lines = []
+    every = {f"{arm}, twin": part["layers"] for arm, part in parts.items()} | dict(built)
+    for kind, (name, layers) in enumerate(every.items()):
+        values = layers[..., columns].sum(-1)
+        depth = values.shape[1] - 1
+        lines.append(
+            Curve(
+                name=name,
+                x=[layer / depth for layer in range(depth + 1)],
+                y=values.mean(0).tolist(),
+                kind=kind,
+                style="solid" if "twin" in name else "dash",
+            )
+        )
+    return lines
+
+
+def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
+    """Three components together."""
+    return curves(
+        "shares",
+        "Share of the variance in three components (mean of seeds, of draws)",
+        _lines(parts, built, [FIRST, SECOND, THIRD]),
+        x="depth: 0 behind the embedding, 1 behind the last layer",
+        y="share of the variance",
+        log="",
+    )
+
+
+def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
+    """Isotropy beside it."""
+    return curves(
+        "cosine",
+        "Mean cosine between tokens (mean of seeds, of draws)",
+        _lines(parts, built, [COSINE]),
+        x="depth: 0 behind the embedding, 1 behind the last layer",
+        y="cosine",
+        log="",
+    )
+
+
+def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
+    """The most frequent tokens in one layer of a twin."""
+    from layerlab.report.figures.export import plain
+
+    share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
+    points = [
+        Curve(name=plain(repr(word)), x=places[0], y=places[1], kind=kind)
+        for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
+    ]
+    return plane(
+        f"{arm}-{layer}",
+        f"Frequent tokens behind block {layer} of {arm}; three components hold {share:.1%}",
+        [],
+        points,
+        x="first component",
+        y="second component",
+    )
+
+
+STUDY = Study(
+    name="features-pca",
+    title="Principal components of features",
+    source="pangu23, section 5.2, Figure 5",
+    claim="PanGu-pi has the most diverse feature space: the first three components hold less of "
+    "its variance than without one of its modules, or of a Llama's.",
+    cost="8 minutes",
+    draws=60,
+    unit=f"sets of {PASSAGES}",
+    run=run,
+    fast={"draws": 6},
+    options={**small_models.SIZES, "seeds": 3},
+    domains={**small_models.DOMAINS, "seeds": Domain(kind=int, least=2, most=9)},
+    inputs=small_models.readings,
+)
+STUDIES = (STUDY,)

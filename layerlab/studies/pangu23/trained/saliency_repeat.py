@@ -1,0 +1,393 @@
+"""The saliency case of pangu23 over many texts: a name comes back, and what does its end hang on?
+
+Predicted: the built-in models look back at the name; twins as small as these do not tell apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.report.figures.export import plain
+from layerlab.report.views.text import token
+from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
+from layerlab.studies.engine.sampling import Arrays, Draw, Work, digest
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import Interval, resampled, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.verdict import above, agreed, each
+from layerlab.studies.support import small_models
+from layerlab.studies.support.passages import patient
+from layerlab.validation import Domain
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import Subject
+    from layerlab.measures.support.saliency_prompt import Prompt
+
+# All cut into several tokens by the tokenizer of these models, as "che|ster" is.
+NAMES = (
+    *("Harriet", "Ottoline", "Winifred", "Barnaby", "Leopold", "Rosalind"),
+    *("Thaddeus", "Geraldine", "Cuthbert", "Philippa", "Augustin", "Marigold"),
+)
+STORIES = (
+    "The lamp was kept by {name}. At dusk {name} lit it, and at dawn they thanked {name}",
+    "We wrote to {name} twice. No word came from {name}, so we rang the house of {name}",
+    "The key is with {name}. Ask {name} for it, and give it back to {name}",
+    "A parcel came for {name}. Nobody here was called {name}. It was sent on to {name}",
+    "First sang {name}, then the choir, and then {name} again: the prize went to {name}",
+    "The goat of {name} ate the hat that {name} had bought. How they laughed at {name}",
+)
+FULL, PLAIN = "pangu-pi", small_models.PLAIN
+MODELS = builtin.NAMES
+# A tenth more or less is what a reader of the heat map would not see.
+EFFECT = 1.1
+# Nats of the logarithm of a probability.
+SURER = 0.1
+# Of the mean cosine between tokens.
+ISOTROPY = 0.02
+# Who knows that the end of a name is due, and not of which, is right once in so many texts.
+CHANCE = 1 / len(NAMES)
+SMALL = "Models of so few updates decide nothing."
+LIFT, SURE, RIGHT, COSINE = range(4)
+QUANTITIES = ("lift", "log probability", "right", "cosine")
+_ALONE = Lock()
+
+
+def texts(draw: Draw) -> list[tuple[str, str]]:
+    """Texts that end in a name, with the name; no two are alike."""
+    every = list(product(STORIES, NAMES))
+    chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
+    return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
+
+
+def case(subject: "Subject", text: str, name: str) -> tuple["Prompt", list[int], int]:
+    """What is asked, where the name stood before, and where it begins for the last time."""
+    from layerlab.measures.support.saliency_prompt import Prompt
+
+    tokenizer: Any = subject.tokenizer
+    ids, word = (
+        tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
+        for one in (text, f" {name}")
+    )
+    last = len(ids) - len(word)
+    assert ids[last:] == word, f"{name} is cut otherwise in its text"
+    starts = [at for at in range(last) if ids[at : at + len(word)] == word]
+    places = [at + step for at in starts for step in range(len(word))]
+    asked = Prompt(tokens=torch.tensor(ids[:-1]), position=len(ids) - 2, target=(ids[-1],))
+    return asked, places, last
+
+
+def looked(subject: "Subject", text: str, name: str) -> tuple[Tensor, Tensor]:
+    """The quantities of one text, and the share of every token before the last name."""
+    from layerlab.measures.quantities.saliency import saliency
+
+    asked, places, last = case(subject, text, name)
+    with _ALONE:
+        found = saliency(subject, asked, bins=1)
+    # Behind the last block nothing but the token itself has a gradient.
+    layers = [found.layers[layer].scores for layer in sorted(found.layers)]
+    shares = torch.stack([one["l1"][:last] / one["l1"][:last].sum() for one in layers[:-1]]).mean(0)
+    cosine = torch.stack([one["cosine"] for one in layers[1:]]).mean()
+    chances = found.logits.double().log_softmax(0)
+    lift = shares[places].sum() * last / len(places)
+    right = (chances.argmax() == asked.target[0]).double()
+    quantities = torch.stack([lift, chances[asked.target[0]], right, cosine])
+    padded = torch.full((small_models.CONTEXT,), torch.nan, dtype=torch.float64)
+    padded[:last] = shares
+    return quantities, padded
+
+
+def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch of texts: a built-in model."""
+    return _read(patient(name), draw)
+
+
+def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
+    found = [looked(subject, *one) for one in texts(draw)]
+    return {
+        "quantities": torch.stack([quantities for quantities, _ in found]),
+        "shares": torch.stack([shares for _, shares in found]),
+    }
+
+
+def trained(work: Work, jobs: list[small_models.Job]) -> tuple[list[Arrays], list[str]]:
+    """The same of twins, and what a reader has to know of them."""
+
+    def read(one: small_models.Twin) -> dict[str, Any]:
+        draw = Draw(count=work.draws, generator=small_models.generator_of(work, 0))
+        found = _read(one.subject, draw)
+        first = found["shares"][0]
+        return {
+            "quantities": found["quantities"].tolist(),
+            "shares": first[first.isfinite()].tolist(),
+        }
+
+    asked = digest([STORIES, NAMES, work.seed, work.draws])
+    found, notes = small_models.kept(work, jobs, read, kind="saliency", asked=asked)
+    # What lies there is judged whole, also where fewer texts are drawn now.
+    return [
+        {
+            "quantities": np.array(found[job]["quantities"]),
+            "shares": np.array([found[job]["shares"]]),
+        }
+        for job in jobs
+    ], notes
+
+
+def stand_ins(work: Work, jobs: list[small_models.Job]) -> bool:
+    """Whether models of few updates answer here: in the fast mode, where no readings lie."""
+    sizes = {name: work.options[name] for name in small_models.SIZES}
+    files = [small_models.place(work.runs, "saliency", *job, **sizes) for job in jobs]
+    return work.fast and not all(file.is_file() for file in files)
+
+
+def run(work: Work) -> Outcome:
+    """Train, ask, judge and draw."""
+    seeds = range(1, work.options["seeds"] + 1)
+    jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
+    # One batch, so that every model reads the same texts.
+    models = work.gather(ours, [{"name": name} for name in MODELS], batch=work.draws)
+    twins, notes = trained(work, jobs)
+    parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
+    parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
+    small = stand_ins(work, jobs)
+    pairs = [
+        np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
+        for at in range(len(seeds))
+    ]
+    return Outcome(
+        verdicts=(
+            looks(pairs, work.seed),
+            surer(pairs, work.seed),
+            isotropic(pairs, work.seed, decides=not small),
+            back(dict(zip(MODELS, models, strict=True)), work.seed),
+        ),
+        frames={"models": table(_rows(parts, work.seed))},
+        pictures=(drawn(parts, work.seed), pictured(parts, first(work))),
+        remarks=(
+            "A name comes three times; all of its last coming but the end is given, and the end is "
+            "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
+            "the mean over layers, that falls on the tokens of its first two comings, over their "
+            "share of the tokens: at 1 they are looked at as any other. What has come of the last "
+            "name is left out. Tokens that are near weigh more than others in any model, and the "
+            "name is not near.",
+            f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
+            f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
+            "word is said where every pair says it. Intervals are over texts.",
+            f"A picture of what a model looks at decides something where the model does what is "
+            f"asked: its likeliest end has to be the right one in more than {CHANCE:.0%} of the "
+            "texts, which is what a guess among the names would be. Where it is not, nothing is "
+            "decided.",
+            f"A lift of less than {EFFECT:g} is what a reader of the heat map would not see; "
+            f"{SURER:g} nats make a probability a tenth larger, and {ISOTROPY:g} is about a tenth "
+            "of the mean cosine of these twins.",
+            small_models.ABOUT,
+            *notes,
+            *[SMALL] * small,
+        ),
+        used=small_models.FAST if small else {},
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def _quotient(pair: np.ndarray) -> float:
+    upper, lower = pair.mean(0)
+    return float(upper / lower)
+
+
+def able(values: np.ndarray, seed: int) -> bool:
+    """Whether one model is right about the end in more texts than a guess would be."""
+    return resampled(values[:, RIGHT], _mean, seed).low > CHANCE
+
+
+def _asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> bool:
+    return all(able(pair[:, side], seed) for pair in pairs for side in sides)
+
+
+def paired(found: list[Interval], asked: float, neutral: float) -> Word:
+    """What all pairs of twins say."""
+    return agreed(above(one, asked, neutral) for one in found)
+
+
+def replicated(pairs: list[np.ndarray]) -> str:
+    """Unit of what twins tell."""
+    return f"{len(pairs)} pairs of twins, {len(pairs[0])} texts each"
+
+
+def _told(found: list[Interval]) -> str:
+    return ", ".join(f"{one}" for one in found)
+
+
+def _right(pairs: list[np.ndarray]) -> str:
+    shares = [float(np.mean([pair[:, side, RIGHT] for pair in pairs])) for side in (0, 1)]
+    return (
+        f"the likeliest end is the right one in {shares[0]:.0%} of the texts, and in "
+        f"{shares[1]:.0%} without them"
+    )
+
+
+def looks(pairs: list[np.ndarray], seed: int) -> Verdict:
+    """Whether the name is looked at more."""
+    found = [resampled(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
+    lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
+    word = paired(found, EFFECT, 1) if _asked(pairs, (0, 1), seed) else "not decided"
+    return Verdict(
+        claim=STUDY.claim,
+        word=word,
+        number=float(np.mean([one.value for one in found])),
+        said=f"the name has {_told(found)} times the lift that it has in the twin without both "
+        f"modules, pair by pair; above {EFFECT:g} was asked for. Lift: {lifts[0]:.2f} against "
+        f"{lifts[1]:.2f}. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for in every "
+        "model before a picture decides",
+        unit=replicated(pairs),
+    )
+
+
+def surer(pairs: list[np.ndarray], seed: int) -> Verdict:
+    """Whether the name is predicted better."""
+    found = [resampled(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
+    return Verdict(
+        claim="With both modules the model is right about the name where without them it is wrong: "
+        "the name gets a larger probability.",
+        word=paired(found, SURER, 0) if _asked(pairs, (0,), seed) else "not decided",
+        number=float(np.mean([one.value for one in found])),
+        said=f"its logarithm is larger by {_told(found)} nats, pair by pair; above {SURER:g} was "
+        f"asked for. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for with them",
+        source="pangu23, section 5.2, Figure 6",
+        unit=replicated(pairs),
+    )
+
+
+def isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
+    """Whether features point in more directions; of that nobody has to know a name."""
+    found = [resampled(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
+    cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
+    return Verdict(
+        claim="The features of PanGu-pi are more isotropic.",
+        word=paired(found, ISOTROPY, 0) if decides else "not decided",
+        number=float(np.mean([one.value for one in found])),
+        said=f"the mean cosine between tokens is smaller by {_told(found)}, pair by pair; above "
+        f"{ISOTROPY:g} was asked for. Cosine: {cosines[0]:.3f} against {cosines[1]:.3f}",
+        source="pangu23, section 5.2, Figure 5",
+        unit=replicated(pairs),
+    )
+
+
+def back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """Whether models that were trained longer look back at all; those that can tell are judged."""
+    shares = {
+        name: resampled(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
+    }
+    judges = [name for name, part in parts.items() if able(part["quantities"], seed)]
+    found = {
+        name: resampled(part["quantities"][:, LIFT], _mean, seed, comparisons=len(parts))
+        for name, part in parts.items()
+    }
+    word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
+    told = ", ".join(f"{one} in {name}" for name, one in found.items())
+    return Verdict(
+        scale=BUILT_IN,
+        claim="A trained model looks back at a name that is due again.",
+        word=word,
+        number=min(one.value for one in found.values()),
+        said=f"the lift of its earlier comings is {told}; above {EFFECT:g} was asked for in "
+        "each. The right end is the likeliest in "
+        f"{', '.join(f'{one} of the texts in {name}' for name, one in shares.items())}; above "
+        f"{CHANCE:.0%} was asked for before a model decides",
+        source="Own, on pangu23, section 5.2",
+    )
+
+
+def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
+    found = []
+    for name, part in parts.items():
+        for column, quantity in enumerate(QUANTITIES):
+            one = resampled(part["quantities"][:, column], _mean, seed)
+            found.append(
+                {
+                    "model": name,
+                    "quantity": quantity,
+                    "mean": one.value,
+                    "low": one.low,
+                    "high": one.high,
+                    "texts": len(part["quantities"]),
+                }
+            )
+    return found
+
+
+def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
+    """The lift in every model, over texts."""
+    found = {
+        name: resampled(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+    }
+    return gaps(
+        "lift",
+        "How much the earlier comings of a name are looked at (mean of texts, 95 % interval)",
+        [
+            Gap(name=name, middle=one.value, low=one.low, high=one.high)
+            for name, one in found.items()
+        ],
+        x="saliency of a token of the name, over that of any token",
+    )
+
+
+def first(work: Work) -> list[str]:
+    """The tokens of the first text before its last name, those of the name in bold."""
+    from layerlab.loading.token_text import spelled
+
+    subject = patient(MODELS[0])
+    draw = Draw(count=1, generator=small_models.generator_of(work, 0))
+    asked, places, last = case(subject, *texts(draw)[0])
+    words = [plain(token(word)) for word in spelled(subject, asked.tokens[:last])]
+    return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
+
+
+def pictured(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
+    """One text, token by token, in all models."""
+    lines = []
+    for kind, (name, part) in enumerate(parts.items()):
+        shares = part["shares"][0]
+        shares = shares[np.isfinite(shares)]
+        if not name.endswith(tuple("23456789")):
+            places = list(range(len(shares)))
+            lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
+    found = curves(
+        "case",
+        "The first text, token by token, in every model and the first pair of twins; its name in "
+        "bold",
+        lines,
+        x="token",
+        y="share of the saliency, mean over layers",
+        log="",
+    )
+    ticks = {"tickvals": list(range(len(words))), "ticktext": words, "tickangle": -90}
+    axis = {**found.layout["xaxis"], **ticks, "tickfont": {"size": 10}, "automargin": True}
+    return replace(found, layout={**found.layout, "xaxis": axis})
+
+
+STUDY = Study(
+    name="saliency-repeat",
+    title="What the end of a repeated name hangs on",
+    source="pangu23, section 5.2, Figure 6",
+    claim="Asked for a name that came before, PanGu-pi looks at it more than a model without its "
+    "two modules does.",
+    cost="4 minutes",
+    draws=48,
+    unit="texts, 3 models",
+    run=run,
+    fast={"draws": 16},
+    options={**small_models.SIZES, "seeds": 3},
+    domains={**small_models.DOMAINS, "seeds": Domain(kind=int, least=1, most=9)},
+    inputs=small_models.readings,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,115 @@
+"""The linear alternative of pangu23 trained: a shortcut of larger weight against two others.
+
+Predicted: the larger weight loses to the plain Llama by more than the margin, and keeps tokens
+apart.
+"""
+
+from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.statistics import Interval, table
+from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import above
+from layerlab.studies.support import small_models
+from layerlab.studies.support.feature_statistics import DIMENSION, RESIDUAL
+
+LARGER, AUGMENTED = "scaled-identity", "pangu-pi-no-siaf"
+ARMS = (small_models.PLAIN, LARGER, AUGMENTED)
+# Nats per token, as in the comparison pangu-pretrain-twin.
+MARGIN = 0.02
+# Of the features: more than this part of them has to differ between tokens where it did not.
+APART = 0.02
+EFFECT = 1.05
+
+
+def run(work: Work) -> Outcome:
+    """Train, read, judge and draw."""
+    parts, remarks = small_models.gathered(work, ARMS)
+    return Outcome(
+        verdicts=(worse(parts), prevents(parts), wider(parts), augmented(parts)),
+        frames={"layers": table(list(small_models.rows(parts)))},
+        pictures=tuple(small_models.drawn(parts, column) for column in (RESIDUAL, DIMENSION)),
+        remarks=(
+            *remarks,
+            "The larger weight is 2, around attention; the source says of its own only that it is "
+            "large, and of the linear form that it is trained. The weight costs no parameters. "
+            "Before any training: scaled-identity.",
+        ),
+    )
+
+
+def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
+    """How many nats per token one arm loses more than the other."""
+    return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
+
+
+def worse(parts: small_models.Parts) -> Verdict:
+    """Whether the larger weight hurts."""
+    found = more(parts, LARGER, small_models.PLAIN)
+    losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
+    return Verdict(
+        claim=STUDY.claim,
+        word=above(found, MARGIN, 0),
+        number=found.value,
+        said=f"it loses {found} nats per token more than the plain Llama "
+        f"({len(parts[LARGER]['nats'])} seeds); more than {MARGIN:g} was asked for. Loss in nats: "
+        f"{losses}",
+    )
+
+
+def prevents(parts: small_models.Parts) -> Verdict:
+    """Whether tokens stay apart."""
+    last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
+    found = small_models.over_seeds(last[LARGER], last[small_models.PLAIN])
+    told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
+    return Verdict(
+        claim="Trained, too, the larger weight keeps tokens further apart.",
+        word=above(found, APART, 0),
+        number=found.value,
+        said=f"behind the last layer {found} more of the features differs between tokens than in "
+        f"the plain Llama; more than {APART:g} was asked for. Shares: {told}",
+        source="pangu23, section 4.1",
+    )
+
+
+def wider(parts: small_models.Parts) -> Verdict:
+    """Whether features use more directions."""
+    means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
+    found = small_models.ratio(means[LARGER], means[small_models.PLAIN])
+    other = small_models.ratio(means[AUGMENTED], means[small_models.PLAIN])
+    return Verdict(
+        claim="The effective dimension of its features is larger, in the mean over layers.",
+        word=above(found, EFFECT, 1),
+        number=found.value,
+        said=f"d(0.8) is {found} times that of the plain Llama, and {other} times with the "
+        f"augmented shortcut; above {EFFECT:g} was asked for",
+        source="Own, on pangu23, section 4.1",
+    )
+
+
+def augmented(parts: small_models.Parts) -> Verdict:
+    """Whether the nonlinear shortcut is the better remedy."""
+    found = more(parts, LARGER, AUGMENTED)
+    return Verdict(
+        claim="The augmented shortcut, which is nonlinear, trains better than the larger weight.",
+        word=above(found, MARGIN, 0),
+        number=found.value,
+        said=f"the larger weight loses {found} nats per token more; more than {MARGIN:g} was asked "
+        "for",
+        source="pangu23, section 4.1",
+    )
+
+
+STUDY = Study(
+    name="scaled-identity-trained",
+    title="A shortcut of larger weight, trained",
+    source="pangu23, section 4.1",
+    claim="An identity shortcut of larger weight trains worse than the plain one.",
+    cost="4 minutes",
+    draws=3,
+    unit="seeds of training",
+    run=run,
+    fast={"draws": 3},
+    options=small_models.SIZES,
+    domains=small_models.DOMAINS,
+    inputs=small_models.readings,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,212 @@
+"""Claims about training: a comparison of the package is carried out, and each claim is judged.
+
+One study for each recipe that says what its source claims. Where a recipe has a twin for two cores,
+the twin is the study, and the recipe itself waits for a larger machine.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.studies.engine.false_discovery import chance
+from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
+from layerlab.studies.engine.sampling import Work, digest
+from layerlab.studies.engine.scale import compared_at
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.support import gradient_profile
+from layerlab.studies.support.training_facts import runs_in, settings_of
+
+RUNS = "runs"
+# Of rows: what is no plain value, and what is a range.
+NESTED = {"rates", "diverged", "missing", "differs"}
+RANGES = ("detectable", "seeds_needed")
+UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
+# The verdict at the head of a sentence stands beside it here.
+WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
+Json = Mapping[str, Any]
+
+
+def contest(name: str) -> Callable[[Work], Outcome]:
+    """What carries out a recipe."""
+
+    def run(work: Work) -> Outcome:
+        return carried_out(name, work)
+
+    return run
+
+
+def carried_out(name: str, work: Work) -> Outcome:
+    """Train what is missing (nothing in the fast mode), and judge what is there."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.experiments import session
+    from layerlab.experiments.analysis.compare import compared
+    from layerlab.experiments.judging import judge
+    from layerlab.report.pages.comparison import save_comparison
+
+    recipe = load_recipe(name)
+    if not work.fast:
+        shown = work.watcher is not None
+        task = session.prepare(recipe, work.runs, progress=shown)
+        failed = [one for one in session.run(task, progress=shown) if one.result is None]
+        found = judge(task, failed).content
+        save_comparison(found, task.out)
+    elif folders := finished(work.runs / name):
+        found = compared(recipe, folders).content
+    else:
+        return undone(recipe, work.runs)
+    folders = finished(work.runs / name)
+    work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
+    return Outcome(
+        verdicts=tuple(judged(one, found) for one in found["claims"]),
+        frames={
+            "arms": pd.DataFrame(map(_flat, found["rows"])),
+            "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
+            **gradient_profile.frames(found["gradients"]),
+        },
+        pictures=(*drawn(found), *gradient_profile.pictures(found["gradients"])),
+        remarks=(*filter(None, (recipe.about, recipe.inferred)), *found["remarks"]),
+    )
+
+
+def finished(folder: Path) -> list[Path]:
+    """Runs of a recipe that came to their end."""
+    return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
+
+
+def undone(recipe: Recipe, runs: Path) -> Outcome:
+    """What can be said before anything has run."""
+    said = (
+        f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
+        f"name the folder that holds them: --runs DIR"
+    )
+    return Outcome(
+        verdicts=tuple(
+            Verdict(
+                claim=one.says,
+                word="not decided",
+                number=0.0,
+                # What to type is said once.
+                said="Nor is there a run for this claim." if number else said,
+            )
+            for number, one in enumerate(_section(recipe).claims)
+        ),
+        frames={},
+        pictures=(),
+    )
+
+
+def judged(claim: Json, found: Json) -> Verdict:
+    """A claim of a comparison as a verdict; its number is the difference that decides it."""
+    return Verdict(
+        scale=compared_at(found, claim["arms"]),
+        p=chance(claim),
+        claim=claim["says"],
+        word=claim["verdict"],
+        number=claim["number"] or 0.0,
+        said=WORD.sub("", claim["said"]),
+        source=claim["source"],
+    )
+
+
+def drawn(found: Json) -> tuple[Picture, ...]:
+    """Differences to the baseline, and the curves of held-out loss."""
+    unit = UNITS[found["metric"]]
+    contests = [
+        Gap(name=row["arm"], middle=row["difference"], low=row["low"], high=row["high"])
+        for row in sorted(found["rows"], key=lambda row: row["difference"] or 0.0)
+        if row["difference"] is not None
+    ]
+    percent = f"{100 * found['confidence']:g} %"
+    lines = [
+        Curve(name=arm, kind=number, style=style(number), **mean)
+        for number, arm in enumerate(found["arms"])
+        if (mean := averaged([one for one in found["curves"] if one["arm"] == arm], found))
+    ]
+    base = found["baseline"]
+    title = f"Difference in {unit} (mean of seeds, {percent} interval); left is better"
+    return (
+        gaps("difference", title, contests, x=f"{unit}, against {base} or what an arm names"),
+        curves(
+            "curve",
+            "Loss on held-out text along the run (mean of seeds, and their range)",
+            lines,
+            x="tokens of training",
+            y=unit,
+            log="",
+        ),
+    )
+
+
+def averaged(runs: Sequence[Json], found: Json) -> dict[str, list[float]] | None:
+    """Mean and range over the chosen runs of an arm, where all of them were evaluated."""
+    metric = found["metric"]
+    tables = [
+        pd.DataFrame(one["evaluation"]).set_index("tokens")[metric]
+        for one in runs
+        if one["chosen"] and one["evaluation"].get("tokens")
+    ]
+    if not tables:
+        return None
+    # The start says nothing of a variant, and would flatten all that follows.
+    table = pd.concat(tables, axis=1, join="inner").dropna()
+    table = table[table.index > 0]
+    return {
+        "x": [int(tokens) for tokens in table.index],
+        "y": table.mean(axis=1).tolist(),
+        "low": table.min(axis=1).tolist(),
+        "high": table.max(axis=1).tolist(),
+    }
+
+
+def results(name: str) -> Callable[[Path], str]:
+    """What gives a hash of all results of a recipe in a folder of runs."""
+
+    def found(runs: Path) -> str:
+        texts = [(run / "result.json").read_text(encoding="utf-8") for run in finished(runs / name)]
+        return digest(texts)
+
+    return found
+
+
+def _flat(row: Json) -> dict[str, Any]:
+    """A row of a comparison as one of a table: of a range each end."""
+    ends = {name: row[name] or (None, None) for name in RANGES}
+    kept = {name: one for name, one in row.items() if name not in {*NESTED, *RANGES}}
+    least = {f"{name}_least": both[0] for name, both in ends.items()}
+    return {**kept, **least, **{f"{name}_most": both[1] for name, both in ends.items()}}
+
+
+def _section(recipe: Recipe) -> Any:
+    return recipe.compare
+
+
+def studied(recipe: Recipe) -> Study:
+    """The study of a recipe."""
+    section = _section(recipe)
+    first = section.claims[0]
+    return Study(
+        name=recipe.name,
+        title=recipe.name.replace("-", " ").capitalize(),
+        source="; ".join(dict.fromkeys(one.source for one in section.claims)),
+        claim=first.says,
+        cost=f"{len(section.arms) * len(section.seeds)} runs of {recipe.train.updates} updates",
+        draws=len(section.seeds),
+        unit="seeds",
+        fixed=True,
+        run=contest(recipe.name),
+        inputs=results(recipe.name),
+    )
+
+
+def recipes() -> list[Recipe]:
+    """Recipes of the package with claims, a twin in place of what it is the twin of."""
+    names = packaged()
+    found = [load_recipe(name) for name in names if f"{name}-twin" not in names]
+    return [one for one in found if one.compare is not None and one.compare.claims]
+
+
+STUDIES = tuple(studied(recipe) for recipe in recipes())

@@ -1,0 +1,296 @@
+"""GPT-1 against GPT-2 in spectral25, on a matched pair; what padding and length do to it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.studies.engine.once import once
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, short
+from layerlab.studies.engine.statistics import resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, each, within
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
+from layerlab.validation import Domain
+
+# Tokens of a text, as the source has them: its padded batches are as long as the longest.
+LENGTHS = {"short": (1, 5), "long": (12, 18)}
+PAD = 0
+# By placement of the norm, the option that names a model.
+NAMED = {"pre-norm": "pre", "post-norm": "post"}
+HUB = "layerlab study gpt-curves --option pre=gpt2 --option post=openai-gpt"
+# Of a norm between 1 and 4: what is nearer to nothing no figure would show.
+EFFECT = 0.01
+Parts = Mapping[tuple[str, str], Arrays]
+
+
+def norms(draw: Draw, name: str, texts: str) -> dict[str, Tensor]:
+    """One batch: mean norm over heads by layer, of each text's own tokens and as the script has it.
+
+    The script pads every text to the longest, hands the mask to the model, and takes the norm of
+    the whole padded matrix, rows of padding included.
+    """
+    from layerlab.measures.quantities.spectrum import uniform_norm
+
+    fewest, most = LENGTHS[texts]
+    lengths = torch.randint(fewest, most + 1, (draw.count,), generator=draw.generator)
+    layers = matrices(name, excerpts(draw, name, most), lengths)
+    real = torch.arange(most) < lengths[:, None]
+    # Rows and columns of zeros leave the norm of a text's own part as it is.
+    inside = (real[:, None, :, None] & real[:, None, None, :]).double()
+    return {
+        "own": torch.stack([_norm(layer * inside) for layer in layers], 1),
+        "padded": torch.stack([_norm(layer) for layer in layers], 1),
+        "uniform": torch.tensor([uniform_norm(n, n) for n in lengths.tolist()]),
+    }
+
+
+def _norm(attention: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(attention, 2).mean(1)
+
+
+@once
+def eager(name: str) -> Any:
+    """A model whose attention gives its matrices, as the script loads it."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.loading.model import subject
+
+    model = subject(name).model
+    model.set_attn_implementation("eager")
+    return model
+
+
+def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
+    """The attention of every layer on texts that are padded at their end, as the script has it.
+
+    A causal mask keeps padding from the rows of the text, which are what they are without it.
+    """
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    given = torch.where(mask.bool(), ids, PAD)
+    with torch.no_grad():
+        found = eager(name)(given, attention_mask=mask, output_attentions=True).attentions
+    return [layer.double() for layer in found]
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    cases = [(name, texts) for name in NAMED for texts in LENGTHS]
+    asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
+    gathered = work.gather(norms, asked, batch=32)
+    parts = dict(zip(cases, gathered, strict=True))
+    depths = {name: parts[name, "short"]["own"].shape[1] for name in NAMED}
+    if len(set(depths.values())) > 1:
+        told = " and ".join(
+            f"{work.options[NAMED[name]]} has {n} layers" for name, n in depths.items()
+        )
+        raise UserError(f"study gpt-curves: {told}; expected two models of one depth: {HUB}")
+    if not set(work.options.values()) <= set(builtin.NAMES):
+        work.judged = {"scale": named(work.options)}
+    rows = [
+        summary(
+            found[quantity][:, layer],
+            {"model": name, "texts": texts, "quantity": quantity, "layer": layer + 1},
+        )
+        for (name, texts), found in parts.items()
+        for quantity in ("own", "padded")
+        for layer in range(found[quantity].shape[1])
+    ]
+    return Outcome(
+        verdicts=(
+            placement(parts, work.seed),
+            padding(parts, work.seed),
+            length(parts, work.seed),
+            larger(parts, work.seed),
+        ),
+        frames={"norms": table(rows)},
+        pictures=tuple(drawn(parts, texts) for texts in LENGTHS),
+        remarks=(
+            pair(work.options),
+            "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
+            "number is the mean over heads of the spectral norm of the attention matrix.",
+            "Intervals are over texts, and there is one model of each placement. What another seed "
+            "of training would change is in none of them: no word here is one on placements in "
+            "general. Models of several seeds, at one loss: same-loss.",
+            f"Norms lie between 1 and 4 here: less than {EFFECT:g} would be within the line of the "
+            "figure.",
+            overlap(LENGTHS["long"][1]),
+        ),
+    )
+
+
+def named(options: Mapping[str, Any]) -> str:
+    """Models that a user gave, with their parameters; what they were trained on they do not say."""
+    sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
+    return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
+
+
+def pair(options: Mapping[str, Any]) -> str:
+    """Which models these are, and what differs between them."""
+    if all(options[NAMED[name]] == name for name in NAMED):
+        return (
+            "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
+            "from the same numbers: nothing but the placement of the norm, and the final norm, "
+            "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; with "
+            f"their weights, from the Hub: {HUB}."
+        )
+    named = ", ".join(f"{name} is {options[NAMED[name]]}" for name in NAMED)
+    return f"{named}: more may differ between them than the placement of the norm."
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
+    """Post-norm less pre-norm, text by text and layer by layer."""
+    post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
+    return np.asarray(post - pre)
+
+
+def placement(parts: Parts, seed: int) -> Verdict:
+    """Whether post-norm lies above pre-norm from the second layer on."""
+    gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
+    count = sum(gap.shape[1] for gap in gaps.values())
+    layers = {
+        (texts, layer + 2): resampled(one, _mean, seed, comparisons=count)
+        for texts, gap in gaps.items()
+        for layer, one in enumerate(gap.T)
+    }
+    told = " and ".join(
+        f"{resampled(gap.mean(1), _mean, seed)} for {texts} texts" for texts, gap in gaps.items()
+    )
+    texts, layer = least = min(layers, key=lambda key: layers[key].high)
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(one, 0) for one in layers.values()),
+        number=layers[least].value,
+        said=f"post-norm less pre-norm is {layers[least]} in layer {layer} for {texts} texts, the "
+        f"layer that speaks most against it; above 0 was asked for in each, of {count} intervals "
+        f"that hold together. In the mean over layers from the second on it is {told}; the source "
+        f"reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
+    )
+
+
+def padding(parts: Parts, seed: int) -> Verdict:
+    """The padded matrix against the text's own."""
+    excess = {
+        case: resampled(
+            (found["padded"] - found["own"]).mean(1), _mean, seed, comparisons=len(parts)
+        )
+        for case, found in parts.items()
+    }
+    said = ", ".join(f"{gap} in {name}, {texts}" for (name, texts), gap in excess.items())
+    moved = {
+        texts: _mean(_gaps(parts, texts, "padded")) - _mean(_gaps(parts, texts))
+        for texts in LENGTHS
+    }
+    return Verdict(
+        claim="Norms of a padded batch, rows of padding included, are those of the texts.",
+        word=each(within(one, -EFFECT, EFFECT) for one in excess.values()),
+        number=excess["pre-norm", "short"].value,
+        said=f"padding adds to the mean norm: {said}; less than {EFFECT:g} was asked for. It "
+        f"moves the difference of post-norm to pre-norm by {moved['short']:+.3f} for short texts "
+        f"and {moved['long']:+.3f} for long ones",
+        source="spectral25, section 2.3, script",
+    )
+
+
+def growth(found: Mapping[str, Arrays]) -> np.ndarray:
+    """Long less short, and the same of uniform attention, in logarithms of the mean norm."""
+    texts = zip(found["long"]["own"].mean(1), found["short"]["own"].mean(1), strict=True)
+    flat = zip(found["long"]["uniform"], found["short"]["uniform"], strict=True)
+    return np.array([[*own, *uniform] for own, uniform in zip(texts, flat, strict=True)])
+
+
+def _explained(table_of: np.ndarray) -> float:
+    long, short, flat_long, flat_short = table_of.mean(0)
+    return float(np.log(flat_long / flat_short) / np.log(long / short))
+
+
+def length(parts: Parts, seed: int) -> Verdict:
+    """How much of the growth with length uniform attention shows, which knows no text."""
+    told, shares, ratios = [], [], []
+    for name in NAMED:
+        both = growth({texts: parts[name, texts] for texts in LENGTHS})
+        share = resampled(both, _explained, seed)
+        ratio = resampled(
+            both, lambda one: float(one[:, 0].mean() / one[:, 1].mean()), seed, comparisons=2
+        )
+        shares.append(share)
+        ratios.append(ratio)
+        told.append(f"{ratio} in {name}, of which uniform attention explains {share}")
+    return Verdict(
+        claim="Longer texts have larger norms.",
+        word=each(above(ratio, 1) for ratio in ratios),
+        number=ratios[0].value,
+        said=f"the mean norm of long texts over that of short ones is {', '.join(told)} of its "
+        "logarithm: attention that weighs all tokens alike has a norm that grows with their "
+        "number",
+        source="spectral25, section 2.3, second figure",
+    )
+
+
+def larger(parts: Parts, seed: int) -> Verdict:
+    """Placement against length, in the same unit."""
+    place = np.abs(_gaps(parts, "long").mean(1).mean())
+    pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
+    both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
+    found = resampled(both, lambda one: float(abs(one[:, 0].mean()) - one[:, 1].mean()), seed)
+    return Verdict(
+        claim="The placement of the norm moves the curves more than the length of the texts does.",
+        word=above(found, 0),
+        number=found.value,
+        said=f"placement moves the mean norm of long texts by {place:.3g}, length that of pre-norm "
+        f"by {both[:, 1].mean():.3g}: a difference of {found} (mean of {len(both)} pairs)",
+        source="Own, after spectral25, section 2.3",
+    )
+
+
+def drawn(parts: Parts, texts: str) -> Picture:
+    """Norms by layer, own tokens and padded, of both models."""
+    lines = []
+    for kind, name in enumerate(NAMED):
+        found = parts[name, texts]
+        layers = list(range(1, found["own"].shape[1] + 1))
+        for quantity, style in (("own", "solid"), ("padded", "dash")):
+            ends = [resampled(column, _mean) for column in found[quantity].T]
+            lines.append(
+                Curve(
+                    name=f"{name}, {'own tokens' if quantity == 'own' else 'padded'}",
+                    x=layers,
+                    y=[one.value for one in ends],
+                    low=[one.low for one in ends],
+                    high=[one.high for one in ends],
+                    kind=kind,
+                    style=style,
+                )
+            )
+    flat = [_mean(parts["pre-norm", texts]["uniform"])] * len(layers)
+    lines.append(Curve(name="uniform attention", x=layers, y=flat, kind=6, style="dot"))
+    fewest, most = LENGTHS[texts]
+    title = f"Norm of attention, texts of {fewest} to {most} tokens (mean, 95 % interval)"
+    return curves(texts, title, lines, x="layer", y="spectral norm, mean over heads", log="")
+
+
+STUDY = Study(
+    name="gpt-curves",
+    title="GPT-1 against GPT-2 curves",
+    source="spectral25, section 2.3",
+    claim="Post-norm attention has a larger norm than pre-norm attention in every layer from the "
+    "second on.",
+    cost="10 seconds",
+    draws=512,
+    scale=BUILT_IN,
+    options={option: name for name, option in NAMED.items()},
+    domains=dict.fromkeys(NAMED.values(), Domain(kind=str)),
+    run=run,
+    fast={"draws": 24},
+    unit=PASSAGES,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,276 @@
+"""36 layers in spectral25: norms of attention by depth where they can be had, at initialisation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import random_networks
+from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, each
+
+DEPTH, WIDTH, HEADS, VOCAB, TOKENS = 36, 64, 4, 64, 18
+TEXTS = 8
+# Pre-norm and post-norm as GPT-2 and GPT-1 have them; a factor on queries and keys stands in for
+# what training does to scores.
+VARIANTS = {"pre-norm": "gpt2", "post-norm": "gpt1"}
+SHARPNESS = {"start": 1.0, "sharp": 10.0}
+# Where the source sees the rise, the plateau and the fall of GPT-2-large.
+# The first post-norm layer reads no norm.
+RISE, PLATEAU, FALL = slice(1, 10), slice(19, 32), slice(33, 36)
+# Of a norm: less than a reader of the figure would see.
+EFFECT = 0.1
+# The rows of float32 attention sum to 1 up to some 1e-7, layer after layer.
+ROUNDING = 1 + 1e-4
+Curves = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
+
+
+def norms(draw: Draw, placement: str) -> dict[str, Tensor]:
+    """One batch: norms by layer, mean over heads and texts, and what a product over layers has."""
+    rows = []
+    for _ in range(draw.count):
+        seed = int(torch.randint(2**31, (), generator=draw.generator))
+        ids = torch.randint(VOCAB, (TEXTS, TOKENS), generator=draw.generator)
+        rows.append(_one(placement, seed, ids))
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _one(placement: str, seed: int, ids: Tensor) -> dict[str, Tensor]:
+    model, found = random(placement, seed), dict[str, Tensor]()
+    for scores, sharpness in SHARPNESS.items():
+        sharpen(model, sharpness)
+        with torch.no_grad():
+            attentions = model(ids, output_attentions=True, use_cache=False).attentions
+        matrices = torch.stack([layer.double() for layer in attentions])
+        found[f"{scores} norm"] = torch.linalg.matrix_norm(matrices, 2).mean((1, 2))
+        products = multiplied(matrices[:, 0, 0])
+        found |= {f"{scores} {name}": number for name, number in products.items()}
+    return found
+
+
+def multiplied(matrices: Tensor) -> dict[str, Tensor]:
+    """The norm of the product of all layers' matrices, and the product of their norms."""
+    product = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
+    for matrix in matrices:
+        product = matrix @ product
+    return {
+        "product": torch.linalg.matrix_norm(product, 2),
+        "norms": torch.linalg.matrix_norm(matrices, 2).prod(),
+    }
+
+
+def random(placement: str, seed: int) -> Any:
+    """A stack at its start."""
+    from layerlab.model.build import build
+
+    model = build(
+        VARIANTS[placement],
+        width=WIDTH,
+        layers=DEPTH,
+        heads=HEADS,
+        vocab=VOCAB,
+        context=TOKENS,
+        seed=seed,
+    )
+    model.set_attn_implementation("eager")
+    return model
+
+
+def sharpen(model: Any, sharpness: float) -> None:
+    """Scale queries and keys so that scores behind a norm are of this size."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("query.weight", "key.weight")):
+                # Entries of variance 1 / inputs give scores of size 1.
+                parameter.mul_(sharpness**0.5 * WIDTH**-0.5 / parameter.std())
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    from layerlab.measures.quantities.spectrum import uniform_norm
+
+    gathered = work.gather(norms, [{"placement": place} for place in VARIANTS], batch=8)
+    parts = {
+        (place, scores): {name: found[f"{scores} {name}"] for name in ("norm", "product", "norms")}
+        for place, found in zip(VARIANTS, gathered, strict=True)
+        for scores in SHARPNESS
+    }
+    rows = [
+        summary(found["norm"][:, layer], {"placement": place, "scores": scores, "layer": layer + 1})
+        for (place, scores), found in parts.items()
+        for layer in range(DEPTH)
+    ]
+    return Outcome(
+        verdicts=(
+            bounded(parts, work.seed),
+            lacks(parts, work.seed),
+            shape(parts, work.seed),
+            products(parts),
+        ),
+        frames={"norms": table(rows)},
+        pictures=(drawn(parts, uniform_norm(TOKENS, TOKENS)),),
+        remarks=(
+            "GPT-2-large is on the Hub: type layerlab inspect openai-community/gpt2-large "
+            "--measures spectrum for its own curve. What is judged here is what the source makes "
+            "of it: that the placement of the norm is why the curve stays flat.",
+            f"Random stacks of {DEPTH} layers, width {WIDTH}, {HEADS} heads, {TOKENS} random "
+            f"tokens, {TEXTS} texts for each. Queries and keys have entries of variance "
+            f"1 / inputs, so that scores are of size 1 behind a norm, or {SHARPNESS['sharp']:g} "
+            "times that; all else is as it starts. Trained stacks of both placements stand beside "
+            "each other in gpt-curves, at 8 layers.",
+            f"Norms lie between 1 and sqrt({TOKENS}) = {TOKENS**0.5:.3g}, and the source reads "
+            f"differences of 0.1 and more from its figures: less than {EFFECT:g} is no rise there.",
+        ),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def drift(found: np.ndarray) -> np.ndarray:
+    """Mean of the plateau's layers less that of the second to the tenth, draw by draw."""
+    return np.asarray(found[:, PLATEAU].mean(1) - found[:, RISE].mean(1))
+
+
+def _drifts(parts: Curves, placement: str, seed: int) -> dict[str, Interval]:
+    return {
+        scores: resampled(
+            drift(parts[placement, scores]["norm"]), _mean, seed, comparisons=len(SHARPNESS)
+        )
+        for scores in SHARPNESS
+    }
+
+
+def _told(found: Mapping[str, Interval], parts: Curves, placement: str) -> str:
+    plateau = {scores: _mean(parts[placement, scores]["norm"][:, PLATEAU]) for scores in found}
+    return " and ".join(
+        f"{gap} ({scores} scores, plateau {plateau[scores]:.3g})" for scores, gap in found.items()
+    )
+
+
+def bounded(parts: Curves, seed: int) -> Verdict:
+    """Pre-norm over 36 layers, beside what does not have it: who keeps from has to be needed."""
+    found = _drifts(parts, "pre-norm", seed)
+    kept = {
+        scores: resampled(
+            # The draws of a number are the same weights in both.
+            drift(parts["post-norm", scores]["norm"]) - drift(parts["pre-norm", scores]["norm"]),
+            _mean,
+            seed,
+            comparisons=len(SHARPNESS),
+        )
+        for scores in SHARPNESS
+    }
+    said = " and ".join(f"{gap} ({scores} scores)" for scores, gap in kept.items())
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(gap, EFFECT) for gap in kept.values()),
+        number=kept["sharp"].value,
+        said=f"the mean norm of layers 20 to 32 less that of layers 2 to 10 is "
+        f"{_told(found, parts, 'pre-norm')} in random pre-norm stacks; in post-norm stacks of "
+        f"the same start it is larger by {said}, and above {EFFECT:g}, the least that the source "
+        "reads from its figures, was asked for: what does not grow without pre-norm is not kept "
+        f"from it by pre-norm (mean of {len(parts['pre-norm', 'sharp']['norm'])} draws)",
+    )
+
+
+def lacks(parts: Curves, seed: int) -> Verdict:
+    """Post-norm over as many."""
+    found = _drifts(parts, "post-norm", seed)
+    first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
+    return Verdict(
+        claim="Post-norm lacks this: the norm of its attention rises with depth.",
+        word=each(above(gap, EFFECT) for gap in found.values()),
+        number=found["sharp"].value,
+        said=f"the same difference is {_told(found, parts, 'post-norm')} in post-norm stacks with "
+        f"the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
+        f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
+        f"reads no norm, to {second:.3g} in layer 2",
+        source="spectral25, sections 2.2 and 2.3",
+    )
+
+
+def shape(parts: Curves, seed: int) -> Verdict:
+    """Whether the figure's rise and fall are there without training."""
+    told, steps = [], []
+    for scores in SHARPNESS:
+        found = parts["pre-norm", scores]["norm"]
+        plateau = found[:, PLATEAU].mean(1)
+        rise, fall = (
+            resampled(plateau - away, _mean, seed, comparisons=2 * len(SHARPNESS))
+            for away in (found[:, 0], found[:, FALL].mean(1))
+        )
+        steps += [rise, fall]
+        told.append(f"{rise} up and {fall} down with {scores} scores")
+    return Verdict(
+        claim="The curve's fast rise over ten layers and its fall in the last three belong to the "
+        "architecture.",
+        word=each(above(step, EFFECT) for step in steps),
+        number=steps[-1].value,
+        said=f"from the first layer to layers 20 to 32, and from there to the last three, random "
+        f"pre-norm stacks go {', '.join(told)}, and above {EFFECT:g} was asked for in each; the "
+        "source sees GPT-2-large fall by about 0.5. Neither is there before training",
+        source="spectral25, section 2.3, third figure",
+    )
+
+
+def products(parts: Curves) -> Verdict:
+    """What is multiplied over all layers, against the product of the norms."""
+    found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
+    told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
+    single = np.median(parts["pre-norm", "sharp"]["norms"])
+    most = TOKENS**0.5
+    return Verdict(
+        claim="Attention with norms above 1, multiplied layer after layer, explodes.",
+        word="fails" if max(one.value for one in found.values()) <= most * ROUNDING else "holds",
+        number=max(one.value for one in found.values()),
+        said=f"the product of {DEPTH} attention matrices has at most the norm {told} (largest of "
+        f"{len(parts['pre-norm', 'sharp']['product'])} draws, sharp scores, first heads); its rows "
+        f"sum to 1, so it cannot exceed sqrt(n) = {most:.3g}. The product of the norms, which "
+        f"explodes, is {single:.2g} in the median, and a bound of nothing",
+        source="spectral25, section 2.1",
+    )
+
+
+def drawn(parts: Curves, uniform: float) -> Picture:
+    """Norms by depth."""
+    layers = list(range(1, DEPTH + 1))
+    lines = []
+    for (place, scores), found in parts.items():
+        ends = [resampled(column, _mean) for column in found["norm"].T]
+        lines.append(
+            Curve(
+                name=f"{place}, {scores} scores",
+                x=layers,
+                y=[one.value for one in ends],
+                low=[one.low for one in ends],
+                high=[one.high for one in ends],
+                kind=list(VARIANTS).index(place),
+                style="solid" if scores == "sharp" else "dash",
+            )
+        )
+    lines.append(
+        Curve(name="uniform attention", x=layers, y=[uniform] * DEPTH, kind=6, style="dot")
+    )
+    title = "Norm of attention in random stacks (mean, 95 % interval)"
+    return curves("depth", title, lines, x="layer", y="spectral norm, mean over heads", log="")
+
+
+STUDY = Study(
+    name="deep-curve",
+    title="Norm of attention at depth 36",
+    source="spectral25, section 2.3",
+    claim="Pre-norm keeps the norm of attention from growing over 36 layers.",
+    cost="2 minutes",
+    draws=100,
+    scale=random_networks(DEPTH, WIDTH),
+    run=run,
+    fast={"draws": 4},
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,394 @@
+"""What paths of each length carry to the output of a stack with skips: dong21's decomposition.
+
+With its attention weights, norms and gates held at what they are on a passage, a stack is linear in
+its embedding, so its output is a sum over paths that pass some attention sublayers and skip others.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from layerlab.studies.engine.once import once
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN, random_networks
+from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.support.passages import excerpts, overlap, patient, tokens_of, watched
+
+if TYPE_CHECKING:
+    from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
+
+MODEL = "llama"
+TOKENS = 64
+WIDTH, HEADS, DEPTH = 64, 4, 8
+CAUSAL, OPEN = "random, causal", "random, no mask"
+CASES = (MODEL, CAUSAL, OPEN)
+LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
+# Half of the layers: read off the draws of seed 0, and found again with seed 1.
+FALLING = 4
+Linear = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One layer x + attention(norm x), then y + feedforward(norm y) if it has one; no biases."""
+
+    norm: "Norm"
+    attention: "Attention"
+    second: "Norm | None" = None
+    feedforward: "FeedForward | None" = None
+
+
+def attending(piece: Piece, x: Tensor) -> Linear:
+    """What the attention sublayer does to any features while its weights and norm stay as at x."""
+    read = piece.norm.value(x)
+    scale = _held(piece.norm, x)
+    matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
+    joined = piece.attention.joined()
+    assert joined is not None
+
+    def apply(y: Tensor) -> Tensor:
+        z = y * scale
+        heads = enumerate(matrices)
+        return torch.cat([m @ piece.attention.values(z, head) for head, m in heads], -1) @ joined.mT
+
+    return apply
+
+
+def feeding(piece: Piece, x: Tensor) -> Linear:
+    """What the feed-forward does to any features while its gate and norm stay as at x."""
+    parts, norm = piece.feedforward, piece.second
+    if parts is None or norm is None:
+        return torch.zeros_like
+    read, scale = norm.value(x), _held(norm, x)
+    inward = functional.linear(read, parts.inward)
+    # A gate multiplies what comes in; without one the activation does, as f(u) / u.
+    gate = torch.where(inward == 0, 0.0, parts.hidden(read) / inward)
+
+    def apply(y: Tensor) -> Tensor:
+        return functional.linear(gate * functional.linear(y * scale, parts.inward), parts.outward)
+
+    return apply
+
+
+def _held(norm: "Norm", x: Tensor) -> Tensor:
+    """The factor that an RMS norm multiplies the features of each token by."""
+    assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
+    gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
+    return gain / norm.radius(x)
+
+
+def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    """What the paths of each length carry to the output, length x token x width; they sum to it.
+
+    Y_k <- Y_k + F(Y_(k-1)) in every layer, F its attention; a feed-forward acts on each alike.
+
+    Source: dong21, section 3.
+    """
+    parts = start[None]
+    for piece in pieces:
+        attend = attending(piece, parts.sum(0))
+        none = torch.zeros_like(parts[:1])
+        parts = torch.cat([parts, none]) + torch.cat([none, attend(parts)])
+        parts = parts + feeding(piece, parts.sum(0))(parts)
+    return parts
+
+
+@once
+def trained() -> tuple[Piece, ...]:
+    """The layers of the built-in llama in float64, each checked against what the model computes."""
+    from dataclasses import replace
+
+    from layerlab.measures.support.rounding_theory import theory
+    from layerlab.observe.architecture.head_weights import project
+
+    subject, found = patient(MODEL), list[Piece]()
+    stack = subject.stack
+    assert not isinstance(stack, str)
+
+    def read(layer: Any) -> None:
+        if layer.block is None:
+            return
+        part = stack.attentions[layer.attention.layer]
+        weights = project(
+            layer.block, part.module, name=part.name, layer=part.number, config=subject.config
+        )
+        known = theory(replace(layer, weights=weights), subject.model)
+        assert known is not None and known.block is not None, known and known.refused
+        block = known.block
+        found.append(
+            Piece(
+                norm=block.attention_norm,
+                attention=block.attention,
+                second=block.feedforward_norm,
+                feedforward=block.feedforward,
+            )
+        )
+
+    watched(subject, tokens_of(MODEL)[None, :TOKENS], read)
+    return tuple(found)
+
+
+def embedded(ids: Tensor) -> Tensor:
+    """The embedding output of the built-in llama."""
+    embedding: Any = patient(MODEL).model.get_input_embeddings()
+    return torch.as_tensor(embedding.weight.detach().double()[ids])
+
+
+def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
+    """Attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
+    from layerlab.numerics.theory.modules import Attention, Norm
+
+    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    size = WIDTH // HEADS
+
+    def matrix(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, generator=draw.generator, dtype=torch.float64)
+        return drawn / WIDTH**0.5
+
+    return tuple(
+        Piece(
+            norm=Norm(kind="rms"),
+            attention=Attention(
+                query=matrix(HEADS, size, WIDTH),
+                key=matrix(HEADS, size, WIDTH),
+                value=matrix(HEADS, size, WIDTH),
+                output=matrix(HEADS, WIDTH, size),
+                scale=size**-0.5,
+                allowed=allowed.tril() if causal else allowed,
+            ),
+        )
+        for _ in range(DEPTH)
+    )
+
+
+def one(draw: Draw, case: str) -> dict[str, Tensor]:
+    """One batch: shares, sizes and residuals of the paths of each length."""
+    if case == MODEL:
+        found = [paths(embedded(ids), trained()) for ids in excerpts(draw, MODEL, TOKENS)]
+    else:
+        found = []
+        for _ in range(draw.count):
+            start = torch.randn(TOKENS, WIDTH, generator=draw.generator, dtype=torch.float64)
+            found.append(paths(start, random(draw, case == CAUSAL)))
+    return {
+        name: torch.stack([read(parts) for parts in found])
+        for name, read in (("share", share), ("apart", apart), ("residual", residual))
+    }
+
+
+def share(parts: Tensor) -> Tensor:
+    """<Y_k, X> / |X|^2 of each length, X the sum: they sum to 1 and may be negative."""
+    whole = parts.sum(0)
+    return (parts * whole).sum((1, 2)) / whole.square().sum()
+
+
+def apart(parts: Tensor) -> Tensor:
+    """The same of what differs between tokens: every part minus its mean over tokens."""
+    from layerlab.measures.support.centring import centred
+
+    return share(torch.stack([centred(part) for part in parts]))
+
+
+def residual(parts: Tensor) -> Tensor:
+    """The relative residual of what paths of each length carry; 0 is rank one."""
+    from layerlab.measures.quantities.diversity import relative_residual
+
+    return torch.stack([relative_residual(part) for part in parts])
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
+    parts = dict(zip(CASES, gathered, strict=True))
+    rows = [
+        summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
+        for case, found in parts.items()
+        for quantity in ("share", "apart", "residual")
+        for length in range(DEPTH + 1)
+    ]
+    found = {case: steps(one["residual"], work.seed) for case, one in parts.items()}
+    return Outcome(
+        verdicts=(
+            short({case: found["share"] for case, found in parts.items()}, work.seed),
+            ranked(found),
+            nearer(found, len(parts[MODEL]["share"])),
+            differing(parts, work.seed),
+        ),
+        frames={"paths": table(rows), "steps": table(list(_stepped(found)))},
+        pictures=(
+            drawn("share", "Share of the output by path length", parts, "share of the output"),
+            drawn("residual", "Rank of what paths carry", parts, "relative residual"),
+        ),
+        remarks=(
+            "A path's length is the number of attention sublayers that it passes. Attention "
+            "weights, norms and gates are held at what they are on the passage, so the parts sum "
+            "to the stream behind the last layer exactly. A feed-forward, with its skip, belongs "
+            "to every path.",
+            "A share is the projection of a part on the output, over the output: shares sum to 1 "
+            "and can be negative, where paths cancel.",
+            f"A step is the median over draws of what a part's relative residual is, over that of "
+            f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. The "
+            f"intervals of the {DEPTH * len(CASES)} steps hold together.",
+            f"That the steps fall up to length {FALLING} was read off the draws of seed 0; those "
+            "of seed 1 say the same.",
+            f"The built-in llama has {DEPTH} layers and no biases; passages of {TOKENS} tokens. "
+            f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
+            f"heads, on random features. {overlap(TOKENS)}",
+        ),
+    )
+
+
+def length(shares: np.ndarray) -> np.ndarray:
+    """The mean length of a path, weighed by its share, draw by draw."""
+    return np.asarray(shares @ np.arange(shares.shape[1]))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
+    """Short against the half of the layers that a path passes if all 2^L paths count alike."""
+    found = {
+        case: resampled(length(one), _mean, seed, comparisons=len(shares))
+        for case, one in shares.items()
+    }
+    middle = DEPTH / 2
+    said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
+    least = resampled(shares[MODEL][:, :2].sum(1), _mean, seed)
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(below(one, middle) for one in found.values()),
+        number=found[MODEL].value,
+        said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
+        f"sublayers; below {middle:g}, which is what all paths alike would "
+        f"make, was asked for. Lengths 0 and 1 carry "
+        f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
+    )
+
+
+def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
+    """By what the residual is multiplied from each length to the next, median over draws."""
+    quotients = residuals[:, 1:] / residuals[:, :-1]
+    return [
+        resampled(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
+        for one in quotients.T
+    ]
+
+
+def _stepped(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
+    for case, every in found.items():
+        for place, step in enumerate(every):
+            yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
+
+
+def ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
+    """Whether every sublayer more takes what is carried nearer to rank 1."""
+    every = [step for one in found.values() for step in one]
+    told = ", ".join(
+        f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
+        f"{LABELS[case]}"
+        for case, one in found.items()
+    )
+    rises = "; ".join(
+        f"{step} from {place} to {place + 1} in {LABELS[case]}"
+        for case, one in found.items()
+        for place, step in enumerate(one)
+        if step.low > 1
+    )
+    return Verdict(
+        claim="The longer a path, the nearer what it carries is to rank 1.",
+        word=each(below(step, 1) for step in every),
+        number=max(step.value for step in every),
+        said=f"from each length to the next the relative residual is multiplied by {told}; below 1 "
+        f"was asked for in each of {DEPTH} steps. It rises: {rises or 'nowhere'}",
+        source="spectral25, section 1.3; dong21, section 3",
+    )
+
+
+def nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
+    """The same as far as it goes."""
+    every = [step for one in found.values() for step in one[:FALLING]]
+    last = max(every, key=lambda step: step.high)
+    return Verdict(
+        claim=f"Up to length {FALLING} it is so: each sublayer more takes it nearer to rank 1.",
+        word=each(below(step, 1) for step in every),
+        number=last.value,
+        said=f"the step that is nearest to 1, of {FALLING} in each of {len(found)} stacks, "
+        f"multiplies the relative residual by {last}; below 1 was asked for in all (median of "
+        f"{draws} draws)",
+        source="Own, after dong21, section 3",
+        looked=True,
+    )
+
+
+def differing(parts: dict[str, Any], seed: int) -> Verdict:
+    """Whether what keeps tokens apart comes by shorter paths than what they have in common."""
+    found = {
+        case: resampled(
+            length(one["apart"]) - length(one["share"]), _mean, seed, comparisons=len(parts)
+        )
+        for case, one in parts.items()
+    }
+    said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    return Verdict(
+        claim="In a random stack what differs between tokens reaches the output by shorter paths "
+        "than the rest.",
+        word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
+        number=found[OPEN].value,
+        said=f"the mean length of the output minus its mean over tokens, less that of the output "
+        f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
+        f"{len(parts[MODEL]['share'])} draws)",
+        source="Own, after spectral25, section 1.3",
+    )
+
+
+def drawn(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
+    """One line per stack over the length of paths."""
+    places = list(range(DEPTH + 1))
+    lines = [
+        Curve(
+            name=LABELS[case],
+            x=places,
+            y=np.median(found[quantity], 0).tolist(),
+            low=np.percentile(found[quantity], 5, axis=0).tolist(),
+            high=np.percentile(found[quantity], 95, axis=0).tolist(),
+            kind=kind,
+        )
+        for kind, (case, found) in enumerate(parts.items())
+    ]
+    if quantity == "share":
+        alike = [comb(DEPTH, place) / 2**DEPTH for place in places]
+        lines.append(Curve(name="all paths alike", x=places, y=alike, kind=6, style="dot"))
+    return curves(
+        quantity,
+        f"{title} (median, 5 to 95 %)",
+        lines,
+        x="length of a path, attention sublayers",
+        y=y,
+        log="" if quantity == "share" else "y",
+    )
+
+
+STUDY = Study(
+    name="path-length",
+    title="Paths by their length",
+    source="spectral25, section 1.3; dong21, section 3",
+    claim="With skip connections the output is carried by short paths, around most of attention.",
+    cost="20 seconds",
+    draws=200,
+    scale=f"{BUILT_IN}, and {random_networks(DEPTH, WIDTH)}",
+    run=run,
+    fast={"draws": 120},
+    unit="random initialisations, and passages of one text through one model",
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,386 @@
+"""spectral25's teaching pictures from trained models: a unit ball's image, queries and keys."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.engine.pictures import Curve, curves, plane
+from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.scale import BUILT_IN
+from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, below, each, within
+from layerlab.studies.support.passages import (
+    PASSAGES,
+    excerpts,
+    overlap,
+    patient,
+    tokens_of,
+    watched,
+)
+
+# GPT-1's attention hands over its scores, and neither queries nor keys.
+MODELS = ("pre-norm", "llama")
+TOKENS = 64
+# Rows with fewer keys are left out: to point at one of three is no feat.
+KEYS = 8
+# More than half of the rows is most of them.
+MOST = 0.5
+# Of a mean cosine: cones this much apart do not look like one.
+APART = 0.1
+# A ratio of semi-axes below it would look like a ball.
+ROUND = 1.5
+# A score of 3 weighs its key 20 times another of score 0: larger ones are not of order 1.
+ONE = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """One head of a model on one passage, for the pictures.
+
+    Attributes:
+        values: singular values of its value-output map.
+        images: unit-length inputs of attention, mapped, along the two leading directions.
+    """
+
+    name: str
+    values: Tensor
+    images: Tensor
+    query: Tensor
+    key: Tensor
+
+
+def angles(draw: Draw, name: str) -> dict[str, Tensor]:
+    """One batch: queries, keys and scores of every head, passage by passage."""
+    found: list[dict[str, Tensor]] = []
+
+    def read(layer: Any) -> None:
+        if layer.attention is not None:
+            heads = range(layer.attention.heads)
+            rows = [_head(layer.attention, head) for head in heads]
+            found.append({key: torch.stack([row[key] for row in rows]) for key in rows[0]})
+            entered = layer.sublayers["attention"].entered.double()
+            found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
+
+    watched(patient(name), excerpts(draw, name, TOKENS), read)
+    return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
+
+
+def _head(attended: Any, head: int) -> dict[str, Tensor]:
+    from layerlab.measures.quantities.diversity import cosine
+
+    query, key = attended.query[head].double(), attended.key[attended.kv_head(head)].double()
+    allowed = attended.allowed()[0]
+    scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
+    return {
+        "aligned": matched(query, key, allowed),
+        "between": between(query, key, allowed),
+        "queries": cosine(query),
+        "keys": cosine(key),
+        "score": scores[allowed].abs().max(),
+    }
+
+
+def _cosines(query: Tensor, key: Tensor) -> Tensor:
+    units = [x / x.norm(dim=1, keepdim=True) for x in (query, key)]
+    return units[0] @ units[1].mT
+
+
+def matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
+    """How often the key with the largest score of a row is the one with the smallest angle."""
+    rows = allowed.sum(1) >= KEYS
+    best = [
+        scores.masked_fill(~allowed, -torch.inf)[rows].argmax(1)
+        for scores in (query @ key.mT, _cosines(query, key))
+    ]
+    return (best[0] == best[1]).double().mean()
+
+
+def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
+    """The mean cosine between a query and the keys that it may use."""
+    return _cosines(query, key)[allowed].mean()
+
+
+def maps(name: str) -> Tensor:
+    """The value-output map of every head of a built-in model, head x width x width."""
+    from layerlab.observe.architecture.head_weights import project
+
+    subject = patient(name)
+    stack = subject.stack
+    assert not isinstance(stack, str)
+    found = []
+    for part in stack.attentions:
+        weights = project(
+            stack.blocks[part.block],
+            part.module,
+            name=part.name,
+            layer=part.number,
+            config=subject.config,
+        )
+        assert weights.value is not None and weights.output is not None
+        group = len(weights.output) // len(weights.value)
+        value = weights.value.double().repeat_interleave(group, 0)
+        found.append(weights.output.double() @ value)
+    return torch.cat(found)
+
+
+def axes(mapped: Tensor) -> Tensor:
+    """Semi-axes of the unit ball's image under each map, those that the head width allows."""
+    return torch.linalg.svdvals(mapped)
+
+
+def chosen(name: str) -> Chosen:
+    """The head whose map has the largest norm, on the beginning of the built-in text."""
+    every = maps(name)
+    head = int(torch.linalg.matrix_norm(every, 2).argmax())
+    left, values, _ = torch.linalg.svd(every[head])
+    found: dict[str, Tensor] = {}
+
+    def read(layer: Any) -> None:
+        if layer.attention is None or layer.attention.layer != head // layer.attention.heads:
+            return
+        own = head % layer.attention.heads
+        entered = layer.sublayers["attention"].entered.double()
+        units = entered / entered.norm(dim=1, keepdim=True)
+        found["images"] = units @ every[head].mT @ left[:, :2]
+        found["query"] = layer.attention.query[own].double()
+        found["key"] = layer.attention.key[layer.attention.kv_head(own)].double()
+        found["layer"] = torch.tensor(layer.layer)
+
+    watched(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
+    layer = int(found.pop("layer"))
+    own = head % (len(every) // len(patient(name).stack.attentions))  # type: ignore[union-attr]
+    return Chosen(name=f"{name}, layer {layer}, head {own}", values=values, **found)
+
+
+def run(work: Work) -> Outcome:
+    """Compute, judge and draw."""
+    gathered = work.gather(angles, [{"name": name} for name in MODELS], batch=16)
+    parts = dict(zip(MODELS, gathered, strict=True))
+    semi = {name: axes(maps(name)).numpy() for name in MODELS}
+    one = chosen(MODELS[0])
+    rows = [
+        summary(values.ravel(), {"model": name, "quantity": quantity})
+        for name, found in parts.items()
+        for quantity, values in found.items()
+    ]
+    rows += [
+        summary(ratios(values), {"model": name, "quantity": "axis ratio"})
+        for name, values in semi.items()
+    ]
+    return Outcome(
+        verdicts=(
+            aligned(parts, work.seed),
+            cones(parts, work.seed),
+            ball(semi, work.seed),
+            ordered(parts, work.seed),
+            sphere(parts, work.seed),
+        ),
+        frames={"heads": table(rows)},
+        pictures=(drawn_ball(one), drawn_angles(one), drawn_axes(semi)),
+        remarks=(
+            f"Pictures: the head whose value-output map has the largest norm ({one.name}), on the "
+            f"first {2 * TOKENS} tokens of the built-in text.",
+            f"Of order 1 is below {ONE:g}: such a score weighs its key 20 times one of score 0. "
+            f"Semi-axes or radii within a factor of {ROUND:g} would look like a ball and like 1; "
+            f"cones whose mean cosines are less than {APART:g} apart would look like one.",
+            f"Passages of {TOKENS} tokens; queries and keys as they meet, behind rotary positions "
+            f"where a model has them. {overlap(TOKENS)}",
+        ),
+    )
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean())
+
+
+def together(
+    values: Mapping[str, np.ndarray], number: Callable[[np.ndarray], float], seed: int
+) -> dict[str, Interval]:
+    """A number of each model, with intervals that hold together."""
+    return {
+        name: resampled(one, number, seed, comparisons=len(values)) for name, one in values.items()
+    }
+
+
+def aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """Whether direction decides, or length has a say."""
+    found = together({name: one["aligned"] for name, one in parts.items()}, _mean, seed)
+    said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
+    chance = _mean(1 / np.arange(KEYS, TOKENS + 1))
+    return Verdict(
+        claim=STUDY.claim,
+        word=each(above(one, MOST) for one in found.values()),
+        number=found[MODELS[0]].value,
+        said=f"the key with the largest score is the one with the smallest angle in {said} (rows "
+        f"of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, was "
+        "asked for. In all other rows a longer key wins: that a key of the same direction gets the "
+        "attention is no rule",
+    )
+
+
+def cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """Queries among themselves, keys among themselves, and the two."""
+    told = []
+    gaps = together(
+        {
+            name: (found["queries"] + found["keys"]) / 2 - found["between"]
+            for name, found in parts.items()
+        },
+        _mean,
+        seed,
+    )
+    for name, found in parts.items():
+        told.append(
+            f"{resampled(found['queries'], _mean, seed)} among queries, "
+            f"{resampled(found['keys'], _mean, seed)} among keys and "
+            f"{resampled(found['between'], _mean, seed)} between them in {name}"
+        )
+    apart = ", ".join(f"{gap} in {name}" for name, gap in gaps.items())
+    return Verdict(
+        claim="Queries and keys of a head lie in different cones.",
+        word=each(above(gap, APART, 0) for gap in gaps.values()),
+        number=gaps[MODELS[0]].value,
+        said=f"the mean cosine is {'; '.join(told)}. The mean of the first two less the third is "
+        f"{apart}; above {APART:g} was asked for",
+        source="Own, after spectral25, section 1.2.2, second figure",
+    )
+
+
+def ratios(values: np.ndarray) -> np.ndarray:
+    """The longest over the shortest semi-axis that is there, head by head."""
+    there = values > 1e-6 * values[:, :1]
+    return np.asarray([one[0] / one[kept][-1] for one, kept in zip(values, there, strict=True)])
+
+
+def ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
+    """Semi-axes of the image of the unit ball."""
+    found = together({name: ratios(values) for name, values in semi.items()}, _median, seed)
+    said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
+    rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
+    width = semi[MODELS[0]].shape[1]
+    return Verdict(
+        claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
+        word=each(above(one, ROUND, 1) for one in found.values()),
+        number=found[MODELS[0]].value,
+        said=f"its longest semi-axis is {said} times the shortest of those that are not 0, and "
+        f"above {ROUND:g} was asked for (median and interval over heads); {rank} of {width} are "
+        "not 0",
+        source="spectral25, section 2.1, fourth figure",
+        unit=f"{len(semi[MODELS[0]])} heads of one model of each kind",
+    )
+
+
+def ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """The size of scores behind a norm."""
+    found = together({name: one["score"].max(1) for name, one in parts.items()}, _median, seed)
+    said = ", ".join(f"{score} in {name}" for name, score in found.items())
+    return Verdict(
+        claim="Behind a layer norm scores are always of order 1.",
+        word=each(below(one, ONE) for one in found.values()),
+        number=found[MODELS[0]].value,
+        said=f"the largest score of a passage is {said}, and below {ONE:g} was asked for "
+        "(median over passages): it grows with the norms of W_q and W_k, which no layer norm "
+        "limits",
+        source="spectral25, section 1.2.1",
+    )
+
+
+def sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+    """The length of what attention reads."""
+    found = together({name: one["radius"] for name, one in parts.items()}, _mean, seed)
+    said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
+    width = patient(MODELS[0]).config.hidden_size
+    return Verdict(
+        claim="A layer norm projects tokens onto a sphere of radius 1.",
+        word=each(within(one, 1 / ROUND, ROUND) for one in found.values()),
+        number=found[MODELS[0]].value,
+        said=f"what attention reads has the mean length {said}, and within a factor of {ROUND:g} "
+        f"of 1 was asked for: the radius is sqrt(d) = {width**0.5:g} before the gain of the norm",
+        source="spectral25, section 1.2.1",
+    )
+
+
+def drawn_ball(one: Chosen) -> Picture:
+    """The ellipse of the two leading directions, with the tokens that were mapped."""
+    turn = np.linspace(0, 2 * np.pi, 181)
+    first, second = (float(value) for value in one.values[:2])
+    circle = Curve(
+        name="unit circle", x=np.cos(turn).tolist(), y=np.sin(turn).tolist(), kind=6, style="dash"
+    )
+    ellipse = Curve(
+        name="image of the unit ball",
+        x=(first * np.cos(turn)).tolist(),
+        y=(second * np.sin(turn)).tolist(),
+        kind=0,
+    )
+    cloud = Curve(
+        name="tokens of unit length",
+        x=one.images[:, 0].tolist(),
+        y=one.images[:, 1].tolist(),
+        kind=1,
+    )
+    return plane(
+        "ball",
+        f"Image of the unit ball under W_o W_v ({one.name})",
+        [circle, ellipse],
+        [cloud],
+        x="along the first left singular vector",
+        y="along the second",
+    )
+
+
+def drawn_angles(one: Chosen) -> Picture:
+    """Queries and keys in the plane of their two leading directions."""
+    both = torch.cat([one.query, one.key])
+    right = torch.linalg.svd(both, full_matrices=False).Vh[:2]
+    clouds = [
+        Curve(name=name, x=flat[:, 0].tolist(), y=flat[:, 1].tolist(), kind=kind)
+        for kind, (name, flat) in enumerate(
+            (("queries", one.query @ right.mT), ("keys", one.key @ right.mT))
+        )
+    ]
+    kept = float((both @ right.mT).square().sum() / both.square().sum())
+    return plane(
+        "angles",
+        f"Queries and keys ({one.name}); {kept:.0%} of their squared length lies in this plane",
+        [],
+        clouds,
+        x="first direction",
+        y="second direction",
+    )
+
+
+def drawn_axes(semi: Mapping[str, np.ndarray]) -> Picture:
+    """Semi-axes of the images, over heads."""
+    lines = []
+    for kind, (name, values) in enumerate(semi.items()):
+        rank = int((values > 1e-6 * values[:, :1]).sum(1).min())
+        low, middle, high = np.percentile(values[:, :rank], [5, 50, 95], axis=0).tolist()
+        places = list(range(1, rank + 1))
+        lines.append(Curve(name=name, x=places, y=middle, low=low, high=high, kind=kind))
+    title = "Semi-axes of the unit ball's image (median over heads, 5 to 95 %)"
+    return curves("axes", title, lines, x="axis, longest first", y="semi-axis")
+
+
+STUDY = Study(
+    name="unit-ball",
+    title="Unit ball and query-key angles",
+    source="spectral25, section 1.2.2",
+    claim="A key gets the attention of a query whose direction it has, in most rows.",
+    cost="20 seconds",
+    draws=200,
+    scale=BUILT_IN,
+    run=run,
+    fast={"draws": 8},
+    unit=PASSAGES,
+)
+STUDIES = (STUDY,)

@@ -1,0 +1,329 @@
+"""Small models trained for a study, and what is read of them: every arm of a seed on one order.
+
+They learn Python's documentation, which comes with Python, in the words of the built-in models.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.sampling import Arrays, Work, digest
+from layerlab.studies.engine.scale import models
+from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.engine.study import Picture
+from layerlab.system.files import write_file
+from layerlab.validation import Domain
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import Subject
+
+PLAIN = "llama"
+WORDS = "llama"
+RUNS = "twins"
+TEXT = "python-docs"
+CONTEXT, BATCH, RATE = 128, 8, 3e-3
+# Held-out blocks: of 128 tokens, enough to read a dimension at a width of 64.
+HELD = 16
+SIZES: dict[str, Any] = {"layers": 6, "width": 64, "updates": 300}
+FAST: dict[str, Any] = {"layers": 2, "width": 32, "updates": 10}
+DOMAINS = {
+    "layers": Domain(kind=int, least=1, most=100),
+    "width": Domain(kind=int, least=16, most=1024),
+    "updates": Domain(kind=int, least=1, most=1_000_000),
+}
+ABOUT = (
+    "Every model is trained here: on Python's documentation, one rate and one course of it for "
+    "all, batches of 8 passages of 128 tokens, the same ones in the same order for all models of a "
+    "seed; the feed-forward gives up as many parameters as an arm adds."
+)
+PAIRED = (
+    "Intervals are Student's over the seeds, paired. The held-out text is one for all of them, 16 "
+    "passages of 128 tokens: what another text would change is in no interval, and more seeds do "
+    "not take it away."
+)
+# By columns of `feature_statistics.depths`.
+SHOWN = (
+    ("residual", "Share of the features that differs between tokens", "||JX|| / ||X||"),
+    ("dimension", "Effective dimension", "d(0.8), as a share of the width"),
+)
+Parts = Mapping[str, Arrays]
+# Where training keeps its choices there is room for one run in a process.
+_ALONE = Lock()
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A trained model.
+
+    Attributes:
+        nats: on held-out text, per token.
+        held: passages of that text.
+    """
+
+    subject: "Subject"
+    nats: float
+    held: Tensor
+
+
+Job = tuple[str, int]
+Read = Callable[[Twin], dict[str, Any]]
+
+
+def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
+    """What one model is trained by; the plain one beside it says how many parameters it has."""
+    from layerlab.recipes.training import recipe_of
+
+    return recipe_of(
+        {
+            "name": "twin",
+            "model": {
+                "width": width,
+                "layers": layers,
+                "heads": 4,
+                "context": CONTEXT,
+                "options": {"head": "untied"},
+            },
+            "data": {"sources": [{"text": TEXT}], "tokenizer": WORDS},
+            "train": {"updates": updates, "batch": BATCH, "rate": RATE},
+            "evaluate": {"every": updates, "blocks": HELD, "batch": HELD},
+            "compare": {
+                "baseline": PLAIN,
+                "arms": list(dict.fromkeys([PLAIN, arm])),
+                "seeds": [seed],
+                "match": "parameters",
+            },
+            "run": {"model": False, "checkpoint": updates},
+        }
+    )
+
+
+def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
+    """How many a model of these sizes has; where an arm is matched to it, about as many."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.model.cost.cost import account
+    from layerlab.model.design import design
+    from layerlab.tokenization.load import loaded_words
+
+    sizes = {"layers": layers, "width": width, "heads": 4, "context": CONTEXT}
+    found = design(
+        variant,
+        sizes={**sizes, "vocab": len(loaded_words(WORDS))},
+        options={"head": "untied"},
+    )
+    return account(found.spec, found.shape).parameters
+
+
+def taught(arm: str, seed: int, **sizes: int) -> Twin:
+    """Train one model of a variant; all of a seed start and go on with the same numbers."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.console.progress import Silent
+    from layerlab.experiments.session import prepare
+    from layerlab.loading.model import subject
+    from layerlab.tokenization.load import loaded_words
+    from layerlab.training.trainer import Training
+
+    with _ALONE, TemporaryDirectory() as folder:
+        task = prepare(recipe(arm, seed, **sizes), Path(folder), progress=False)
+        (run,) = [one for one in task.runs if one.arm == arm]
+        training = Training(run, task.folder(run), Silent())
+        training.start()
+        while not training.done:
+            training.advance()
+        nats = float(training.finish()["nats"])
+        (blocks,) = training.held.batches(HELD)
+    found = subject(training.model.eval(), tokenizer=loaded_words(WORDS))
+    return Twin(found, nats, blocks.inputs.clone())
+
+
+def gathered(work: Work, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
+    """Loss and layers of every arm, seed by seed, and what a reader has to know of them."""
+    seeds = seeds_of(work)
+    found, notes = kept(work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth")
+    parts = {
+        arm: {
+            name: np.array([found[arm, seed][name] for seed in seeds])
+            for name in ("nats", "layers")
+        }
+        for arm in arms
+    }
+    return parts, (ABOUT, PAIRED, *notes)
+
+
+def kept(
+    work: Work, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
+) -> tuple[dict[Job, dict[str, Any]], list[str]]:
+    """What is read of every model, and what came otherwise than by training it now.
+
+    Readings that lie among the runs are taken from there. Others are trained for and left there;
+    the fast mode trains small models for them instead, and leaves nothing.
+
+    Args:
+        read: gives JSON values.
+        kind: of readings, as their files are called.
+        asked: what they depend on besides the model; the fast mode takes what lies there.
+    """
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.data.sources import opened
+    from layerlab.recipes.training_sections import Source
+
+    # The documentation is that of the Python that runs.
+    text = f"{opened(Source(text=TEXT)).identity} {asked}".strip()
+    sizes = {name: work.options[name] for name in SIZES}
+    files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
+    small = work.fast and not all(file.is_file() for file in files.values())
+    if work.watcher is not None:
+        work.watcher.start(work.study, len(jobs))
+    found, before, hours = {}, 0, list[float | None]()
+    for number, job in enumerate(jobs):
+        stored = None if small else _stored(files[job], None if work.fast else text)
+        begun = time.perf_counter()
+        found[job] = stored or read(taught(*job, **(FAST if small else sizes)))
+        hours.append(_hours(stored, begun))
+        if stored is None and not small:
+            more = {"sizes": sizes, "text": text, "hours": hours[-1]}
+            write_file(files[job], json.dumps({**found[job], **more}))
+        before += stored is not None
+        if work.watcher is not None:
+            work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
+    work.done, work.kept = work.done + len(jobs), work.kept + before
+    used = FAST if small else sizes
+    tokens = used["updates"] * BATCH * CONTEXT
+    work.judged = {
+        "scale": models([parameters(layers=used["layers"], width=used["width"])], [tokens]),
+        "trainings": {
+            "models": len(jobs),
+            "trained before": before,
+            # What was left by an earlier version does not say.
+            "hours": None if None in hours else round(sum(one or 0 for one in hours), 2),
+        },
+        "recipe": {
+            "text": TEXT,
+            "sequences per update": BATCH,
+            "context": CONTEXT,
+            "learning rate": RATE,
+            "tokens": tokens,
+        },
+    }
+    told = ", ".join(f"{name} {size}" for name, size in FAST.items())
+    notes = [f"No runs were at hand: {told} stand in for them."] * small
+    if before:
+        notes.append(f"Of {len(jobs)} models {before} had been trained before, and are read.")
+    return found, notes
+
+
+def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
+    """How long a model took, now or when it was trained."""
+    return (time.perf_counter() - begun) / 3600 if stored is None else stored.get("hours")
+
+
+def generator_of(work: Work, number: int) -> torch.Generator:
+    """The random numbers of a batch, as `Work.gather` hands them out."""
+    return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
+
+
+def seeds_of(work: Work) -> list[int]:
+    """A seed of training for every draw."""
+    return [
+        int(torch.randint(2**31, (), generator=generator_of(work, number)))
+        for number in range(work.draws)
+    ]
+
+
+def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
+    """Where readings of a model lie; another recipe is another file."""
+    key = recipe(arm, seed, **sizes).hash()[:8]
+    return runs / RUNS / f"{kind}-{arm}-s{seed}-{key}.json"
+
+
+def depth(twin: Twin) -> dict[str, Any]:
+    """Loss, and by layer what of the features differs and their dimension."""
+    from layerlab.studies.support.feature_statistics import depths
+
+    return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
+
+
+def _stored(file: Path, text: str | None) -> dict[str, Any] | None:
+    """What an earlier training left, if it was on this text; any will do where none is named."""
+    if not file.is_file():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found if text in (None, found["text"]) else None
+
+
+def readings(runs: Path) -> str:
+    """A hash of all that lies among the runs."""
+    return digest([file.read_text("utf-8") for file in sorted((runs / RUNS).glob("*.json"))])
+
+
+def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
+    """Mean difference of two arms with its interval, seed by seed.
+
+    Args:
+        comparisons: that are to be right together.
+    """
+    from layerlab.experiments.statistics.differences import Level, paired
+
+    level = Level(confidence=1 - 0.05 / comparisons)
+    found = paired(ours.tolist(), theirs.tolist(), level)
+    assert found.mean is not None
+    # Seeds that agree to the last bit leave no spread.
+    low, high = (found.mean if end is None else end for end in (found.low, found.high))
+    return Interval(found.mean, low, high)
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
+    """Geometric mean of the quotients of two arms with its interval, seed by seed."""
+    found = over_seeds(np.log(ours), np.log(theirs), comparisons)
+    value, low, high = np.exp([found.value, found.low, found.high]).tolist()
+    return Interval(value, low, high)
+
+
+def rows(parts: Parts) -> Iterator[dict[str, Any]]:
+    """For a table: every seed of every arm, layer by layer."""
+    for arm, part in parts.items():
+        for seed, layers in enumerate(part["layers"]):
+            for layer, (residual, dimension) in enumerate(layers):
+                yield {
+                    "arm": arm,
+                    "seed": seed,
+                    "nats": float(part["nats"][seed]),
+                    "layer": layer,
+                    "relative residual": float(residual),
+                    "d(0.8) / width": float(dimension),
+                }
+
+
+def drawn(parts: Parts, column: int) -> Picture:
+    """One quantity by layer, and the range of the seeds."""
+    lines = []
+    for kind, (arm, part) in enumerate(parts.items()):
+        found = part["layers"][..., column]
+        lines.append(
+            Curve(
+                name=arm,
+                x=list(range(found.shape[1])),
+                y=found.mean(0).tolist(),
+                kind=kind,
+                low=found.min(0).tolist(),
+                high=found.max(0).tolist(),
+            )
+        )
+    name, title, y = SHOWN[column]
+    return curves(
+        name,
+        f"{title}, trained (mean of seeds, and their range)",
+        lines,
+        x="layer, 0 behind the embedding",
+        y=y,
+        log="",
+    )

@@ -1,0 +1,258 @@
+"""Two placements of the norm, each at a rate of its own, trained until both have one loss."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+import torch
+
+from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.scale import models
+from layerlab.studies.support import small_models
+from layerlab.studies.support.feature_statistics import depths
+from layerlab.studies.support.passages import watched
+from layerlab.system.files import write_file
+
+# They differ in nothing else: both have a norm before the head.
+ARMS = {"pre-norm": "gpt1-pre-norm", "post-norm": "gpt1"}
+OPTIONS = {"head": "untied", "final_norm": "layer"}
+# Fixed before any run: the range in which models of this size are trained.
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+# Its seed is that of no draw.
+SWEEP = 0
+WARMUP = 20
+# Evaluations of a sweep: two in a row are a thirtieth of its updates apart.
+EVALUATIONS = 30
+# Of a sweep, where the target is set: a seed that is slower has as much time again, and more.
+EARLY = 0.75
+LONGER = 2
+KIND = "equal-loss"
+# Where training keeps its choices there is room for one run in a process.
+_ALONE = Lock()
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training.
+
+    Attributes:
+        target: nats at which it stops; a trial of the sweep has none and goes on to its end.
+    """
+
+    arm: str
+    seed: int
+    rate: float
+    target: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What came of all of them.
+
+    Attributes:
+        rates: that each arm was given.
+        sweep: last loss by arm and rate.
+        runs: what was found of every seed of every arm.
+    """
+
+    target: float
+    rates: Mapping[str, float]
+    sweep: Mapping[str, Mapping[float, float]]
+    runs: Mapping[str, Sequence[Found]]
+
+
+def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
+    """What a model is trained by; the rate stays, so that a run may stop anywhere."""
+    from layerlab.recipes.training import recipe_of
+
+    every = max(1, updates // EVALUATIONS)
+    span = updates if trial.target is None else LONGER * updates
+    return recipe_of(
+        {
+            "name": KIND,
+            "model": {
+                "width": width,
+                "layers": layers,
+                "heads": 4,
+                "context": small_models.CONTEXT,
+            },
+            "data": {"sources": [{"text": small_models.TEXT}], "tokenizer": small_models.WORDS},
+            "train": {
+                "updates": span,
+                "batch": small_models.BATCH,
+                "rate": trial.rate,
+                "schedule": "constant",
+                "warmup": min(WARMUP, updates // 2),
+            },
+            "evaluate": {"every": every, "blocks": small_models.HELD, "batch": small_models.HELD},
+            "compare": {
+                "arms": [{"name": trial.arm, "variant": ARMS[trial.arm], "options": OPTIONS}],
+                "seeds": [trial.seed],
+            },
+            "run": {"model": False, "checkpoint": span},
+        }
+    )
+
+
+def taught(trial: Trial, **sizes: int) -> Found:
+    """Train one model to its target or its end, and read it there.
+
+    Gives the updates and losses of all evaluations, whether the target was reached, and by layer
+    the quantities of `feature_statistics` and the norm of attention.
+    """
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.console.progress import Silent
+    from layerlab.experiments.session import prepare
+    from layerlab.loading.model import subject
+    from layerlab.tokenization.load import loaded_words
+    from layerlab.training.trainer import Training
+
+    with _ALONE, TemporaryDirectory() as folder:
+        asked = recipe(trial, **sizes)
+        task = prepare(asked, Path(folder), progress=False)
+        (run,) = task.runs
+        training = Training(run, task.folder(run), Silent())
+        training.start()
+        curve: list[tuple[int, float]] = []
+        reached = False
+        while not training.done and not reached:
+            training.advance()
+            if training.update % asked.evaluate.every == 0 or training.done:
+                assert training.score is not None
+                curve.append((training.update, float(training.score.nats)))
+                reached = trial.target is not None and curve[-1][1] <= trial.target
+        (blocks,) = training.held.batches(small_models.HELD)
+        held = blocks.inputs.clone()
+    found: Found = {"curve": curve, "reached": reached}
+    if trial.target is not None:
+        patient = subject(training.model.eval(), tokenizer=loaded_words(small_models.WORDS))
+        found |= {"layers": depths(patient, held).tolist(), "norms": norms(patient, held)}
+    return found
+
+
+def norms(patient: Any, ids: torch.Tensor) -> list[float]:
+    """The spectral norm of attention by layer, mean over heads and passages."""
+    from layerlab.measures.quantities.spectrum import spectrum
+
+    found: dict[int, list[torch.Tensor]] = {}
+
+    def read(layer: Any) -> None:
+        if layer.attention is not None:
+            found.setdefault(layer.layer, []).append(spectrum(layer.attention).norm.mean())
+
+    watched(patient, ids, read)
+    return [float(torch.stack(found[layer]).mean()) for layer in sorted(found)]
+
+
+def place(runs: Path, trial: Trial, **sizes: int) -> Path:
+    """Where readings of a model lie; another recipe or target is another file."""
+    key = recipe(trial, **sizes).hash()[:8]
+    until = "sweep" if trial.target is None else f"{trial.target:.2f}"
+    return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
+
+
+def gathered(work: Work) -> tuple[Contest, tuple[str, ...]]:
+    """All trials, and what a reader has to know of them.
+
+    Readings that lie among the runs are taken from there. Others are trained for and left there;
+    the fast mode trains small models for them instead, and leaves nothing.
+    """
+    sizes = {name: work.options[name] for name in small_models.SIZES}
+    seeds = small_models.seeds_of(work)
+    if work.watcher is not None:
+        work.watcher.start(work.study, len(ARMS) * (len(RATES) + len(seeds)))
+    notes: list[str] = []
+    if not work.fast:
+        found = contest(partial(_fetched, work, _identity(), sizes), seeds)
+    else:
+        try:
+            found = contest(partial(_stored, work, sizes), seeds)
+        except FileNotFoundError:
+            found = contest(lambda trial: taught(trial, **small_models.FAST), seeds)
+            told = ", ".join(f"{name} {size}" for name, size in small_models.FAST.items())
+            notes.append(f"No runs were at hand: {told} stand in for them.")
+    used = small_models.FAST if notes else sizes
+    size = small_models.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
+    updates = [one["curve"][-1][0] for runs in found.runs.values() for one in runs]
+    work.judged = {
+        "scale": models(
+            [size], [small_models.BATCH * small_models.CONTEXT * one for one in updates]
+        )
+    }
+    if work.kept:
+        notes.append(f"Of {work.done} models {work.kept} had been trained before, and are read.")
+    return found, tuple(notes)
+
+
+def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
+    """Find a rate for each arm and a target for both, then run every seed."""
+    curves = {
+        arm: {rate: fetch(Trial(arm=arm, seed=SWEEP, rate=rate))["curve"] for rate in RATES}
+        for arm in ARMS
+    }
+    sweep = {
+        arm: {rate: curve[-1][1] for rate, curve in found.items()} for arm, found in curves.items()
+    }
+    rates = {arm: min(found, key=lambda rate: found[rate]) for arm, found in sweep.items()}
+    target = goal([curves[arm][rate] for arm, rate in rates.items()])
+    runs = {
+        arm: [fetch(Trial(arm=arm, seed=seed, rate=rate, target=target)) for seed in seeds]
+        for arm, rate in rates.items()
+    }
+    return Contest(target=target, rates=rates, sweep=sweep, runs=runs)
+
+
+def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
+    """A loss, in hundredths of nats, that all curves have come to by three quarters of their way.
+
+    Example:
+        >>> goal([[(3, 2.0), (4, 1.0)], [(3, 2.5), (4, 2.4)]])
+        2.5
+    """
+    least = [
+        min(nats for update, nats in curve if update <= max(curve[0][0], EARLY * curve[-1][0]))
+        for curve in curves
+    ]
+    return -(-round(100 * max(least), 6) // 1) / 100
+
+
+def _fetched(work: Work, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
+    """As an earlier training left it, if it was on this text; else trained now and left there."""
+    file = place(work.runs, trial, **sizes)
+    found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    if found.get("text") == text:
+        return _counted(work, trial, found, kept=1)
+    found = taught(trial, **sizes)
+    write_file(file, json.dumps({**found, "sizes": sizes, "text": text}))
+    return _counted(work, trial, found, kept=0)
+
+
+def _stored(work: Work, sizes: Mapping[str, int], trial: Trial) -> Found:
+    """What an earlier training left, on whatever text.
+
+    Raises:
+        FileNotFoundError: none did.
+    """
+    found: Found = json.loads(place(work.runs, trial, **sizes).read_text("utf-8"))
+    return _counted(work, trial, found, kept=1)
+
+
+def _counted(work: Work, trial: Trial, found: Found, kept: int) -> Found:
+    work.done, work.kept = work.done + 1, work.kept + kept
+    if work.watcher is not None:
+        work.watcher.step(None, f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
+    return found
+
+
+def _identity() -> str:
+    """Of the text: the documentation is that of the Python that runs."""
+    from layerlab.data.sources import opened
+    from layerlab.recipes.training_sections import Source
+
+    return opened(Source(text=small_models.TEXT)).identity

@@ -1,0 +1,83 @@
+"""When, where and with what the runs were made that a study judges."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.experiments.stored_runs import called
+
+# Of a manifest: what a reader of a study asks first, by the name that the page says.
+RECIPE = {
+    "width": ("recipe", "model", "width"),
+    "layers": ("recipe", "model", "layers"),
+    "heads": ("recipe", "model", "heads"),
+    "vocabulary": ("recipe", "model", "vocab"),
+    "context": ("recipe", "model", "context"),
+    "parameters": ("model", "parameters"),
+    "sequences per update": ("recipe", "train", "batch"),
+    "learning rate": ("recipe", "train", "rate"),
+}
+MACHINE = ("processor", "device", "threads")
+LIBRARIES = ("python", "layerlab", "torch", "transformers")
+# More values than these are said as a range.
+LISTED = 3
+
+
+def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
+    """How many runs, how long they took together, and on what: strict JSON values."""
+    results = [_read(folder / "result.json") for folder in folders]
+    manifests = [_read(folder / "manifest.json") for folder in folders]
+    return {
+        "runs": len(folders),
+        "hours": round(sum(one.get("seconds") or 0 for one in results) / 3600, 2),
+        **{name: _told(_at(one, "machine", name) for one in manifests) for name in MACHINE},
+        "versions": ", ".join(
+            f"{name} {_told(_at(one, 'versions', name) for one in manifests)}" for name in LIBRARIES
+        ),
+    }
+
+
+def settings_of(folders: Sequence[Path]) -> dict[str, str]:
+    """Text, sizes and length of runs, as words: one value, or all that there are."""
+    results = [_read(folder / "result.json") for folder in folders]
+    manifests = [_read(folder / "manifest.json") for folder in folders]
+    return {
+        "text": _told(
+            ", ".join(
+                called(source["text"]) for source in _at(one, "recipe", "data", "sources") or ()
+            )
+            for one in manifests
+        ),
+        **{name: _told(_at(one, *path) for one in manifests) for name, path in RECIPE.items()},
+        "updates": _told(one.get("updates") for one in results),
+        "tokens": _told(one.get("tokens") for one in results),
+    }
+
+
+def _told(values: Iterable[Any]) -> str:
+    """Different values: with commas where there are few, else the least and the largest number."""
+    found = list(dict.fromkeys(value for value in values if value is not None))
+    numbers = sorted(value for value in found if isinstance(value, int | float))
+    if len(numbers) == len(found) and len(numbers) > LISTED:
+        return f"{_number(numbers[0])} to {_number(numbers[-1])}"
+    return ", ".join(map(_number, numbers if len(numbers) == len(found) else found)) or "–"
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _at(content: Any, *path: str) -> Any:
+    for name in path:
+        content = content.get(name) if isinstance(content, dict) else None
+    return content
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file of a run; what an earlier version did not leave is not known."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

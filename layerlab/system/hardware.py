@@ -1,0 +1,209 @@
+"""The machine that a run is on: its name, its versions, its memory, its fastest product."""
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerlab.errors import UserError
+from layerlab.system.files import write_file
+from layerlab.version import VERSION
+
+LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FRESH = 30 * 24 * 3600.0  # seconds for which a measured peak is believed
+BUDGET = 0.3  # seconds that measuring one takes
+LARGEST = 8192
+
+
+def machine(device: str, threads: int) -> dict[str, Any]:
+    """What a manifest says of the machine.
+
+    Args:
+        device: as a recipe names it.
+        threads: of a run on a CPU.
+
+    Example:
+        >>> machine("cpu", 1)["threads"]
+        1
+    """
+    return {"processor": processor(), "device": device_name(device), "threads": threads}
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, layerlab and the libraries that a run computes with; None where one is missing."""
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "layerlab": VERSION,
+    }
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def processor() -> str:
+    """The name of the processor, as Linux lists it, else as Python knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return next(iter(named), "") or platform.processor() or platform.machine() or "unknown"
+
+
+def device_name(device: str | torch.device) -> str:
+    """The name of a device: that of the GPU, or the kind."""
+    place = torch.device(device)
+    if place.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(place)
+    return place.type
+
+
+def peak_memory(device: str | torch.device) -> int:
+    """Bytes: the most that tensors took on a GPU, else the most that this process took."""
+    place = torch.device(device)
+    if place.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated(place)
+    # On Linux, what getrusage says starts at the peak of the process that started this one.
+    try:
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
+def cache_folder() -> Path:
+    """Where layerlab keeps what it would otherwise make again: LAYERLAB_CACHE, or in ~/.cache."""
+    given = os.environ.get("LAYERLAB_CACHE")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "layerlab"
+
+
+def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
+    """A clock in seconds that waits for the device.
+
+    A single thread on a CPU is timed by its processor time, which others do not lengthen.
+    """
+    place = torch.device(device)
+    if place.type == "cpu":
+        return time.process_time if threads == 1 else time.perf_counter
+
+    def clock() -> float:
+        torch.accelerator.synchronize(place)
+        return time.perf_counter()
+
+    return clock
+
+
+@contextmanager
+def threaded(threads: int) -> Iterator[None]:
+    """So many threads of torch; then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def matmul_peak(device: str | torch.device, precision: str, threads: int) -> float:
+    """The fastest square matrix product that was measured here: what a model is held against.
+
+    It is measured once in 30 days for each machine, device, precision and number of threads.
+
+    Unit: FLOPs per second.
+
+    Raises:
+        UserError: no such precision is measured.
+    """
+    if precision not in DTYPES:
+        raise UserError(
+            f"no peak is measured in {precision!r}; expected {', '.join(DTYPES)}: "
+            'type precision="fp32"'
+        )
+    key = _key(device, precision, threads)
+    name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
+    file = cache_folder() / "peak" / f"{name}.json"
+    known = _known(file)
+    if known is not None:
+        return known
+    with threaded(threads), torch.no_grad():
+        found = _fastest(torch.device(device), DTYPES[precision], stopwatch(device, threads))
+    try:
+        write_file(file, json.dumps({"flops": found, "when": time.time(), "of": key}) + "\n")
+    except UserError:
+        pass  # a cache that cannot be written costs a third of a second each time
+    return found
+
+
+def _key(device: str | torch.device, precision: str, threads: int) -> dict[str, Any]:
+    """All that a peak depends on."""
+    return {
+        **machine(str(device), threads),
+        "node": platform.node(),
+        "precision": precision,
+        "float32": torch.get_float32_matmul_precision(),
+        "torch": torch.__version__,
+    }
+
+
+def _known(file: Path) -> float | None:
+    """A measured peak that is still fresh."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        value, age = float(found["flops"]), time.time() - float(found["when"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return value if 0 <= age < FRESH and value > 0 else None
+
+
+def _fastest(device: torch.device, dtype: torch.dtype, clock: Callable[[], float]) -> float:
+    """The best of larger and larger products, until the time is used up."""
+    size, best, begun = 256, 0.0, clock()
+    left = _square(size, device, dtype)
+    while True:
+        start = clock()
+        torch.mm(left, left)
+        taken = max(clock() - start, 1e-9)
+        best = max(best, 2 * size**3 / taken)
+        if clock() - begun > BUDGET:
+            return best
+        # The next is eight times the work, and should still be tried several times.
+        if size < LARGEST and 8 * taken < BUDGET / 5:
+            size *= 2
+            left = _square(size, device, dtype)
+
+
+def _square(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix that was multiplied once already, from numbers that move nobody's random state."""
+    own = torch.Generator(device).manual_seed(0)
+    made = torch.randn(size, size, dtype=dtype, device=device, generator=own)
+    torch.mm(made, made)
+    return made
+
+
+def here(device: str) -> bool:
+    """Whether this machine has such a device.
+
+    Example:
+        >>> here("cpu")
+        True
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Tokenizers: loaded, trained, extended, pruned and verified."""

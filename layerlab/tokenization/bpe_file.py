@@ -1,0 +1,201 @@
+"""What a fast tokenizer's own file says, where it is a BPE that loses no text, and a new one of it.
+
+The file is `tokenizer.json` of the tokenizers library. An id stays what it is: a token that was
+added behind the vocabulary is written into it as well, because the library numbers added tokens
+anew from the end of the vocabulary when it reads the file.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.errors import UserError
+from layerlab.validation import shown
+
+SPACE = "▁"
+_REASONS = {
+    "Unigram": "its pieces compete by probability, so that there is no order to add merges to",
+    "WordPiece": "it takes the longest piece that fits, and has no merges to go on from",
+    "WordLevel": "its entries are whole words, and it has no merges to go on from",
+}
+_WANTED = "give a BPE over bytes, or one that falls back to bytes"
+# Of a tokenizer's settings, those that its own class has and the plain one has not.
+_OWN = {
+    "add_bos_token",
+    "add_eos_token",
+    "added_tokens_decoder",
+    "backend",
+    "is_local",
+    "local_files_only",
+    "merges",
+    "merges_file",
+    "name_or_path",
+    "tokenizer_class",
+    "tokenizer_file",
+    "tokenizer_object",
+    "vocab",
+    "vocab_file",
+}
+
+Merge = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A BPE as its file holds it.
+
+    Attributes:
+        content: the whole file.
+        vocab: the id of every token, of the added ones too.
+        merges: in their order.
+        added: tokens that are found in a text before it is cut into words.
+        bytewise: whether the characters of a token stand for bytes; else unknown characters fall
+            back to tokens like <0x41>.
+    """
+
+    content: Mapping[str, Any]
+    vocab: Mapping[str, int]
+    merges: tuple[Merge, ...]
+    added: frozenset[str]
+    bytewise: bool
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Tokens that no merge may make: added ones, the unknown one, bytes to fall back to."""
+        unknown = self.content["model"].get("unk_token")
+        spare = set() if self.bytewise else {token for token in self.vocab if is_byte(token)}
+        return frozenset(self.added | spare | ({unknown} if unknown else set()))
+
+    def engine(self, vocab: Mapping[str, int], merges: Iterable[Merge]) -> Tokenizer:
+        """The same tokenizer with another vocabulary and other merges; ids follow the vocabulary.
+
+        Tokens that the vocabulary lacks are also left out of what is added and put around a text.
+        """
+        content = json.loads(json.dumps(self.content))
+        content["model"]["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
+        content["model"]["merges"] = [list(merge) for merge in merges]
+        for token in content["added_tokens"]:
+            token["id"] = vocab[token["content"]]
+        content["added_tokens"].sort(key=lambda token: token["id"])
+        _renumber(content.get("post_processor"), vocab)
+        return Tokenizer.from_str(json.dumps(content))
+
+    def bare(self, *, lookup: bool = True) -> Tokenizer:
+        """Only the BPE, for words that are cut already.
+
+        Args:
+            lookup: whether a word that is a token needs no merges, where the tokenizer says so.
+        """
+        model = {**self.content["model"], "vocab": self.vocab, "merges": list(self.merges)}
+        model["ignore_merges"] = lookup and bool(model.get("ignore_merges"))
+        return Tokenizer.from_str(
+            json.dumps({"version": "1.0", "added_tokens": [], "model": model})
+        )
+
+
+def backend(words: PreTrainedTokenizerFast) -> Backend:
+    """Read a tokenizer.
+
+    Raises:
+        UserError: it is no BPE, or one that loses text or draws lots.
+    """
+    return read_backend(words.backend_tokenizer)
+
+
+def read_backend(engine: Tokenizer) -> Backend:
+    """The same for what does the work of a tokenizer.
+
+    Raises:
+        UserError: it is no BPE, or one that loses text or draws lots.
+    """
+    content = json.loads(engine.to_str())
+    model = content["model"]
+    bytewise = _has_bytes(content)
+    _refuse(model, bytewise)
+    added = {token["content"]: token["id"] for token in content["added_tokens"]}
+    return Backend(
+        content=content,
+        vocab={**model["vocab"], **added},
+        merges=tuple(map(_pair, model["merges"])),
+        added=frozenset(added),
+        bytewise=bytewise,
+    )
+
+
+def rebuilt(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
+    """A tokenizer with another engine: special tokens, chat template and limits stay.
+
+    Its class is the plain one, whose file is read as it stands; a family's own class builds the
+    pre-tokenizer and the like anew.
+    """
+    kept = {name: value for name, value in words.init_kwargs.items() if name not in _OWN}
+    known = engine.get_vocab()
+    for name, value in words.special_tokens_map.items():
+        if isinstance(value, str) and value in known:
+            kept[name] = value
+    kept.setdefault("clean_up_tokenization_spaces", False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=engine,
+        **{**kept, "chat_template": words.chat_template},
+    )
+
+
+def is_byte(token: str) -> bool:
+    """Whether a token stands for a byte to fall back to, as <0x41> does."""
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def _pair(merge: str | list[str]) -> Merge:
+    """Older files hold a merge as one string."""
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
+
+
+def _has_bytes(content: Mapping[str, Any]) -> bool:
+    """Whether a step before or after the BPE turns bytes into characters and back."""
+    steps = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
+    return any('"type": "ByteLevel"' in json.dumps(step) for step in steps)
+
+
+def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
+    kind = model.get("type")
+    if kind != "BPE":
+        reason = _REASONS.get(kind or "", "it is no BPE")
+        raise UserError(f"cannot change the vocabulary of a {kind} tokenizer: {reason}; {_WANTED}")
+    marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
+    if any(marks):
+        mark = next(filter(None, marks))
+        raise UserError(
+            f"cannot change the vocabulary of a BPE that marks parts of words with {shown(mark)}: "
+            f"its text does not come back as it was; {_WANTED}"
+        )
+    if not bytewise and not model.get("byte_fallback"):
+        raise UserError(
+            "cannot change the vocabulary of a BPE without bytes: a character that it does not "
+            f"know is lost; {_WANTED}"
+        )
+    if model.get("dropout"):
+        raise UserError(
+            f"the tokenizer leaves out merges at random (dropout {model['dropout']}), so that "
+            "nothing can be said of its cuts; set dropout to null in its tokenizer.json"
+        )
+
+
+def _renumber(step: Any, vocab: Mapping[str, int]) -> None:
+    """Write the ids of a vocabulary into a post-processor."""
+    if isinstance(step, list):
+        for one in step:
+            _renumber(one, vocab)
+    elif isinstance(step, dict):
+        for name in ("sep", "cls"):
+            if isinstance(step.get(name), list):
+                step[name][1] = vocab[step[name][0]]
+        named = step.get("special_tokens")
+        for one in named.values() if isinstance(named, dict) else ():
+            one["ids"] = [vocab[token] for token in one["tokens"]]
+        _renumber(step.get("processors"), vocab)

@@ -1,0 +1,225 @@
+"""From a tokenizer and a corpus to a folder with the changed tokenizer and its proof."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.data.documents import Spool, spooled
+from layerlab.data.sources import PLAIN, opened, to_source
+from layerlab.errors import UserError
+from layerlab.system.files import check_folder, write_folder
+from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.extend import extend
+from layerlab.tokenization.prune import prune
+from layerlab.tokenization.published_rates import JEC_QA, at_hand, beside, measured, questions
+from layerlab.tokenization.verify import Proof, prove
+from layerlab.validation import shown
+from layerlab.version import VERSION
+
+WHAT = "vocabulary"
+PROOF, KEPT = "proof.json", "kept.json"
+SCHEMA = 1
+# What a set is called of which every line is a text of its own.
+BY_LINE = ", by line"
+_LINE = re.compile(r"[^\n]*\n+|[^\n]+")
+_SIZE = re.compile(r"(\+?)(\d{1,9})")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is wanted.
+
+    Attributes:
+        tokenizer: a folder, a file or a name of the Hub.
+        size: "+1600" adds entries, "8000" leaves so many.
+        corpus: what is learned or counted on; as the sources of training.
+        against: texts that the proof is also made on; `jec-qa` is that of the data folder.
+        terms: a file with an expression on each line.
+        field: of a row that holds the text.
+    """
+
+    tokenizer: str
+    size: str
+    corpus: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    terms: Path | None = None
+    field: str = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What a tokenizer is changed and proved on; each text is read once.
+
+    Attributes:
+        learned: what is learned or counted on.
+        proved: sets of texts by their names.
+        jec_qa: whether it is proved on the questions of JEC-QA as well, beside the source's table.
+        terms: expressions that should take few tokens.
+    """
+
+    learned: Iterable[str]
+    proved: Mapping[str, Iterable[str]]
+    jec_qa: bool = False
+    terms: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A tokenizer made of another, and the proof.
+
+    Attributes:
+        kept: where entries were removed, the old id of each new one.
+    """
+
+    words: PreTrainedTokenizerFast
+    proof: Proof
+    kept: tuple[int, ...] | None
+
+
+def change(asked: Asked, out: Path, say: Say) -> Changed:
+    """Extend or prune a tokenizer, prove it, and write both to a folder.
+
+    A text of the proof is a document; of a file of plain text, which has no other boundary, a line.
+
+    Raises:
+        UserError: the tokenizer, a text or the size is none that can be used.
+    """
+    check_folder(out, WHAT, _is_ours)
+    parsed(asked.size)
+    terms = _terms(asked.terms)
+    base = load_tokenizer(asked.tokenizer)
+    others = [name for name in asked.against if name != JEC_QA]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        spools: dict[str, Spool] = {}
+        labels: dict[str, str] = {}
+        for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
+            say(f"reading {name}")
+            given = opened(to_source(name, asked.field))
+            for note in given.notes:
+                say(note)
+            file = folder / str(number)
+            spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
+            label = name if given.name == name else f"{given.name} in place of {name}"
+            labels[name] = f"{label}{BY_LINE}" if _whole(name) else label
+        texts = Texts(
+            learned=chain.from_iterable(_texts(spools[name]) for name in asked.corpus),
+            proved={
+                labels[name]: _lines(spool) if _whole(name) else _texts(spool)
+                for name, spool in spools.items()
+            },
+            jec_qa=JEC_QA in asked.against,
+            terms=terms,
+        )
+        changed = remade(base, asked.size, texts, say)
+    write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _is_ours)
+    return changed
+
+
+def remade(
+    base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Say = lambda text: None
+) -> Changed:
+    """Extend or prune a tokenizer, and prove it.
+
+    Args:
+        size: "+1600" adds entries, "8000" leaves so many.
+        say: is told what is done.
+
+    Raises:
+        UserError: the tokenizer, a text or the size is none that can be used.
+    """
+    added, number = parsed(size)
+    exam = questions() if texts.jec_qa else []
+    say("extending it" if added else "pruning it")
+    kept = coverage = None
+    if added:
+        words = extend(base, texts.learned, number)
+    else:
+        pruned = prune(base, texts.learned, number)
+        words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
+    say("proving it")
+    sets = {**texts.proved, **({JEC_QA: exam} if exam else {})}
+    proof = prove(base, words, sets, terms=texts.terms, coverage=coverage)
+    if exam:
+        proof = replace(proof, published=_beside(base, words, exam))
+    return Changed(words, proof, kept)
+
+
+def parsed(size: str) -> tuple[bool, int]:
+    """Whether entries are added, and how many, or how many are left.
+
+    Raises:
+        UserError: it is neither.
+
+    Example:
+        >>> parsed("+1600"), parsed("8000")
+        ((True, 1600), (False, 8000))
+    """
+    found = _SIZE.fullmatch(size.strip())
+    if not found or not int(found[2]):
+        raise UserError(
+            f"cannot read the size {shown(size)}; type +1600 to add so many entries, or 8000 to "
+            "cut down to so many"
+        )
+    return bool(found[1]), int(found[2])
+
+
+def _texts(spool: Spool) -> Iterator[str]:
+    return (piece.text for piece in spool.pieces())
+
+
+def _whole(name: str) -> bool:
+    """Whether it is one file of plain text, in which no document begins but the first."""
+    return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
+
+
+def _lines(spool: Spool) -> Iterator[str]:
+    """The lines of a text, each with its end and the empty ones behind it."""
+    rest = ""
+    for text in _texts(spool):
+        *whole, rest = _LINE.findall(rest + text) or [""]
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _terms(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    given = opened(to_source(str(path)))
+    lines = "".join(piece.text for piece in given.pieces()).splitlines()
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise UserError(f"{path} holds no terms; write one on each line")
+    return found
+
+
+def _beside(
+    base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, exam: list[str]
+) -> dict[str, object]:
+    found, left = at_hand()
+    return beside(measured({**found, "this base": base, "this one": new}, exam), left)
+
+
+def _fill(place: Path, asked: Asked, changed: Changed) -> None:
+    changed.words.save_pretrained(place)
+    given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
+    head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}
+    content = {**head, **changed.proof.to_json()}
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    (place / PROOF).write_text(text + "\n", encoding="utf-8")
+    if changed.kept is not None:
+        (place / KEPT).write_text(json.dumps(changed.kept) + "\n", encoding="utf-8")
+
+
+def _is_ours(folder: Path) -> bool:
+    return (folder / PROOF).is_file()

@@ -1,0 +1,93 @@
+"""The source's own table of tokenizers on JEC-QA, and the same texts under those at hand."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.data.archives import members
+from layerlab.data.sources import data_folder
+from layerlab.errors import UserError
+from layerlab.tokenization.compression import compression
+from layerlab.tokenization.convert import load_tokenizer
+
+JEC_QA = "jec-qa"
+# Where it lies in the data folder, and in what lies there.
+ARCHIVE = "agieval/agieval-v1.tar.gz"
+PARTS = ("v1/jec-qa-kd.jsonl", "v1/jec-qa-ca.jsonl")
+TOKENIZERS = "tokenizers"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        rate: printed by the source without a unit, measured in tokens per character; lower is
+            shorter.
+        published: whether the source says it; else it is measured here.
+    """
+
+    tokenizer: str
+    entries: int
+    rate: float
+    published: bool = False
+
+
+TABLE = (
+    Row("LLaMA2", 32_000, 1.479, published=True),
+    Row("InternLM", 103_168, 0.657, published=True),
+    Row("Baichuan2", 125_696, 0.605, published=True),
+    Row("PanGu", 100_883, 0.649, published=True),
+    Row("YunShan", 110_428, 0.606, published=True),
+)
+ABOUT = (
+    "published: pangu23, Table 7, of which neither the unit nor the exact texts are stated; "
+    "measured: tokens per character of question and options of the JEC-QA in AGIEval"
+)
+
+
+def questions() -> list[str]:
+    """The questions of JEC-QA with their options, a line each.
+
+    Raises:
+        UserError: they are not in the data folder.
+    """
+    path = data_folder() / ARCHIVE
+    try:
+        found = dict(members(path, PARTS.__contains__))
+        lines = [line for name in PARTS for line in found[name].splitlines()]
+    except (UserError, KeyError):
+        raise UserError(
+            f"{JEC_QA} is not here: LAYERLAB_DATA names no folder with {ARCHIVE}; "
+            "leave it out, or name a file of texts"
+        ) from None
+    rows = [json.loads(line) for line in lines]
+    return ["\n".join([row["question"], *row["options"]]) for row in rows]
+
+
+def at_hand() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str]]:
+    """The tokenizers of the data folder, and why others there cannot be read."""
+    found: dict[str, PreTrainedTokenizerFast] = {}
+    left: dict[str, str] = {}
+    for folder in sorted((data_folder() / TOKENIZERS).glob("*/")):
+        try:
+            found[folder.name] = load_tokenizer(str(folder))
+        except UserError as error:
+            left[folder.name] = str(error)
+    return found, left
+
+
+def measured(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
+    """Rows of the same form for tokenizers that are here."""
+    return [
+        Row(name, len(one), compression(one, texts).per_character) for name, one in words.items()
+    ]
+
+
+def beside(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
+    """Both tables, and what was left out and why."""
+    every = [{**vars(row)} for row in (*TABLE, *rows)]
+    return {"about": ABOUT, "rows": every, "left_out": dict(left)}

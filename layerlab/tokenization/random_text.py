@@ -1,0 +1,98 @@
+"""The proof of a vocabulary as tables for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from layerlab.console.tables import grid, grids, printable
+from layerlab.tokenization.verify import Compared, Proof
+from layerlab.validation import shown
+
+# Tokens that are named; the file names all.
+NAMED = 8
+WIDTH = 24
+
+
+def drawn(proof: Proof, width: int) -> RenderableType:
+    """All of it, the verdict first, for a terminal of so many characters."""
+    parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
+    if proof.published:
+        parts += [Text(), _published(proof.published)]
+    return Group(*parts)
+
+
+def _lines(proof: Proof) -> Text:
+    now = f"{proof.entries_base:,} entries are now {proof.entries:,}"
+    lines = [f"{now}: {proof.added:,} added, {proof.removed:,} removed"]
+    if proof.coverage is not None:
+        lines.append(f"kept: {proof.coverage:.2%} of the corpus's tokens")
+    of = "new" if proof.added else "kept"
+    lines.append(f"out of reach: {len(proof.unreachable):,}{_named(proof.unreachable)}")
+    lines.append(f"{of} tokens in none of these texts: {proof.unused:,}")
+    if proof.added:
+        lines.append(f"new, not whole characters: {len(proof.partial):,}{_named(proof.partial)}")
+    if proof.terms is not None:
+        terms = proof.terms
+        lines.append(
+            f"{terms.terms:,} terms: {terms.base / terms.terms:.2f} tokens each before, "
+            f"{terms.new / terms.terms:.2f} now; one token: {terms.whole_base:,} before, "
+            f"{terms.whole:,} now"
+        )
+    text = Text("proved" if proof.holds else "NOT proved", style="bold")
+    return text.append("\n" + "\n".join(lines), style="not bold")
+
+
+def _named(tokens: Sequence[str]) -> str:
+    if not tokens:
+        return ""
+    more = " ..." if len(tokens) > NAMED else ""
+    return f" ({' '.join(map(shown, tokens[:NAMED]))}{more})"
+
+
+def _tallies(tallies: Sequence[Compared], width: int) -> Group:
+    rates = [
+        (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens, one.ratio)
+        for one in tallies
+        for new in (one.new,)
+    ]
+    counts = [(one.new.texts, one.back, one.changed, one.longer, one.coarser) for one in tallies]
+    names = [_short(one.name) for one in tallies]
+    sizes = ("", "tokens/char", "now", "tokens/byte", "bytes/token", "ratio")
+    returns = ("", "texts", "come back", "changed", "longer", "only joined")
+    return Group(
+        grids(sizes, _rows(names, rates, ".4f"), ("",), width),
+        Text(),
+        grids(returns, _rows(names, counts, ","), ("",), width),
+    )
+
+
+def _rows(
+    names: Sequence[str], numbers: Sequence[Sequence[int | float]], style: str
+) -> list[list[str]]:
+    return [
+        [name, *(format(number, style) for number in row)]
+        for name, row in zip(names, numbers, strict=True)
+    ]
+
+
+def _published(content: Mapping[str, Any]) -> Group:
+    rows = [
+        (
+            _short(row["tokenizer"]),
+            f"{row['entries']:,}",
+            f"{row['rate']:.3f}",
+            "published" if row["published"] else "measured here",
+        )
+        for row in content["rows"]
+    ]
+    table = grid(("tokenizer", "entries", "rate", "from"), rows, ("tokenizer",))
+    left = [f"{_short(name)} is left out: {why}" for name, why in content["left_out"].items()]
+    return Group(table, Text("\n".join([content["about"], *left]), style="dim"))
+
+
+def _short(name: str) -> str:
+    """The end of a long name."""
+    text = printable(name)
+    return text if len(text) <= WIDTH else f"...{text[3 - WIDTH :]}"

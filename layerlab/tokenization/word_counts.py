@@ -1,0 +1,55 @@
+"""Words of a text and how often each occurs, counted where the tokenizers library cuts them."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
+
+from layerlab.tokenization.bpe_file import SPACE, Backend, is_byte
+
+_DIGITS = re.compile(r"\d\d")
+
+
+def word_counts(found: Backend, texts: Iterable[str]) -> dict[str, int]:
+    """The distinct words of texts, cut and spelled as the BPE meets them, in alphabetical order.
+
+    Texts are read once and not kept. A tokenizer that hands whole texts to its BPE, as those of
+    SentencePiece do, gets them cut here as a SentencePiece trainer would: at spaces, where the
+    script changes, and around each digit where no token holds two of them.
+    """
+    engine = Tokenizer.from_str(json.dumps({**found.content, "added_tokens": [], "model": _EMPTY}))
+    if not found.bytewise:
+        steps = [engine.pre_tokenizer, pre_tokenizers.Split(Regex(_pattern(found)), "isolated")]
+        engine.pre_tokenizer = pre_tokenizers.Sequence([step for step in steps if step])
+    # Nothing is learned: a trainer keeps the words that it was fed, and they are what is wanted.
+    trainer = trainers.BpeTrainer(vocab_size=0, limit_alphabet=0, show_progress=False)
+    engine.train_from_iterator(_between(texts, found.added), trainer)
+    counts: Mapping[str, int] = json.loads(trainer.__getstate__())["BpeTrainer"]["words"]
+    return dict(sorted(counts.items()))
+
+
+_EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
+
+
+def _pattern(found: Backend) -> str:
+    tokens = (token for token in found.vocab if not is_byte(token) and token not in found.added)
+    digits = r"\p{N}+" if any(map(_DIGITS.search, tokens)) else r"\p{N}"
+    kinds = (
+        r"\p{Han}+",
+        digits,
+        r"[\p{L}\p{M}&&[^\p{Han}]]+",
+        rf"[^{SPACE}\p{{L}}\p{{M}}\p{{N}}]+",
+    )
+    return "|".join([*(f"{SPACE}*{kind}" for kind in kinds), f"{SPACE}+"])
+
+
+def _between(texts: Iterable[str], added: Iterable[str]) -> Iterator[str]:
+    """What stands between added tokens: they never come before the BPE."""
+    marks = sorted(added, key=lambda token: (-len(token), token))
+    if not marks:
+        yield from texts
+        return
+    cut = re.compile("|".join(map(re.escape, marks)))
+    for text in texts:
+        yield from filter(None, cut.split(text))

@@ -1,0 +1,84 @@
+"""Where a run happens: device, precision and processes, as accelerate provides them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from torch import Tensor, nn
+
+from layerlab.errors import UserError
+from layerlab.recipes.checks import permit
+from layerlab.recipes.training import Recipe
+from layerlab.training.sharding import check, joined, plugin
+
+PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+class Place:
+    """The accelerator of a run, checked against what its recipe asks for."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Take the device.
+
+        Raises:
+            UserError: the run is not permitted, there is no such device here, or several processes
+                were asked for and are not there.
+        """
+        permit(recipe)
+        device, precision = recipe.run.device, recipe.train.precision
+        # Accelerate keeps its choices for a whole process; an earlier run may have made others.
+        if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
+            AcceleratorState._reset_state()
+        if PartialState._shared_state and PartialState().device.type != device.partition(":")[0]:
+            PartialState._reset_state()
+        self.accelerator = Accelerator(
+            cpu=device == "cpu",
+            mixed_precision=PRECISIONS[precision],
+            device_placement=True,
+            fsdp_plugin=plugin(recipe.run),
+        )
+        self.device: torch.device = self.accelerator.device
+        if self.device.type != device.partition(":")[0]:
+            raise UserError(
+                f"run.device is {device!r}, and there is none here (PyTorch sees "
+                f'{self.device.type}); write device = "{self.device.type}"'
+            )
+        check(self.accelerator, recipe.run)
+        self._settings = recipe.run
+        self._mixed = precision != "fp32"
+
+    @property
+    def rank(self) -> int:
+        """Which process this is."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def processes(self) -> int:
+        """How many there are."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return bool(self.accelerator.is_main_process)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Of a forward pass."""
+        autocast: AbstractContextManager[Any] = (
+            self.accelerator.autocast() if self._mixed else nullcontext()
+        )
+        return autocast
+
+    def wrapped(self, model: nn.Module) -> Any:
+        """The model on its device; over several processes with what joins them."""
+        model.to(self.device)
+        return joined(model, self.accelerator, self._settings)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.processes == 1:
+            return values
+        total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
+        return total

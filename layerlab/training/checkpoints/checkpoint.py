@@ -1,0 +1,293 @@
+"""What a run needs to go on as if it had never been interrupted, kept on disk and proved whole.
+
+A checkpoint is a folder `step-00000100` with `model.safetensors`, `optimizer.pt` (tensors and plain
+values, read with `weights_only=True` alone) and `state.json`, which holds the hashes of the other
+two and of itself. It is written beside its place, forced onto the disk, and renamed.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.records.checkpoint_names import (
+    is_checkpoint,
+    latest,
+    list_checkpoints,
+    remedy,
+    say_update,
+)
+from layerlab.records.parse import json_of
+from layerlab.system.files import Unwritten, check_regular, write_folder
+
+SCHEMA = 1
+_WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"
+_PLAIN = (type(None), bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a run is, between two updates.
+
+    Attributes:
+        weights: parameters and buffers by name; names that share one tensor are tied.
+        optimizer: its state_dict.
+        counters: whatever JSON holds; `update` is how many are finished.
+        random: every random state, as `layerlab.system.rng` takes it.
+        extra: further tensors and plain values, as those of a gradient scaler.
+    """
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    counters: dict[str, Any]
+    random: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class _DamagedError(Exception):
+    """A checkpoint that is not what was written."""
+
+
+def save(folder: Path, state: State, keep: int) -> Path:
+    """Write a checkpoint, and let those go that are older than the `keep` newest.
+
+    Args:
+        folder: of all checkpoints of the run.
+
+    Raises:
+        UserError: it cannot be written; what was there before stays.
+    """
+    target = folder / f"step-{state.counters['update']:08d}"
+    # Where the run was stopped right after this very checkpoint, it is never out of its place.
+    if not _same(target, state):
+        write_folder(target, lambda partial: _fill(partial, state), "checkpoint", is_checkpoint)
+        _forced(folder)
+    _prune(folder, state.counters["update"], keep)
+    return target
+
+
+def load(folder: Path) -> tuple[State | None, list[str]]:
+    """The newest checkpoint that is whole, and a note for each that had to be passed over.
+
+    Returns:
+        No state where there is none, or none that is whole; the notes say which.
+    """
+    found = sorted(list_checkpoints(folder), reverse=True)
+    notes: list[str] = []
+    for place, (_, path) in enumerate(found):
+        try:
+            return _read(path), notes
+        except _DamagedError as error:
+            last = place == len(found) - 1
+            then = "no other is left: training starts anew" if last else "the one before it is used"
+            notes.append(f"checkpoint {path.name} is damaged ({error}); {then}")
+    return None, notes
+
+
+def check_weights(own: Mapping[str, Tensor], state: State) -> None:
+    """Raise where a checkpoint does not belong to a model.
+
+    Args:
+        own: the model's parameters and buffers by name.
+
+    Raises:
+        UserError: names the first difference.
+    """
+    for name in [*own, *state.weights]:
+        ours, theirs = own.get(name), state.weights.get(name)
+        if ours is None or theirs is None or _kind(ours) != _kind(theirs):
+            raise UserError(
+                f"the checkpoint of update {state.counters['update']} is of another model: "
+                f"{name} is {_kind(theirs)} there and {_kind(ours)} here; "
+                "type another --out, or the recipe that it was made with"
+            )
+
+
+class Keeper:
+    """Writes a run's checkpoints, and bears one in a row that finds no room.
+
+    Args:
+        folder: of all checkpoints of the run.
+        keep: so many of them.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._failed = 0
+
+    def save(self, state: State) -> str | None:
+        """Write one; a note for the user where it failed, or works again.
+
+        Raises:
+            UserError: two in a row could not be written.
+        """
+        try:
+            save(self.folder, state, self.keep)
+        except Unwritten as error:
+            self._failed += 1
+            return self._told(state, error)
+        again, self._failed = self._failed > 0, 0
+        return "checkpoints can be written again" if again else None
+
+    def _told(self, state: State, error: Unwritten) -> str:
+        if self._failed > 1:
+            raise UserError(
+                f"two checkpoints in a row could not be written ({error.reason}); "
+                f"{remedy(self.folder)}"
+            ) from error
+        newest = latest(self.folder)
+        held = say_update(newest) if newest else "the start"
+        return (
+            f"no checkpoint of update {state.counters['update']} ({error.reason}); "
+            f"training goes on, the newest is of {held}; make room before the next one"
+        )
+
+
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "absent"
+    size = " x ".join(map(str, tensor.shape)) or "one number"
+    return f"{size} ({str(tensor.dtype).removeprefix('torch.')})"
+
+
+def _fill(folder: Path, state: State) -> None:
+    kept, tied = _untied(state.weights)
+    rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
+    save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
+    with (folder / _OPTIMIZER).open("wb") as file:
+        torch.save(_plain(rest), file)
+    body = {
+        "schema": SCHEMA,
+        "counters": state.counters,
+        "tied": tied,
+        "sha256": {name: _hash(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
+    }
+    text = json.dumps({**body, "self": _seal(body)}, indent=1)
+    (folder / _STATE).write_text(text, encoding="utf-8")
+    for path in (*folder.iterdir(), folder):
+        _forced(path)
+
+
+def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, on the CPU, and which further names it has."""
+    first: dict[tuple[Any, ...], str] = {}
+    kept, tied = {}, {}
+    for name, tensor in weights.items():
+        memory = tensor.untyped_storage().data_ptr()
+        key = (memory or name, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            copy = tensor.detach().cpu().contiguous()
+            # Two views of one memory, of which neither is the other, are kept as two tensors.
+            whole = copy.untyped_storage().nbytes() == copy.numel() * copy.element_size()
+            kept[name] = copy if whole else copy.clone()
+    return kept, tied
+
+
+def _plain(value: Any) -> Any:
+    """The same in types that `weights_only=True` reads back.
+
+    Raises:
+        TypeError: something else is in it; better now than when the run is to resume.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, float):  # numpy's, too
+        return float(value)
+    if type(value) in _PLAIN:
+        return value
+    raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")
+
+
+def _read(path: Path) -> State:
+    body = _body(path)
+    files = body.get("sha256")
+    if not isinstance(files, dict):
+        raise _DamagedError(f"{_STATE} names no files")
+    for name, expected in files.items():
+        if not (path / name).is_file():
+            raise _DamagedError(f"{name} is missing")
+        if _hash(path / name) != expected:
+            raise _DamagedError(f"{name} is not what was written")
+    try:
+        weights = load_file(path / _WEIGHTS)
+        rest = torch.load(path / _OPTIMIZER, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
+        raise _DamagedError(str(error).partition("\n")[0]) from error
+    try:
+        weights |= {name: weights[first] for name, first in body["tied"].items()}
+        return State(weights=weights, counters=body["counters"], **rest)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _DamagedError(f"{_STATE} is no state: {type(error).__name__} {error}") from error
+
+
+def _body(path: Path) -> dict[str, Any]:
+    try:
+        check_regular(path / _STATE)
+        body = json_of((path / _STATE).read_text("utf-8"))
+        seal = body.pop("self")
+    except FileNotFoundError:
+        raise _DamagedError(f"{_STATE} is missing") from None
+    except (OSError, UserError, ValueError, KeyError, AttributeError, TypeError):
+        raise _DamagedError(f"{_STATE} cannot be read") from None
+    if seal != _seal(body):
+        raise _DamagedError(f"{_STATE} is not what was written")
+    return dict(body)
+
+
+def _same(path: Path, state: State) -> bool:
+    try:
+        return bool(_read(path).counters == state.counters)
+    except _DamagedError:
+        return False
+
+
+def _prune(folder: Path, update: int, keep: int) -> None:
+    """Let go what is too old, what is ahead of the run, and what a killed one left half-written.
+
+    A checkpoint ahead of the run was found damaged when it resumed.
+    """
+    found = sorted(list_checkpoints(folder))
+    behind = [path for number, path in found if number <= update]
+    ahead = [path for number, path in found if number > update]
+    for path in (*behind[:-keep], *ahead, *folder.glob(".step-*.partial")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _forced(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk itself."""
+    # Windows, and some disks of clusters, cannot be asked for a folder.
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        held = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)

@@ -1,0 +1,80 @@
+"""The end of a run: its model as a Hugging Face folder, its result, written last."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.errors import UserError
+from layerlab.records.checkpoint_names import remedy
+from layerlab.records.result import FILE, seal
+from layerlab.system.files import Unwritten, write_file, write_folder
+from layerlab.system.logs import quiet_libraries
+
+MODEL, CHECKPOINTS = "model", "checkpoints"
+
+
+def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the result: from then on the run counts as finished, and keeps no checkpoints.
+
+    Returns:
+        The result with its digest.
+
+    Raises:
+        UserError: it cannot be written; it names what the run then goes on from.
+    """
+    whole = seal(folder, result)
+    with _remedied(folder):
+        write_file(folder / FILE, _text(whole))
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return whole
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    """A line for each of its values, the losses of blocks in one."""
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
+    """Write the trained model with its tokenizer, in place of an earlier try.
+
+    Args:
+        weights: of the model, of which this process may hold a part alone.
+
+    Raises:
+        UserError: it cannot be written; it names what the run then goes on from.
+    """
+
+    def fill(empty: Path) -> None:
+        model.save_pretrained(empty, state_dict=dict(weights))
+        tokenizer.save_pretrained(empty)
+
+    with _remedied(folder), quiet_libraries():
+        write_folder(folder / MODEL, fill, "model", like=lambda _: True)
+
+
+@contextmanager
+def _remedied(folder: Path) -> Iterator[None]:
+    """Another place would be another run, trained anew: here it is room that is wanted."""
+    try:
+        yield
+    except Unwritten as error:
+        raise UserError(f"{error.reason}; {remedy(folder / CHECKPOINTS)}") from error
+
+
+@torch.no_grad()
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """A hash of all weights: equal only where every bit is."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        digest.update(name.encode())
+        flat = weights[name].detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,44 @@
+"""The course of the learning rate: a warm-up from nothing, then one of four ways down."""
+
+import math
+
+from layerlab.recipes.training_sections import TrainSection, warmup_of
+
+
+def rate_at(update: int, updates: int, train: TrainSection) -> float:
+    """The learning rate of an update, the first being 0.
+
+    It rises in a straight line over the warm-up. Then, with s the share of the rest that is done
+    and f the final share of the rate,
+
+        cosine      f + (1 - f) (1 + cos(pi s)) / 2
+        linear      1 - (1 - f) s
+        constant    1
+        wsd         1, and over the cool-down at the end a straight line to f
+
+    Args:
+        update: that is about to be made.
+        updates: of the whole run.
+
+    Example:
+        >>> train = TrainSection(updates=10, rate=1.0, warmup=2, final=0.0, schedule="linear")
+        >>> [round(rate_at(update, 10, train), 3) for update in (0, 1, 2, 6, 9)]
+        [0.5, 1.0, 1.0, 0.5, 0.125]
+    """
+    warm = warmup_of(updates, train)
+    if update < warm:
+        return train.rate * (update + 1) / warm
+    return train.rate * _share(update - warm, updates - warm, train)
+
+
+def _share(done: int, rest: int, train: TrainSection) -> float:
+    """What is left of the rate after the warm-up."""
+    part = done / max(1, rest)
+    if train.schedule == "cosine":
+        return train.final + (1 - train.final) * (1 + math.cos(math.pi * part)) / 2
+    if train.schedule == "linear":
+        return 1 - (1 - train.final) * part
+    if train.schedule == "constant":
+        return 1.0
+    left = (1 - part) / train.cooldown
+    return 1.0 if left >= 1 else train.final + (1 - train.final) * left

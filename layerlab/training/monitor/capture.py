@@ -1,0 +1,190 @@
+"""Copies of a few sequences out of one forward pass, taken by hooks that compute nothing.
+
+Measuring waits until the step is over: what surrounds a forward pass (autocast, emulated rounding,
+checkpointing) cannot reach the measures then, and nothing that goes wrong in them can reach it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.numerics.emulation.emulated_tensor import plain
+from layerlab.observe.architecture.structure import Anatomy, first_tensor
+from layerlab.observe.tracing.attention_probe import Heard, probe
+from layerlab.observe.tracing.block_calls import hidden
+from layerlab.shapes import Hidden
+
+ENDLESS = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """How much of a batch is read: the first `tokens` of its first `sequences`."""
+
+    sequences: int = 1
+    tokens: int = 256
+
+    def spans(self, batch: int, options: Mapping[str, Any]) -> list[tuple[int, slice]]:
+        """Rows of a batch and which of their tokens: no padding, and the first document only."""
+        masks, positions = options.get("attention_mask"), options.get("position_ids")
+        found = []
+        for row in range(min(self.sequences, batch)):
+            start, stop = _real(masks, row)
+            stop = min(stop, start + self.tokens, _document(positions, row, start))
+            found.append((row, slice(start, stop)))
+        return found
+
+
+class Recording:
+    """What blocks and attention layers gave for the beginning of some sequences.
+
+    Attributes:
+        streams: by layer (0 is the embedding output), one for each sequence.
+        heard: by attention layer, one for each sequence, as calls with a batch of one.
+        notes: what could not be copied, and why.
+    """
+
+    def __init__(
+        self, anatomy: Anatomy, sample: Sample, options: Mapping[str, Any], check: bool
+    ) -> None:
+        """Be ready for a forward pass.
+
+        Args:
+            options: what the model is called with.
+            check: also copy values and outputs, which tell whether it is plain attention.
+        """
+        self.streams: dict[int, list[Hidden]] = {}
+        self.heard: dict[int, list[Heard]] = {}
+        self.notes: dict[str, str] = {}
+        self._anatomy, self._check = anatomy, check
+        self._sample, self._options = sample, options
+        self._spans: list[tuple[int, slice]] = []
+        self._shape = torch.Size()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen to the model until the context ends; leaves no trace behind."""
+        with ExitStack() as stack:
+            blocks = self._anatomy.blocks
+            first = blocks[0].register_forward_pre_hook(self._entered, with_kwargs=True)
+            stack.callback(first.remove)
+            for index, block in enumerate(blocks):
+                hook = block.register_forward_hook(partial(self._left, index + 1))
+                stack.callback(hook.remove)
+            stack.enter_context(probe(self._anatomy, self._attended))
+            yield
+
+    def _entered(self, module: nn.Module, args: Any, options: Any) -> None:
+        with self._tolerant("stream"):
+            stream = hidden(args, options)
+            self._shape = stream.shape[:2]
+            if not self._spans:
+                self._spans = self._sample.spans(len(stream), self._options)
+            self._keep(0, stream)
+
+    def _left(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
+        with self._tolerant("stream"):
+            self._keep(layer, first_tensor(output))
+
+    def _keep(self, layer: int, stream: Tensor) -> None:
+        if stream.dim() != 3 or stream.shape[:2] != self._shape:
+            shape = tuple(stream.shape)
+            self.notes["stream"] = f"its blocks pass {shape}, not batch x token x width"
+        elif layer in self.streams:
+            self.notes["stream"] = "it runs its blocks more than once in one forward"
+            self.streams[layer] = []
+        else:
+            self.streams[layer] = [_copy(stream[row, span]) for row, span in self._spans]
+
+    def _attended(self, heard: Heard) -> None:
+        number, name = heard.part.number, heard.part.name
+        with self._tolerant(name):
+            if number in self.heard:
+                self.notes[name] = "it computes attention more than once in one forward"
+                self.heard[number] = []
+            else:
+                self.heard[number] = [self._cut(heard, row, span) for row, span in self._spans]
+
+    def _cut(self, heard: Heard, row: int, span: slice) -> Heard:
+        """A call as it would have been for these tokens alone: causal rows need no later key."""
+        scores = _unfolded(heard.scores, self._shape[0])
+        factor = heard.query if heard.query is not None else scores
+        assert factor is not None
+        tokens = factor.shape[2]
+        past = heard.keys - tokens  # keys of a learned prefix stand before the first token
+        keys = slice(0 if past else span.start, min(span.stop, tokens) + past)
+        # Kernels that are given no mask of scores have their rule from elsewhere.
+        named = isinstance(heard.mask, Tensor) and heard.mask.dim() == 4
+        window = getattr(heard.part.module, "sliding_window", None)
+        return replace(
+            heard,
+            query=_taken(heard.query, row, span),
+            key=_taken(heard.key, row, keys),
+            value=_taken(heard.value, row, keys) if self._check else None,
+            mask=_taken(heard.mask, row, span, keys) if named else None,
+            bias=_taken(heard.bias, row, span, keys),
+            causal=heard.causal or (heard.mask is not None and not named),
+            window=window if isinstance(window, int) and not named else heard.window,
+            scores=_taken(scores, row, span, keys),
+            output=_shown(heard.output, row, span) if self._check else None,
+        )
+
+    @contextmanager
+    def _tolerant(self, what: str) -> Iterator[None]:
+        """Training goes on, whatever the hooks stumble over; what it was is kept."""
+        try:
+            with torch.no_grad():
+                yield
+        except Exception as error:
+            self.notes[what] = f"{type(error).__name__}: {error}"
+
+
+def _real(mask: Any, row: int) -> tuple[int, int]:
+    """From the first token that is not padding to the next that is."""
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
+        return 0, ENDLESS
+    kept = [bool(one) for one in mask[row].tolist()]
+    start = kept.index(True) if True in kept else 0
+    return start, kept.index(False, start) if False in kept[start:] else len(kept)
+
+
+def _document(positions: Any, row: int, start: int) -> int:
+    """Where positions start again, and with them another document."""
+    if not isinstance(positions, Tensor) or positions.dim() != 2:
+        return ENDLESS
+    steps = positions[row % len(positions), start:].diff()
+    again = (steps != 1).nonzero().flatten().tolist()
+    return int(start + again[0] + 1) if again else ENDLESS
+
+
+def _unfolded(scores: Tensor | None, batch: int) -> Tensor | None:
+    """Families without a batch axis fold it into their heads."""
+    if scores is None or len(scores) == batch:
+        return scores
+    return scores[0].unflatten(0, (batch, -1))
+
+
+def _taken(
+    tensor: Tensor | None, row: int, rows: slice, keys: slice | None = None
+) -> Tensor | None:
+    """One sequence of batch x head x token x anything; axes of length 1 are shared."""
+    if tensor is None:
+        return None
+    one = tensor[row % len(tensor)]
+    one = one if one.shape[1] == 1 else one[:, rows]
+    return _copy(one if keys is None else one[..., keys])[None]
+
+
+def _shown(output: Tensor | None, row: int, rows: slice) -> Tensor | None:
+    return _copy(output[row, rows])[None] if output is not None and output.dim() == 4 else None
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Of the numbers themselves, which emulated rounding carries in a class of its own."""
+    own: Tensor = plain(tensor)
+    return own.detach().clone()

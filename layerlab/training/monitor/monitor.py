@@ -1,0 +1,380 @@
+"""`Monitor`: what goes on inside a model while any loop trains it."""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.training.monitor.alerts import Alarm, Alarmed, Limits
+from layerlab.training.monitor.capture import Recording, Sample
+from layerlab.training.monitor.readings import Reading
+from layerlab.training.monitor.rules import Rules
+from layerlab.training.monitor.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OnAlarm = Literal["warn", "raise"] | Callable[[Alarm], None] | None
+
+
+class Monitor:
+    """Reads a model while it trains, and warns before training fails.
+
+    A reading listens to the training step itself: hooks are put on for that step alone, copy the
+    beginning of a few sequences, and are taken off; nothing is computed twice. Weights, gradients
+    and random numbers are left as they are. Read are the first update and every `every`-th after
+    it; of a batch that is taken in pieces, the first piece.
+
+    Attributes:
+        alarms: all that were given.
+        notes: what could not be read, and why.
+        updates: how many are finished, by the calls of `step`.
+
+    Example:
+        >>> from layerlab import Monitor, build
+        >>> model = build("llama", width=16, layers=2, heads=2, vocab=64, context=16).train()
+        >>> monitor = Monitor(model, every=100)
+        >>> tokens = torch.arange(32).view(2, 16)
+        >>> loss = model(input_ids=tokens, labels=tokens).loss
+        >>> loss.backward()
+        >>> monitor.step(loss)
+        []
+        >>> monitor.frame().query("measure == 'score'")[["update", "layer", "head"]].shape
+        (4, 3)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int = 100,
+        *,
+        sequences: int = 1,
+        tokens: int = 256,
+        limits: Limits | None = None,
+        on_alarm: OnAlarm | str = "warn",
+    ) -> None:
+        """Watch a model.
+
+        Args:
+            model: a causal language model of transformers, also wrapped (DDP, torch.compile, PEFT);
+                best the very object that the loop calls.
+            every: updates between two readings.
+            sequences: of the batch that are read.
+            tokens: at the beginning of each that are read.
+            limits: at which alarms are given.
+            on_alarm: "warn", "raise", a function that is handed the alarm, or None. They are kept
+                in `alarms` in any case.
+
+        Raises:
+            UserError: it is no such model, or a setting is not one.
+        """
+        _check(every, sequences, tokens, on_alarm)
+        self.model, self._faces = unwrapped(model)
+        try:
+            self._stack = anatomy(self.model)
+        except NotApplicable as reason:
+            raise UserError(
+                f"{type(self.model).__name__} cannot be monitored, because {reason}; expected a "
+                "causal language model of transformers: type Monitor(model)"
+            ) from reason
+        self.every = every
+        self.on_alarm = on_alarm
+        self.alarms: list[Alarm] = []
+        self.notes: dict[str, str] = {}
+        self.updates = 0
+        self._sample = Sample(sequences=sequences, tokens=tokens)
+        self._rules = Rules(limits or Limits())
+        self._table = Table()
+        self._told = [0, 0]
+        self._latest: dict[str, float] = {}
+        self._checked = False
+        self._refused: set[int] = set()
+        self._early = False
+        self._handles: list[Any] = []
+        self._session = ExitStack()
+        self._recording: Recording | None = None
+        self._within: nn.Module | None = None
+        self._arm()
+
+    def step(
+        self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
+    ) -> list[Alarm]:
+        """Say that an update is about to be made: after backward, before the optimizer's step.
+
+        Args:
+            loss: of the batch; without it nothing is said about it.
+            norm: of the whole gradient before it was clipped, as `clip_grad_norm_` gives it;
+                gradients are then told as they were before, too.
+
+        Returns:
+            the alarms of this update.
+
+        Raises:
+            Alarmed: there is one, and `on_alarm` is "raise".
+        """
+        alarms = self._rules.update(self.updates, _number(loss), _number(norm))
+        if self._handles:
+            alarms += self._read(_number(norm))
+        self.updates += 1
+        self._arm()
+        self._give(alarms)
+        return alarms
+
+    def judge(
+        self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
+    ) -> list[Alarm]:
+        """Look at a loss or a norm that the loop knows only later, or between two updates.
+
+        Raises:
+            Alarmed: there is an alarm, and `on_alarm` is "raise".
+        """
+        alarms = self._rules.update(self.updates, _number(loss), _number(norm))
+        self._give(alarms)
+        return alarms
+
+    def frame(self) -> "pd.DataFrame":
+        """All readings: update, layer, head (missing where there is none), measure, value."""
+        return self._table.frame()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All readings, as `frame` gives them."""
+        return self._table.rows()
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The newest reading, one number for each measure: the worst over layers and heads."""
+        return dict(self._latest)
+
+    def news(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Readings and alarms since this was last asked, as JSON values; without their update."""
+        rows = self._table.rows(self._told[0])
+        alarms = [alarm.event() for alarm in self.alarms[self._told[1] :]]
+        self._told = [len(self._table), len(self.alarms)]
+        for row in rows:
+            del row["update"]
+        return [_plain(row) for row in rows], [_plain(alarm) for alarm in alarms]
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs to go on as if never interrupted, as JSON values."""
+        return {"updates": self.updates, "rules": self._rules.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; readings and alarms so far stay as they are."""
+        self.updates = int(state["updates"])
+        if "rules" in state:
+            self._rules.restore(state["rules"])
+        self.close()
+        self._arm()
+
+    def callback(self) -> "MonitorCallback":
+        """For transformers' Trainer: `Trainer(..., callbacks=[monitor.callback()])`."""
+        return MonitorCallback(self)
+
+    def close(self) -> None:
+        """Take off the hooks of a reading that is still to come; there is no other trace."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._session.close()
+        self._recording = self._within = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Monitor":
+        """A copy of the model, such as an average of its weights, is not watched."""
+        return self
+
+    def _arm(self) -> None:
+        """Hooks for the coming update, where it is to be read."""
+        if self.updates % self.every:
+            return
+        for face in self._faces:
+            begin = face.register_forward_pre_hook(self._begin, with_kwargs=True)
+            # Of two monitors the one that began to listen last is the first to end.
+            end = face.register_forward_hook(self._end, always_call=True, prepend=True)
+            self._handles += [begin, end]
+        if self._early:
+            self._session.enter_context(_uncompiled())
+
+    def _begin(self, module: nn.Module, args: Any, options: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if self._recording is not None or not any(module is face for face in self._faces):
+            return
+        self._within = module
+        self._recording = Recording(self._stack, self._sample, options, not self._checked)
+        try:
+            self._session.enter_context(_uncompiled())
+            self._session.enter_context(self._recording.listening())
+        except Exception as error:  # training goes on
+            self._session.close()
+            self.notes["hooks"] = f"{type(error).__name__}: {error}"
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or module is not self._within:
+            return
+        self._within = None
+        self._session.close()
+        if output is None:  # it failed, for want of memory perhaps, and may be tried again
+            self._recording = None
+
+    def _read(self, norm: float | None) -> list[Alarm]:
+        recording = self._recording
+        self.close()
+        if recording is None:
+            # The loop calls another object that compiled this one: its hooks were never asked.
+            self._early = True
+            self.notes["forward"] = (
+                "a forward pass was not heard; if the model is compiled as a whole, give Monitor "
+                "the compiled model"
+            )
+            recording = Recording(self._stack, self._sample, {}, False)
+        reading = Reading(self.model, self._stack, self._refused)
+        reading.take(recording, norm)
+        self._checked = self._checked or bool(recording.heard)
+        self.notes |= reading.notes
+        self._table.add(self.updates, reading.rows)
+        self._latest = reading.summary()
+        return self._rules.reading(self.updates, reading.rows, norm is not None)
+
+    def _give(self, alarms: list[Alarm]) -> None:
+        self.alarms += alarms
+        for alarm in alarms:
+            if self.on_alarm == "warn":
+                warnings.warn(str(alarm), RuntimeWarning, stacklevel=3)
+            elif callable(self.on_alarm):
+                self.on_alarm(alarm)
+        if alarms and self.on_alarm == "raise":
+            raise Alarmed(alarms[0])
+
+
+def unwrapped(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
+    """The model inside of DDP, torch.compile or PEFT, and all that a loop might call.
+
+    Raises:
+        UserError: there is none of transformers.
+    """
+    faces = [model]
+    while not isinstance(inner := faces[-1], PreTrainedModel):
+        names = ("_orig_mod", "module", "base_model", "model")
+        found = (getattr(inner, name, None) for name in names)
+        following = next((one for one in found if isinstance(one, nn.Module)), None)
+        if following is None:
+            raise UserError(
+                f"given a {type(model).__name__}; a monitor reads a causal language model of "
+                "transformers, plain or wrapped: type Monitor(model)"
+            )
+        faces.append(following)
+    return inner, faces
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled parts run as they were written: hooks are heard in no other way."""
+    # What was never imported has compiled nothing, and takes seconds to import.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _number(value: Tensor | float | None) -> float | None:
+    return None if value is None else float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {
+        name: None if isinstance(value, float) and not isfinite(value) else value
+        for name, value in row.items()
+    }
+
+
+def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> None:
+    for name, value, least, usual in (
+        ("every", every, 1, 100),
+        ("sequences", sequences, 1, 1),
+        ("tokens", tokens, 2, 256),
+    ):
+        # True is an int, too, and would read every update.
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UserError(
+                f"{name}={value!r} is no whole number of {least} or more; type {name}={usual}"
+            )
+    if on_alarm not in ("warn", "raise", None) and not callable(on_alarm):
+        raise UserError(
+            f"on_alarm={on_alarm!r} is not known; expected 'warn', 'raise', None or a function of "
+            "the alarm: type on_alarm='warn'"
+        )
+
+
+class MonitorCallback(TrainerCallback):
+    """Reads where the Trainer is about to update; `Monitor.callback()` makes it.
+
+    A reading goes into the Trainer's log history as an entry of its own, one number for each
+    measure. The Trainer tells a callback its loss only where it logs, so it is judged there; it has
+    clipped the gradients before, and they are told as they are then.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self._logged = 0
+        self._read = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count from where a resumed run stands."""
+        self.monitor.restore({"updates": state.global_step})
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Read what the coming update is made from."""
+        self._read = self.monitor.updates % self.monitor.every == 0
+        self.monitor.step()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log a new reading, and the alarms since the last one."""
+        alarms = self.monitor.alarms[self._logged :]
+        self._logged = len(self.monitor.alarms)
+        entry: dict[str, Any] = {}
+        if self._read:
+            entry = {f"monitor/{name}": value for name, value in self.monitor.latest.items()}
+        if alarms:
+            entry["monitor/alarms"] = [str(alarm) for alarm in alarms]
+        if entry:
+            state.log_history.append({"step": state.global_step, **entry})
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Judge the mean loss and the gradient's norm since the last log."""
+        found = logs or {}
+        if "loss" in found:
+            self.monitor.judge(found["loss"], found.get("grad_norm"))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take off the hooks of a reading that will not come."""
+        self.monitor.close()

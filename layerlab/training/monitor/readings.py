@@ -1,0 +1,232 @@
+"""The measures of one reading: of what a forward pass left, of gradients, and of weights.
+
+They are those of `layerlab.inspect`, by its own functions, and start from no earlier result: a
+reading depends on the weights and the batch alone, and a run that was interrupted reads the same.
+A warm start would save nothing here. Lanczos from the all-ones vector settles an attention matrix
+in a few products, and decomposing the thin factors of W_k^T W_q was measured to be ten times
+quicker than iterating with them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from transformers import PreTrainedModel
+
+from layerlab.measures.quantities.attention import focus
+from layerlab.measures.quantities.diversity import relative_residual
+from layerlab.measures.quantities.gradients import layer_of
+from layerlab.measures.quantities.querykey import NORMED, factored_spectrum
+from layerlab.measures.quantities.stream import norm
+from layerlab.measures.support.lanczos import Perron, profile, settle
+from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
+from layerlab.observe.architecture.structure import Anatomy, AttentionPart, text_config
+from layerlab.observe.tracing.attention_probe import Heard
+from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_tiles import cut, groups, one_thread, tile, triangular
+from layerlab.shapes import HeadVector
+from layerlab.training.monitor.capture import Recording
+
+Row = tuple[int | None, int | None, str, float]
+"""Layer, head, measure, value."""
+
+WORST = ("score", "attention_norm", "stream_norm", "growth")
+"""Measures of which the largest over the sequences counts; of the others it is their mean."""
+
+LOW = ("entropy", "relative_residual")
+
+
+class Reading:
+    """Rows of one update, and why some are missing."""
+
+    def __init__(self, model: PreTrainedModel, stack: Anatomy, refused: set[int]) -> None:
+        """Be ready to measure.
+
+        Args:
+            refused: attention layers that were found not to be plain attention; more are added.
+        """
+        self.model, self.stack, self.refused = model, stack, refused
+        self.rows: list[Row] = []
+        self.notes: dict[str, str] = {}
+
+    def take(self, recording: Recording, gradient: float | None = None) -> None:
+        """Measure what was recorded, the gradients and the weights as they are now.
+
+        Args:
+            gradient: norm of the whole gradient before it was clipped, where that is known.
+        """
+        self.notes |= recording.notes
+        with torch.no_grad():
+            for part in self.stack.attentions:
+                self._try(part.name, self._attention, part, recording.heard.get(part.number))
+                self._try(f"{part.name} weights", self._weights, part)
+            self._try("stream", self._streams, recording.streams)
+            self._try("gradient", self._gradients, gradient)
+
+    def summary(self) -> dict[str, float]:
+        """One number for each measure: the largest, or the smallest where small is bad."""
+        found: dict[str, list[float]] = {}
+        for layer, _, measure, value in self.rows:
+            if measure != "gradient" or layer is None:
+                found.setdefault(measure, []).append(value)
+        return {name: (min if name in LOW else max)(values) for name, values in found.items()}
+
+    def _try(self, what: str, measure: Callable[..., None], *args: Any) -> None:
+        """Training goes on, whatever a measure stumbles over; what it was is kept."""
+        try:
+            measure(*args)
+        except Exception as error:
+            self.notes.setdefault(what, f"{type(error).__name__}: {error}")
+
+    def _attention(self, part: AttentionPart, calls: list[Heard] | None) -> None:
+        if not calls:
+            self.notes.setdefault(part.name, "its attention was not heard in the forward pass")
+            return
+        if not _drops(part.module) and (fault := _fault(calls[0])):
+            self.notes[part.name] = fault
+            self.refused.add(part.number)
+        if part.number in self.refused:
+            return
+        found: dict[str, list[Tensor]] = {}
+        for call in calls:
+            for measure, values in _heads(triangular(call.attended(0))).items():
+                found.setdefault(measure, []).append(values)
+        for measure, each in found.items():
+            for head, value in enumerate(_pooled(measure, torch.stack(each)).tolist()):
+                self.rows.append((part.number, head, measure, value))
+
+    def _weights(self, part: AttentionPart) -> None:
+        children = dict(part.module.named_children())
+        if any(children.get(name) is not None for name in (*QUERY_NORM, *KEY_NORM)):
+            self.notes["querykey_norm"] = NORMED
+            return
+        block = getattr(self.stack.blocks[part.block], "_orig_mod", self.stack.blocks[part.block])
+        with _still(part.module):
+            found = layout(block, part.module, text_config(self.model))
+            if found.query is None or found.key is None:
+                reasons = [found.refused.get(name) for name in ("query", "key")]
+                self.notes["querykey_norm"] = next(filter(None, reasons), "no weights were found")
+                return
+            query, key = (one.rows(found.head_width)[0] for one in (found.query, found.key))
+        values = factored_spectrum(_exact(query), _exact(key))[:, 0]
+        for head, value in enumerate(values.tolist()):
+            self.rows.append((part.number, head, "querykey_norm", value))
+
+    def _streams(self, streams: Mapping[int, list[Tensor]]) -> None:
+        if "stream" in self.notes:
+            return
+        start = torch.stack([norm(h) for h in streams[0]])
+        for layer, each in sorted(streams.items()):
+            length = torch.stack([norm(h) for h in each])
+            spread = torch.stack([relative_residual(h) for h in each])
+            columns = {
+                "relative_residual": spread,
+                "stream_norm": length,
+                "growth": torch.where(start == 0, nan, length / start),
+            }
+            for measure, values in columns.items():
+                self.rows.append((layer, None, measure, float(_pooled(measure, values))))
+
+    def _gradients(self, whole: float | None) -> None:
+        sizes = gradient_norms(self.model, self.stack)
+        found = sum(size**2 for size in sizes.values()) ** 0.5
+        # Clipping has scaled them all by one factor.
+        factor = 1.0 if whole is None or found == 0 else whole / found
+        for layer, size in sorted(sizes.items()):
+            self.rows.append((layer, None, "gradient", size * factor))
+        self.rows.append((None, None, "gradient", found * factor))
+
+
+@one_thread()
+def _heads(attended: Attended) -> dict[str, HeadVector]:
+    seen = focus(attended)
+    return {
+        "score": seen.logit_max,
+        "attention_norm": attention_norm(attended),
+        "entropy": seen.entropy,
+        "sink_mass": seen.sink_mass,
+    }
+
+
+def attention_norm(attended: Attended) -> HeadVector:
+    """Spectral norm of the attention matrix of every head: `measures.spectrum` without the rest."""
+    norms = []
+    for heads in groups(attended, torch.float32):
+        _, part = cut(attended, heads=heads)
+        blocks = tile(part, torch.float32)
+        known = profile(blocks, part.keys)
+        perron = Perron(known)
+        settle(blocks, known, (perron,))
+        norms.append(perron.norm)
+    return torch.cat(norms)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    """Float64, or float32 where the device is quick and has all it takes."""
+    weight = _whole(weight.detach())
+    return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
+
+
+def gradient_norms(model: PreTrainedModel, stack: Anatomy) -> dict[int, float]:
+    """Norm of the gradient by layer: 0 before the blocks, the blocks from 1, then what follows."""
+    squares: dict[int, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            layer = layer_of(name, stack.name, len(stack.blocks))
+            squares.setdefault(layer, []).append(_square(parameter.grad))
+    return {layer: float(torch.stack(each).sum().sqrt()) for layer, each in squares.items()}
+
+
+def _square(gradient: Tensor) -> Tensor:
+    values = gradient.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    return _whole(torch.linalg.vector_norm(values, dtype=torch.float32)).square()
+
+
+def _pooled(measure: str, values: Tensor) -> Tensor:
+    """Over the sequences, which come first."""
+    return values.amax(0) if measure in WORST else values.mean(0)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """What is sharded over several devices, in one piece; every process must ask for it."""
+    full: Any = getattr(tensor, "full_tensor", None)
+    return tensor if full is None else full()
+
+
+def _fault(call: Heard) -> str | None:
+    """Why it is not plain attention; as coarse as in bfloat16, because rounding may be emulated."""
+    return None if call.output is None else replace(call, output=call.output.bfloat16()).fault()
+
+
+def _drops(attention: nn.Module) -> bool:
+    """Whether probabilities are dropped, so that the output is not that of the scores."""
+    if not attention.training:
+        return False
+    rates = [value for name, value in vars(attention).items() if "dropout" in name]
+    inner = [module.p for module in attention.modules() if isinstance(module, nn.Dropout)]
+    return any(isinstance(rate, int | float) and rate > 0 for rate in (*rates, *inner))
+
+
+@contextmanager
+def _still(attention: nn.Module) -> Iterator[None]:
+    """Parametrised weights may be read without being changed: some advance by being looked at."""
+    moving = [
+        inner
+        for module in attention.modules()
+        if parametrize.is_parametrized(module)
+        for inner in module.parametrizations.modules()  # type: ignore[union-attr]
+        if inner.training
+    ]
+    try:
+        for module in moving:
+            module.training = False
+        yield
+    finally:
+        for module in moving:
+            module.training = True

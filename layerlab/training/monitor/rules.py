@@ -1,0 +1,322 @@
+"""When a loss, a gradient or a reading says that training is about to fail.
+
+A rule compares with a fixed limit where there is a reason for one, and else with the run's own
+recent past. It speaks once, and again only after it was silent.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import exp, inf, isfinite, log
+from statistics import median
+from typing import Any
+
+from layerlab.training.monitor.alerts import Alarm, Limits
+from layerlab.training.monitor.readings import Row
+
+GAUSSIAN = 1.4826
+"""Standard deviations of Gaussian numbers in one median absolute deviation."""
+FEW = 3
+"""Losses; up to `least` of them only twice the largest, and 1 more, is a spike."""
+CONSTANT = 0.01
+"""A loss deviates by at least this share of its median: less is as good as constant."""
+STEADY = 0.25
+"""The logarithm of a norm deviates by at least this."""
+
+CALM = "lower the learning rate, lengthen the warm-up or clip the gradient harder"
+BOUND = "put a norm on query and key, clip their weights or lower the learning rate"
+FINITE = {
+    "score": "an attention score",
+    "stream_norm": "the residual stream",
+    "gradient": "the gradient",
+    "querykey_norm": "a query or key weight",
+}
+
+Place = tuple[int | None, int | None]
+Places = dict[Place, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A rule that is broken at a place; of several places the one of most `badness` is told."""
+
+    rule: str
+    measure: str
+    place: Place
+    value: float
+    limit: float
+    fault: str
+    advice: str
+    badness: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return "/".join(map(str, (self.rule, *self.place)))
+
+    def alarm(self, update: int, others: int) -> Alarm:
+        more = f" (and {others} more places)" if others else ""
+        return Alarm(
+            update=update,
+            layer=self.place[0],
+            head=self.place[1],
+            measure=self.measure,
+            value=self.value,
+            limit=self.limit,
+            text=f"{self.fault}{more}: {self.advice}",
+        )
+
+
+@dataclass
+class Rules:
+    """Judges a run as it goes on; what it remembers is small and plain."""
+
+    limits: Limits = field(default_factory=Limits)
+    losses: list[float] = field(default_factory=list)
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    tops: dict[str, list[float]] = field(default_factory=dict)
+    active: dict[str, list[str]] = field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        """Everything it remembers, as JSON values."""
+        return {name: getattr(self, name) for name in ("losses", "norms", "tops", "active")}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was remembered."""
+        self.losses = list(state["losses"])
+        for name in ("norms", "tops", "active"):
+            setattr(self, name, {key: list(values) for key, values in state[name].items()})
+
+    def update(self, update: int, loss: float | None, norm: float | None) -> list[Alarm]:
+        """Judge what every update shows; what it does not show, is not judged."""
+        alarms = []
+        if loss is not None:
+            alarms += self._fresh("loss", update, self._loss(loss))
+        if norm is not None:
+            alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
+        return alarms
+
+    def reading(self, update: int, rows: Iterable[Row], whole: bool) -> list[Alarm]:
+        """Judge what a reading shows.
+
+        Args:
+            whole: whether the norm of the whole gradient is judged with every update.
+        """
+        by: dict[str, Places] = {}
+        for layer, head, measure, value in rows:
+            if not (whole and measure == "gradient" and layer is None):
+                by.setdefault(measure, {})[layer, head] = value
+        found = [one for measure in FINITE for one in _infinite(measure, by.get(measure, {}))]
+        found += self._scores(by.get("score", {}))
+        found += self._sinks(by.get("sink_mass", {}))
+        found += self._entropies(by.get("entropy", {}))
+        found += self._residuals(by.get("relative_residual", {}))
+        found += self._jumps("querykey_norm", "W_k^T W_q of", by.get("querykey_norm", {}))
+        found += self._jumps("stream_norm", "the residual stream after", by.get("stream_norm", {}))
+        found += self._norms(by.get("gradient", {}), "reading")
+        return self._fresh("reading", update, found)
+
+    def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alarm]:
+        """Alarms for what was not already found last time, one for each rule."""
+        found = list(found)
+        before = self.active.get(kind, [])
+        self.active[kind] = [one.key for one in found]
+        fresh = [one for one in found if one.key not in before]
+        alarms = []
+        for rule in dict.fromkeys(one.rule for one in fresh):
+            same = [one for one in fresh if one.rule == rule]
+            worst = max(same, key=lambda one: one.badness)
+            alarms.append(worst.alarm(update, len(same) - 1))
+        return alarms
+
+    def _loss(self, loss: float) -> Iterator[Finding]:
+        if not isfinite(loss):
+            yield Finding(
+                rule="finite loss",
+                measure="loss",
+                place=(None, None),
+                value=loss,
+                limit=inf,
+                fault=f"the loss is {loss:g}",
+                advice=f"go back to a checkpoint, and {CALM}",
+            )
+            return
+        limit, middle = self._usual()
+        self._remember(self.losses, loss, self.limits.past)
+        if loss > limit:
+            yield Finding(
+                rule="loss spike",
+                measure="loss",
+                place=(None, None),
+                value=loss,
+                limit=limit,
+                fault=f"the loss rose to {loss:.4g}, its running median is {middle:.4g}",
+                advice=f"if it does not fall again, {CALM}",
+            )
+
+    def _usual(self) -> tuple[float, float]:
+        """Above which a loss is a spike, and the running median."""
+        if len(self.losses) < FEW:
+            return inf, inf
+        middle = median(self.losses)
+        if len(self.losses) < self.limits.least:
+            return 2 * max(self.losses) + 1, middle
+        apart = median(abs(one - middle) for one in self.losses)
+        return middle + self.limits.spike * max(apart, CONSTANT * abs(middle)), middle
+
+    def _norms(self, norms: Places, kind: str) -> Iterator[Finding]:
+        """Whether the logarithm of a gradient's norm stands far above its running median."""
+        least = self.limits.least if kind == "update" else self.limits.window
+        for (layer, _), norm in norms.items():
+            past = self.norms.setdefault(f"{kind}/{layer}", [])
+            if not isfinite(norm) or norm <= 0:
+                continue
+            limit = inf
+            if len(past) >= least:
+                middle = median(past)
+                apart = GAUSSIAN * median(abs(one - middle) for one in past)
+                limit = exp(middle + self.limits.gradient * max(apart, STEADY))
+            self._remember(past, log(norm), self.limits.past)
+            if norm > limit:
+                where = "" if layer is None else f" of layer {layer}"
+                yield Finding(
+                    rule="gradient spike",
+                    measure="gradient",
+                    place=(layer, None),
+                    value=norm,
+                    limit=limit,
+                    fault=f"the gradient{where} has norm {norm:.3g}, usual is {exp(middle):.3g}",
+                    advice=CALM,
+                    badness=norm / limit,
+                )
+
+    def _scores(self, scores: Places) -> Iterator[Finding]:
+        for (layer, head), score in scores.items():
+            if isfinite(score) and score > self.limits.score:
+                yield Finding(
+                    rule="score",
+                    measure="score",
+                    place=(layer, head),
+                    value=score,
+                    limit=self.limits.score,
+                    fault=f"the largest score of {_named(layer, head)} is {score:.4g}, above "
+                    f"{self.limits.score:g}",
+                    advice=f"{BOUND}; in bfloat16, rounding alone moves its attention",
+                    badness=score,
+                )
+        for (layer, head), score, past in self._topmost("score", scores):
+            limit = max(self.limits.notable, 2 * min(past, default=inf))
+            if self.limits.score >= score > limit:
+                yield Finding(
+                    rule="doubled score",
+                    measure="score",
+                    place=(layer, head),
+                    value=score,
+                    limit=limit,
+                    fault=f"the largest score of {_named(layer, head)} grew from {min(past):.4g} "
+                    f"to {score:.4g} within {len(past)} readings",
+                    advice=BOUND,
+                    badness=score,
+                )
+
+    def _jumps(self, measure: str, what: str, values: Places) -> Iterator[Finding]:
+        """Whether something is far above its last readings, and the loss does not fall."""
+        losses = self.losses
+        falls = len(losses) > 1 and losses[-1] <= median(losses)
+        for (layer, head), value, past in self._topmost(measure, values):
+            limit = self.limits.jump * median(past) if len(past) == self.limits.window else inf
+            if value > limit and not falls:
+                yield Finding(
+                    rule=f"{measure} jump",
+                    measure=measure,
+                    place=(layer, head),
+                    value=value,
+                    limit=limit,
+                    fault=f"the norm of {what} {_named(layer, head)} rose to {value:.3g}, from "
+                    f"{median(past):.3g} in the last {len(past)} readings",
+                    advice=CALM,
+                    badness=value / limit,
+                )
+
+    def _sinks(self, masses: Places) -> Iterator[Finding]:
+        for layer, least in _each(masses, min):
+            if least > self.limits.sink:
+                yield Finding(
+                    rule="sink",
+                    measure="sink_mass",
+                    place=(layer, None),
+                    value=least,
+                    limit=self.limits.sink,
+                    fault=f"every head of attention layer {layer} gives {least:.3f} or more of its "
+                    "attention to the first token",
+                    advice=f"the layer reads nothing else; {BOUND}",
+                    badness=least,
+                )
+
+    def _entropies(self, entropies: Places) -> Iterator[Finding]:
+        for layer, largest in _each(entropies, max):
+            if largest < self.limits.entropy:
+                yield Finding(
+                    rule="entropy",
+                    measure="entropy",
+                    place=(layer, None),
+                    value=largest,
+                    limit=self.limits.entropy,
+                    fault=f"the attention entropy of layer {layer} has collapsed: at most "
+                    f"{largest:.2g} of that of uniform attention, in every head",
+                    advice=BOUND,
+                    badness=-largest,
+                )
+
+    def _residuals(self, residuals: Places) -> Iterator[Finding]:
+        for (layer, _), residual in residuals.items():
+            if residual < self.limits.residual:
+                yield Finding(
+                    rule="residual",
+                    measure="relative_residual",
+                    place=(layer, None),
+                    value=residual,
+                    limit=self.limits.residual,
+                    fault=f"after layer {layer} only {residual:.2g} of the stream differs between "
+                    "tokens",
+                    advice="strengthen the skip connections, or lower the learning rate",
+                    badness=-residual,
+                )
+
+    def _topmost(self, measure: str, values: Places) -> Iterator[tuple[Place, float, list[float]]]:
+        """The largest head of each layer, and how large it was in the readings before."""
+        for layer in dict.fromkeys(layer for layer, _ in values):
+            place = max((one for one in values if one[0] == layer), key=lambda one: values[one])
+            past = self.tops.setdefault(f"{measure}/{layer}", [])
+            if isfinite(values[place]):
+                yield place, values[place], list(past)
+                self._remember(past, values[place], self.limits.window)
+
+    @staticmethod
+    def _remember(past: list[float], value: float, length: int) -> None:
+        past.append(value)
+        del past[:-length]
+
+
+def _infinite(measure: str, values: Places) -> Iterator[Finding]:
+    for place, value in values.items():
+        if not isfinite(value):
+            yield Finding(
+                rule=f"finite {measure}",
+                measure=measure,
+                place=place,
+                value=value,
+                limit=inf,
+                fault=f"{FINITE[measure]} is not finite in {_named(*place)}",
+                advice=f"go back to a checkpoint, and {CALM}",
+            )
+
+
+def _each(values: Places, pick: Any) -> Iterator[tuple[int | None, float]]:
+    """One value for each layer."""
+    for layer in dict.fromkeys(layer for layer, _ in values):
+        yield layer, pick(value for place, value in values.items() if place[0] == layer)
+
+
+def _named(layer: int | None, head: int | None) -> str:
+    if layer is None:
+        return "the model"
+    return f"layer {layer}" if head is None else f"attention layer {layer}, head {head}"

@@ -1,0 +1,1 @@
+"""Control of query and key weights."""

@@ -1,0 +1,114 @@
+"""What one run is: its recipe says all; written to its folder, and read back."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerlab.blocks.shape import Shape
+from layerlab.errors import UserError
+from layerlab.model.cost.cost import Account, account
+from layerlab.model.cost.match import Match
+from layerlab.model.design import Design, design
+from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.records.run_files import RECIPE, RUN, read_table
+from layerlab.system.files import write_file
+
+SCHEMA = 1
+SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a plan: its recipe says all, with every size and length written out.
+
+    Attributes:
+        arm: the side of the comparison that it belongs to.
+        recipe: without a compare section.
+        digest: of the corpus.
+        match: what was resized, where arms are matched.
+    """
+
+    arm: str
+    recipe: Recipe
+    digest: str
+    match: Match | None = None
+
+    @property
+    def seed(self) -> int:
+        """Of weights and order."""
+        return self.recipe.train.seed
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate."""
+        return self.recipe.train.rate
+
+    @property
+    def name(self) -> str:
+        """Of its folder: readable, and different for whatever is different."""
+        key = hashlib.blake2b(f"{self.recipe.hash()}/{self.digest}".encode(), digest_size=4)
+        return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
+
+
+def designed(recipe: Recipe) -> Design:
+    """The design of a recipe's model.
+
+    Raises:
+        UserError: an unknown variant or option, or sizes that do not fit.
+    """
+    model = recipe.model
+    sizes = {name: getattr(model, name) for name in SIZES}
+    return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+
+
+def account_of(recipe: Recipe) -> Account:
+    """Parameters and FLOPs of a resolved recipe's model, by formula."""
+    found = designed(recipe)
+    return account(found.spec, found.shape)
+
+
+def write_run(run: Run, folder: Path) -> None:
+    """Write what a worker needs: `recipe.json`, then `run.json`.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    recipe = run.recipe.model_dump(mode="json")
+    write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
+    match = None if run.match is None else run.match.to_json()
+    body = {
+        "schema": SCHEMA,
+        "run": run.name,
+        "arm": run.arm,
+        "digest": run.digest,
+        "match": match,
+    }
+    write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
+
+
+def read_run(folder: Path) -> Run:
+    """The run that was written to a folder.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    body, recipe = read_table(folder / RUN), read_table(folder / RECIPE)
+    try:
+        return Run(
+            arm=body["arm"],
+            recipe=recipe_of(recipe, str(folder / RECIPE)),
+            digest=body["digest"],
+            match=None if body["match"] is None else _match(body["match"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / RUN} lacks {error}; it is of another version of layerlab: "
+            "type the command that planned the run again, with another --out"
+        ) from None
+
+
+def _match(body: dict[str, Any]) -> Match:
+    kept = {name: body[name] for name in ("by", "on", "found", "wanted")}
+    return Match(shape=Shape(**body["sizes"]), **kept)

@@ -1,0 +1,57 @@
+"""What a run is made of: its text and its model."""
+
+import torch
+
+from layerlab import plugins
+from layerlab.corpus.corpus import Corpus, prepare
+from layerlab.errors import UserError
+from layerlab.model.build import assemble
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.training.run_spec import Run, designed
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The corpus that a run was planned on.
+
+    Raises:
+        UserError: the text has changed since.
+    """
+    corpus = prepare(run.recipe.data)
+    if corpus.digest != run.digest:
+        raise UserError(
+            f"the text of {run.name} is no longer what it was planned on; "
+            "put the text back, or type the command that planned it again"
+        )
+    return corpus
+
+
+def built(run: Run, device: torch.device) -> LabForCausalLM:
+    """The model of a run, with its first weights."""
+    plugins.load_named(run.recipe.model.load)
+    found = designed(run.recipe)
+    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+    torch.nn.Module.to(model, device)
+    attend(model, run.recipe.train.attention)
+    if run.recipe.train.compile:
+        # Most variants make one graph for all layers; some, one each.
+        dynamo = torch._dynamo.config
+        dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    return model.train()
+
+
+def attend(model: LabForCausalLM, name: str) -> None:
+    """Compute attention as a recipe says.
+
+    Raises:
+        UserError: what it needs is not installed.
+    """
+    try:
+        model.set_attn_implementation(name)
+    except (ImportError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"train.attention is {name!r}, which cannot be had here: {reason}; "
+            'write attention = "sdpa"'
+        ) from error

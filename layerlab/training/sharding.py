@@ -1,0 +1,195 @@
+"""One run over several processes: each reads its rows of a batch, all make the same update.
+
+`none` copies the model to every process and adds up gradients (DDP); `fsdp` keeps a part of every
+weight, gradient and moment in each (FSDP2). On GPUs both come from accelerate. On CPUs, where
+accelerate knows no FSDP2 and says nothing when it falls back to something else, sharding is
+PyTorch's `fully_shard` over gloo.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from layerlab.errors import UserError
+from layerlab.recipes.training_sections import RunSection
+
+COPIES = {
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.MULTI_NPU,
+    DistributedType.MULTI_XPU,
+}
+
+
+def plugin(settings: RunSection) -> FullyShardedDataParallelPlugin | None:
+    """What tells accelerate to shard: FSDP2 on GPUs, layer by layer."""
+    if settings.sharding == "none" or settings.device == "cpu":
+        return None
+    return FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        reshard_after_forward=True,
+        # Every process has built the same model: nothing has to be sent round.
+        cpu_ram_efficient_loading=False,
+        state_dict_type="FULL_STATE_DICT",
+    )
+
+
+def check(accelerator: Accelerator, settings: RunSection) -> None:
+    """Stop a run whose processes are not what was asked for.
+
+    Accelerate falls back to one process, or to copies, without a word; the run would then not be
+    the one that its manifest names.
+
+    Raises:
+        UserError: another number of processes, or another way to share the work.
+    """
+    wanted, found = settings.processes, int(accelerator.num_processes)
+    if found != wanted:
+        raise UserError(
+            f"run.processes is {wanted} and this run was started as {found}; "
+            f"write processes = {found}, or type: torchrun --nproc_per_node {wanted} "
+            "-m layerlab.training.worker FOLDER"
+        )
+    kind = accelerator.distributed_type
+    if kind not in _kinds(settings):
+        raise UserError(
+            f'run.processes is {wanted} with run.sharding "{settings.sharding}" on '
+            f"{settings.device}, and accelerate set up {kind.value}; unset the variables "
+            "ACCELERATE_* of the environment, or give accelerate launch no configuration of its own"
+        )
+
+
+def _kinds(settings: RunSection) -> set[DistributedType]:
+    if settings.processes == 1:
+        return {DistributedType.NO}
+    if settings.device == "cpu":
+        return {DistributedType.MULTI_CPU}
+    return {DistributedType.FSDP} if settings.sharding == "fsdp" else COPIES
+
+
+def joined(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
+    """The model with what joins its processes; its optimizer is made after this."""
+    if settings.processes == 1:
+        return model
+    if settings.sharding == "none":
+        return accelerator.prepare_model(model)
+    if settings.device != "cpu":
+        return fsdp2_prepare_model(accelerator, model)
+    mesh = init_device_mesh("cpu", (settings.processes,))
+    for layer in _apart(model):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _apart(model: nn.Module) -> list[nn.Module]:
+    """The layers that can be sharded one by one: none where two of them hold the same weight."""
+    layers = list(cast(Any, model).model.layers)
+    weights = [id(one) for layer in layers for one in layer.parameters()]
+    return layers if len(set(weights)) == len(weights) else []
+
+
+def sharded(model: nn.Module) -> bool:
+    """Whether each process has a part of the weights."""
+    return isinstance(model, FSDPModule)
+
+
+@contextmanager
+def quiet(model: Any) -> Iterator[None]:
+    """A backward pass after which processes do not exchange their gradients yet."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+    elif hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def agreed(accelerator: Accelerator, wanted: bool) -> bool:
+    """Whether any process wants something: they stop after the same update, or wait for ever."""
+    if accelerator.num_processes == 1:
+        return wanted
+    flag = torch.tensor(float(wanted), device=accelerator.device)
+    return bool(accelerator.reduce(flag, reduction="sum") > 0)
+
+
+def gathered(content: Any, *, keep: bool = True) -> Any:
+    """The same weights or moments with every part in one place, on the CPU where it was sharded.
+
+    All processes have to ask at once.
+
+    Args:
+        content: a tensor, or dicts and lists of them, as a state_dict; of weights that are tied
+            one with `keep_vars=True`, which alone shows it.
+        keep: what was put together; all processes but the first have no use for it.
+    """
+    found: dict[int, Tensor] = {}
+
+    def joint(one: Tensor) -> Tensor:
+        if not isinstance(one, DTensor):
+            return one.detach()
+        # What is tied stays tied: it is put together once.
+        if id(one) not in found:
+            full = whole(one).detach()
+            found[id(one)] = full.cpu() if keep else full.new_empty(0)
+        return found[id(one)]
+
+    return _each(content, joint)
+
+
+def restored(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, Tensor],
+    moments: Mapping[str, Any],
+) -> None:
+    """Take over what `gathered` gave: every process keeps its own part.
+
+    The number of processes may be another one than it was.
+    """
+    own = model.state_dict()
+    model.load_state_dict({name: _part(one, own[name]) for name, one in weights.items()})
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    state = {
+        number: {name: _part(one, parameters[number]) for name, one in content.items()}
+        for number, content in moments["state"].items()
+    }
+    optimizer.load_state_dict({**moments, "state": state})
+
+
+def _part(value: Any, like: Tensor) -> Any:
+    """A process' part of a whole tensor; counts of steps stay whole."""
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    whole = value.to(like.device)
+    # Every process has read the whole: none has to send it to another.
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole(value: Tensor) -> Tensor:
+    """The number that all processes hold together, as the norm of a gradient."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _each(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(content, Tensor):
+        return change(content)
+    if isinstance(content, Mapping):
+        return {name: _each(one, change) for name, one in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(_each(one, change) for one in content)
+    return content

@@ -1,0 +1,1 @@
+"""Inside one update."""

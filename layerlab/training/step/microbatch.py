@@ -1,0 +1,126 @@
+"""A batch that does not fit into memory: it is taken in pieces, and means the same."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import torch
+
+from layerlab.corpus.batches import Batch
+from layerlab.errors import UserError
+
+# How those say it that raise a plain RuntimeError: the CPU, Apple's and Huawei's devices, cuBLAS.
+_SAYINGS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+_DEVICES = ("cuda", "npu", "xpu")
+_MOST = 200  # characters of what an error says
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, of the machine or of a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
+
+
+class Shortage:
+    """Bears an error that says that memory ran out, and no other.
+
+    Args:
+        bears: even that one only where this is true.
+
+    Attributes:
+        found: whether there was one.
+    """
+
+    def __init__(self, *, bears: bool = True) -> None:
+        self.bears, self.found = bears, False
+
+    def __enter__(self) -> "Shortage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        self.found = self.bears and error is not None and is_out_of_memory(error)
+        return self.found
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Memory that runs out where nothing can be taken in pieces, as one line of what to do.
+
+    Raises:
+        UserError: memory ran out; of several processes it names the one.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = " ".join(str(error).split())[:_MOST]
+        raise UserError(
+            f"out of memory{_process()} ({said or type(error).__name__}); write a smaller "
+            "train.micro_batch, evaluate.batch, data.block, model.width or model.layers, then "
+            "type the same command again"
+        ) from error
+
+
+def _process() -> str:
+    """Which process this is, where a run has several."""
+    joined = torch.distributed
+    if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
+        return ""
+    return f" in process {joined.get_rank()} of {joined.get_world_size()}"
+
+
+class Split:
+    """How a batch is taken in pieces, so that tokens per update never change.
+
+    Attributes:
+        rows: of a batch.
+        size: rows of a piece; the last may have fewer.
+    """
+
+    def __init__(self, rows: int, size: int | None = None) -> None:
+        self.rows = rows
+        self.size = min(size or rows, rows)
+
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
+        """Each piece with the number of its first row."""
+        for first in range(0, len(batch), self.size):
+            yield first, batch[first : first + self.size]
+
+    def halved(self) -> str:
+        """Go on with pieces of half as many rows; what to tell the user.
+
+        Raises:
+            UserError: a piece is a single sequence already.
+        """
+        if self.size == 1:
+            raise UserError(
+                "not even one sequence of a batch fits into memory; write a smaller data.block, "
+                "model.width or model.layers"
+            )
+        self.size = -(-self.size // 2)
+        release()
+        return (
+            f"out of memory: each batch of {self.rows} sequences is now taken in pieces of "
+            f"{self.size}, whose gradients are added up; tokens per update stay the same"
+        )
+
+
+def release() -> None:
+    """Give memory back that a failed pass has left behind."""
+    gc.collect()
+    for name in _DEVICES:
+        device = getattr(torch, name, None)
+        if device is not None and device.is_available() and device.is_initialized():
+            device.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()

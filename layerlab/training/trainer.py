@@ -1,0 +1,399 @@
+"""One run: a loop over accelerate that can be stopped and resumed without a differing bit."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlab.console.progress import Silent, Watch
+from layerlab.corpus.batches import Batch, Held, Order
+from layerlab.errors import UserError
+from layerlab.model.loss import causal_loss
+from layerlab.records.events import Journal
+from layerlab.system.graceful_stop import Halt
+from layerlab.system.hardware import peak_memory
+from layerlab.system.rng import random_state, restore_random
+from layerlab.training.accelerator import Place
+from layerlab.training.checkpoints.checkpoint import Keeper, State, check_weights, load
+from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
+from layerlab.training.checkpoints.trackers import trackers
+from layerlab.training.flops import work
+from layerlab.training.generate import continuations
+from layerlab.training.lr_schedule import rate_at
+from layerlab.training.manifest import keep, manifest
+from layerlab.training.monitor.monitor import Monitor
+from layerlab.training.optimizer import allocate, optimizer_of
+from layerlab.training.qk_control.penalties import Control
+from layerlab.training.run_spec import Run
+from layerlab.training.setup import built, corpus_of
+from layerlab.training.sharding import agreed, gathered, quiet, restored, sharded, whole
+from layerlab.training.step.emulated_rounding import emulation
+from layerlab.training.step.keyed_dropout import keyed
+from layerlab.training.step.microbatch import Shortage, Split, memory_told
+from layerlab.training.step.nonfinite import Origin, explained, origin
+from layerlab.training.validation import Reader, Score
+
+
+@memory_told()
+def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+    """Train from wherever the folder's run stands to its end, and give the result.
+
+    Raises:
+        UserError: the loss is not finite, or memory or the disk does not suffice.
+        Halted: a signal asked to stop; a checkpoint was left.
+    """
+    training = Training(run, folder, watch or Silent())
+    training.start()
+    with Halt() as halt:
+        while not training.done:
+            training.advance()
+            if agreed(training.place.accelerator, halt.wanted) and not training.done:
+                training.checkpoint()
+                halt.leave()
+    return training.finish()
+
+
+class Diverged(UserError):
+    """A run whose loss is no longer a number: a result too, and it is written down."""
+
+
+class Training:
+    """A run on its way: the model, its optimizer, its place in the order of the text."""
+
+    def __init__(self, run: Run, folder: Path, watch: Watch) -> None:
+        """Build the model, and go on from the newest checkpoint where there is one.
+
+        Raises:
+            UserError: what the recipe asks for cannot be had here, the text is not what the run was
+                planned on, or the folder holds another run.
+        """
+        self.run, self.folder, self.watch = run, folder, watch
+        # By the run itself and nobody else: what a manifest says of a text is what was read.
+        self.corpus = corpus = corpus_of(run)
+        self.recipe = run.recipe
+        self.train = run.recipe.train
+        self.block = run.recipe.data.block or 0
+        self.updates = run.recipe.train.updates or 0
+        self.place = Place(run.recipe)
+        self.model = built(run, self.place.device)
+        self.control = Control(self.model, run.recipe.control)
+        self.wrapped = self.place.wrapped(self.model)
+        self.optimizer = self.place.accelerator.prepare_optimizer(
+            optimizer_of(self.model, self.train)
+        )
+        every = run.recipe.monitor.every
+        self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
+        self.order = Order(corpus, self.block, self.train.seed)
+        self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
+        self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
+        self.reader = Reader(self.held, self.place, run.recipe.evaluate.batch)
+        # Where weights are shared out, even a rehearsal waits for all processes.
+        self.rehearsed = self.place.processes == 1 or sharded(self.wrapped)
+        self.flops = work(run.recipe).full * self.train.batch * self.block
+        self.update, self.seconds, self.resumes = 0, 0.0, 0
+        self.losses: float | None = 0.0  # of all updates; an earlier version kept none
+        self.score: Score | None = None
+        self.step0: float | None = None
+        self.keeper = Keeper(folder / CHECKPOINTS, run.recipe.run.keep)
+        remarks, events = self._resumed()
+        allocate(self.optimizer)
+        self.journal = Journal(folder, events, silent=not self.place.first)
+        # On its text: it holds for all runs alike, and whoever planned them tells it once.
+        for text in corpus.notes if self.update == 0 else ():
+            self.journal.write("note", 0, text=text)
+        for text in remarks:
+            self.note(text)
+
+    @property
+    def done(self) -> bool:
+        """Whether all updates are made."""
+        return self.update >= self.updates
+
+    def start(self) -> None:
+        """Write the manifest, and measure the model before it has learnt anything.
+
+        Raises:
+            UserError: a tracker is asked for that is not installed.
+        """
+        names = self.recipe.run.track if self.place.first else ()
+        self.trackers = trackers(names, self.folder, self.recipe.decisive())
+        if self.place.first:
+            content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
+            if (said := keep(content, self.folder, self.update)) is not None:
+                self.note(said)
+        if self.step0 is None:
+            self._evaluate()
+
+    def note(self, text: str) -> None:
+        """Tell, and write down."""
+        self.watch.note(text)
+        self.journal.write("note", self.update, text=text)
+
+    def advance(self) -> None:
+        """One update, and what is due after it."""
+        start = time.perf_counter()
+        loss, norm, rate = self._step()
+        self.update += 1
+        self.losses = None if self.losses is None else self.losses + loss
+        self.seconds += time.perf_counter() - start
+        last = self.update == self.updates
+        if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
+            self._count("train", loss=loss, rate=rate, norm=norm, **self.control.told())
+        if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
+            self._evaluate()
+        if not last and self.update % self._interval() == 0:
+            self.checkpoint()
+
+    def _interval(self) -> int:
+        return self.recipe.run.checkpoint or max(1, self.updates // 10)
+
+    def _step(self) -> tuple[float, float, float]:
+        """Gradients of a batch, and the update they make: loss, norm of the gradient, rate."""
+        rate = rate_at(self.update, self.updates, self.train)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._gradient()
+        norm = self._clipped()
+        # In float16 a gradient too large to be held makes the scaler pass over an update.
+        held = torch.isfinite(norm) | (self.train.precision == "fp16")
+        if not bool(torch.isfinite(loss) & held):
+            raise self._diverged(loss)
+        if self.monitor is not None:
+            self.monitor.step(loss, norm)
+            self._heard()
+        self.optimizer.step()
+        self.control.after_update()
+        return float(loss), float(norm), rate
+
+    def _gradient(self) -> Tensor:
+        """Mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
+        rows = self._rows()
+        self._rehearse(rows)
+        while True:
+            with Shortage(bears=self.place.processes == 1) as short:
+                loss = self.place.summed(self._accumulated(rows))
+            if not short.found:
+                return loss
+            self.optimizer.zero_grad()
+            self.note(self.split.halved())
+
+    def _rehearse(self, rows: Batch) -> None:
+        """Of several processes one may lack memory: each tries a piece, and they agree on its size.
+
+        In an update itself the others would wait for the gradients of the one that gave up.
+        """
+        while not self.rehearsed:
+            with Shortage() as short, self._drawn(0):
+                self.place.accelerator.backward(self._loss(rows[: self.split.size], self.model))
+            self.optimizer.zero_grad()
+            self.rehearsed = not agreed(self.place.accelerator, short.found)
+            if not self.rehearsed:
+                self.note(self.split.halved())
+
+    def _rows(self) -> Batch:
+        """Of the batch, those of this process."""
+        batch = self.order.batch(self.update, self.train.batch)
+        return batch.part(self.place.rank, self.place.processes).to(self.place.device)
+
+    def _accumulated(self, rows: Batch) -> Tensor:
+        """Gradients of all pieces, added up; each token counts the same in all of them."""
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.place.device)
+        for first, piece in self.split.pieces(rows):
+            last = first + len(piece) == len(rows)
+            with self._joined(last), self._drawn(first):
+                loss = self._loss(piece, self.wrapped)
+                objective = self._objective(loss, last)
+                # Several processes average their gradients; here they are to be added.
+                self.place.accelerator.backward(objective * self.place.processes)
+            total += loss.detach()
+        return total
+
+    @contextmanager
+    def _drawn(self, first: int) -> Iterator[None]:
+        """What a piece is run under: its own dropout, and emulated rounding."""
+        first += self.train.batch * self.place.rank // self.place.processes
+        with self._emulated(first), keyed(self.model, self.train.seed, self.update, first):
+            yield
+
+    def _objective(self, loss: Tensor, last: bool) -> Tensor:
+        """With the penalties, which belong to an update and not to each of its pieces."""
+        extra = self.control.loss() if last else None
+        # Every process adds it, and what they add is summed up.
+        return loss if extra is None else loss + extra / self.place.processes
+
+    def _loss(self, rows: Batch, model: Any) -> Tensor:
+        """What a piece adds to the mean loss of its batch."""
+        with self.place.precision():
+            logits = model(
+                input_ids=rows.inputs, position_ids=rows.positions, use_cache=False
+            ).logits
+        return causal_loss(
+            logits,
+            rows.targets,
+            logits.shape[-1],
+            num_items_in_batch=self.train.batch * self.block,
+            shift_labels=rows.targets,
+        )
+
+    def _joined(self, last: bool) -> AbstractContextManager[Any]:
+        """Processes exchange their gradients once an update."""
+        if last or self.place.processes == 1:
+            return nullcontext()
+        return quiet(self.wrapped)
+
+    def _emulated(self, first: int) -> AbstractContextManager[Any]:
+        settings = self.recipe.emulate
+        return emulation(self.model, settings, self.train.seed, self.update, first)
+
+    def _clipped(self) -> Tensor:
+        """Norm of the gradient before it is clipped."""
+        limit = self.train.clip or float("inf")
+        return whole(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
+
+    def _diverged(self, loss: Tensor) -> UserError:
+        """Which layer made the first number that is not finite, on the batch that showed it."""
+        text = explained(self._origin(), float(loss), self.update, self.train)
+        self.journal.write("note", self.update, text=text)
+        self.finish(diverged=text)
+        return Diverged(text)
+
+    def _origin(self) -> Origin | None:
+        """Found in the model itself: what joins several processes would wait for the others."""
+        rows = self._rows()
+
+        def again(first: int, piece: Batch) -> Tensor:
+            with self._drawn(first):
+                loss = self._loss(piece, self.model)
+                return self._objective(loss, first + len(piece) == len(rows))
+
+        tried = (origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
+        return next(filter(None, tried), None)
+
+    def _heard(self) -> None:
+        """What the monitor has read since it was asked last."""
+        rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
+        if rows:
+            self._tell("monitor", rows=rows)
+        for alarm in alarms:
+            self.watch.note(alarm["text"])
+            self._tell("alarm", **alarm)
+
+    def _evaluate(self) -> None:
+        start = time.perf_counter()
+        self.score = score = self.reader.score(self.model, self.note)
+        if self.update == 0:
+            self.step0 = score.nats
+        self._count("evaluation", **score.means(), runtime=round(time.perf_counter() - start, 4))
+        for prompt, text in continuations(self.model, self.corpus, self.recipe.evaluate):
+            self._tell("sample", prompt=prompt, text=text)
+
+    def _count(self, kind: str, **content: Any) -> None:
+        """Tell of something with how far the run has come."""
+        self._tell(
+            kind,
+            tokens=self.update * self.train.batch * self.block,
+            seconds=round(self.seconds, 4),
+            flops=self.update * self.flops,
+            **content,
+        )
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        event = self.journal.write(kind, self.update, **content)
+        self.watch.update(self.run.name, event)
+        self.trackers.take(event)
+
+    def checkpoint(self) -> None:
+        """Keep all that is needed to go on."""
+        self.journal.settle()
+        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        moments = gathered(self.optimizer.state_dict(), keep=self.place.first)
+        if self.place.first:
+            counters = {
+                "update": self.update,
+                "seconds": self.seconds,
+                "losses": self.losses,
+                "events": self.journal.count,
+                "resumes": self.resumes,
+                "micro_batch": self.split.size,
+                "reading": self.reader.size,
+                "step0_nats": self.step0,
+                "clipped": self.control.untold,
+                "monitor": None if self.monitor is None else self.monitor.state(),
+            }
+            state = State(
+                weights=weights,
+                optimizer=moments,
+                counters=counters,
+                random=random_state(),
+                extra=self._scaler(),
+            )
+            if (said := self.keeper.save(state)) is not None:
+                self.note(said)
+
+    def _scaler(self) -> dict[str, Any]:
+        """What float16 multiplies its losses by."""
+        scaler = self.place.accelerator.scaler
+        return {} if scaler is None else {"scaler": scaler.state_dict()}
+
+    def _resumed(self) -> tuple[list[str], int]:
+        """Take over the newest checkpoint; what was wrong with newer ones, and events before it."""
+        state, remarks = load(self.keeper.folder)
+        if state is None:
+            return remarks, 0
+        check_weights(dict(self.model.state_dict()), state)
+        restored(self.model, self.optimizer, state.weights, state.optimizer)
+        restore_random(state.random)
+        if self.place.accelerator.scaler is not None:
+            self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
+        self.update, self.seconds = state.counters["update"], state.counters["seconds"]
+        self.resumes, self.losses = state.counters["resumes"] + 1, state.counters.get("losses")
+        self.split.size, self.step0 = state.counters["micro_batch"], state.counters["step0_nats"]
+        self.reader.size = state.counters.get("reading", self.reader.size)
+        self.control.untold = state.counters.get("clipped", 0)
+        if self.monitor is not None:
+            self.monitor.restore(state.counters["monitor"])
+        return [*remarks, f"resumed after update {self.update}"], state.counters["events"]
+
+    def finish(self, diverged: str | None = None) -> dict[str, Any]:
+        """Write the result, and the model where there is one worth keeping."""
+        self.control.finish()
+        self.journal.settle()
+        score = None if diverged else self.score
+        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        tokens = self.update * self.train.batch * self.block
+        result = {
+            "run": self.run.name,
+            "arm": self.run.arm,
+            "seed": self.run.seed,
+            "rate": self.run.rate,
+            "nats": score and score.nats,
+            "bits_per_byte": score and score.bits_per_byte,
+            "accuracy": score and score.accuracy,
+            "step0_nats": self.step0,
+            "train_loss": self.losses / self.update if self.losses else None,
+            "updates": self.update,
+            "tokens": tokens,
+            "seconds": self.seconds,
+            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "peak_memory_bytes": peak_memory(self.place.device),
+            "parameters": self.model.num_parameters(),
+            "flops": self.update * self.flops,
+            "diverged": diverged,
+            "weights": fingerprint(weights),
+            "resumes": self.resumes,
+            "micro_batch": self.split.size,
+            "blocks": score and score.blocks,
+        }
+        if self.place.first:
+            if diverged is None and self.recipe.run.model:
+                keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
+            result = write_result(self.folder, result)
+        self.trackers.finish()
+        self.watch.ended(self.run.name, "diverged" if diverged else "finished")
+        return result

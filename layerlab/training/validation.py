@@ -1,0 +1,185 @@
+"""Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from layerlab.corpus.batches import IGNORED, Batch, Held, bits_per_byte
+from layerlab.errors import UserError
+from layerlab.training.accelerator import Place
+from layerlab.training.sharding import sharded
+from layerlab.training.step.microbatch import Shortage, release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How well held-out text is predicted.
+
+    Attributes:
+        nats: mean negative log-likelihood of a token.
+        bits_per_byte: the same per byte of text, which tokenizers share.
+        accuracy: share of tokens that are the likeliest.
+        blocks: nats per token of each block, and its tokens: what the choice of the text adds to a
+            difference shows in them.
+    """
+
+    nats: float
+    bits_per_byte: float
+    accuracy: float
+    blocks: Mapping[str, list[Any]]
+
+    def means(self) -> dict[str, float]:
+        """Of the whole text alone."""
+        return {name: getattr(self, name) for name in ("nats", "bits_per_byte", "accuracy")}
+
+
+class TooLarge(UserError):
+    """Memory ran out for the blocks of a pass: in one process, and all of them know it."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: Any,
+    held: Held,
+    *,
+    batch: int,
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
+    part: tuple[int, int] = (0, 1),
+) -> Score:
+    """Read the held-out blocks, without dropout, and leave the model in the mode it was in.
+
+    Args:
+        precision: of the forward pass.
+        reduce: adds up what several processes found.
+        part: which process this is, of how many.
+
+    Raises:
+        TooLarge: memory does not hold so many blocks.
+    """
+    every = list(held.batches(batch))
+    # Nats, likeliest tokens that are right, and tokens of each block.
+    sums = torch.zeros(len(held), 3, dtype=torch.float64)
+    # There, too, the others would wait for one that gave up a pass: its error ends it.
+    short = Shortage(bears=part[1] == 1 or not sharded(model))
+    with resting(model), short:
+        for number in passes(len(every), part):
+            found = _sums(model, every[min(number, len(every) - 1)], precision)
+            if number < len(every):
+                sums[number * batch : number * batch + len(found)] = found
+    failed = torch.tensor([short.found], dtype=torch.float64)
+    whole = reduce(torch.cat([sums.flatten(), failed])).cpu()
+    if whole[-1]:
+        raise TooLarge(
+            f"held-out text does not fit into memory {batch} blocks at a time; write a smaller "
+            "evaluate.batch, data.block, model.width or model.layers"
+        )
+    table = whole[:-1].view(-1, 3)
+    nats, right, count = table.sum(0).tolist()
+    means = (table[:, 0] / table[:, 2]).tolist()
+    return Score(
+        nats=nats / count,
+        bits_per_byte=bits_per_byte(nats, held.bytes),
+        accuracy=right / count,
+        blocks={
+            "nats": [round(one, 7) for one in means],
+            "tokens": [int(one) for one in table[:, 2]],
+        },
+    )
+
+
+@contextmanager
+def resting(model: Any) -> Iterator[None]:
+    """Without dropout; then in the mode that the model was in."""
+    learning = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(learning)
+
+
+def passes(count: int, part: tuple[int, int]) -> range:
+    """Numbers of the passes of one process; one from `count` on stands for no rows of its own.
+
+    Where weights are shared out, all processes gather them: each makes as many passes.
+
+    Args:
+        part: which process this is, of how many.
+
+    Example:
+        >>> [list(passes(3, (rank, 2))) for rank in range(2)]
+        [[0, 2], [1, 3]]
+    """
+    rank, processes = part
+    return range(rank, -(-count // processes) * processes, processes)
+
+
+def predicted(
+    model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]
+) -> tuple[Tensor, Tensor]:
+    """Logits of all tokens of a batch, in single precision, and the tokens that come."""
+    device = next(model.parameters()).device
+    with precision():
+        logits = model(
+            input_ids=rows.inputs.to(device),
+            position_ids=None if rows.positions is None else rows.positions.to(device),
+            use_cache=False,
+        ).logits
+    return logits.flatten(0, 1).float(), rows.targets.to(device).flatten()
+
+
+class Reader:
+    """Evaluates one run each time it is due.
+
+    Attributes:
+        size: blocks of a pass; half as many from when they do not fit into memory.
+    """
+
+    def __init__(self, held: Held, place: Place, size: int) -> None:
+        self.held, self.place, self.size = held, place, size
+
+    def score(self, model: Any, note: Callable[[str], None]) -> Score:
+        """Read the held-out text.
+
+        Args:
+            note: tells the user of smaller passes.
+
+        Raises:
+            TooLarge: not even a single block fits.
+        """
+        while True:
+            try:
+                return self._score(model)
+            except TooLarge:
+                if self.size == 1:
+                    raise
+            self.size = -(-self.size // 2)
+            release()
+            note(f"out of memory: held-out text is now read in batches of {self.size}")
+
+    def _score(self, model: Any) -> Score:
+        return evaluate(
+            model,
+            self.held,
+            batch=self.size,
+            precision=self.place.precision,
+            reduce=self.place.summed,
+            part=(self.place.rank, self.place.processes),
+        )
+
+
+def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
+    """Nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
+    flat, wanted = predicted(model, rows, precision)
+    nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
+    kept = wanted != IGNORED
+    right = (flat.argmax(-1) == wanted) & kept
+    # Not every device has double precision.
+    parts = torch.stack([nats, right.float(), kept.float()], dim=-1).cpu().double()
+    return parts.view(*rows.targets.shape, 3).sum(1)

@@ -1,0 +1,1 @@
+"""Ideas for the feed-forward sublayer."""

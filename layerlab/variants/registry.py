@@ -1,0 +1,314 @@
+"""What can be built: every part and variant that the package, an installed plug-in or a file has.
+
+Files declare `PARTS` and `VARIANTS` at their foot; nothing registers itself. Files from outside are
+added with `add`, after `layerlab.plugins` read them; plug-ins are installed packages with an entry
+point in the group `layerlab.variants`.
+"""
+
+import difflib
+import importlib
+import logging
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from layerlab.blocks.part import SLOTS, Part, Slot
+from layerlab.blocks.spec import Choice, Spec, Variant
+from layerlab.console.tables import printable
+from layerlab.errors import UserError
+from layerlab.variants.flat_imports import sibling
+from layerlab.variants.source_file import SHOWN, Origin, way_to_load
+
+PACKAGES = ("layerlab.blocks", "layerlab.variants")
+PLUGINS = "layerlab.variants"  # the entry-point group
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one file declares.
+
+    Attributes:
+        home: the file, as an error names it.
+        module: its dotted name.
+        origin: the file as it was read, where it lies outside the package.
+    """
+
+    home: str
+    module: str
+    parts: tuple[type[Part], ...]
+    variants: tuple[Variant, ...]
+    origin: Origin | None = None
+
+
+_ADDED: dict[str, Found] = {}
+_SEEN: dict[str, Found] = {}  # by SHA-256: a model outlives the file as it was when it was built
+
+
+def add(module: ModuleType, origin: Origin) -> Found:
+    """Take in a module from outside the package; the same file read again replaces itself.
+
+    Source: Own.
+
+    Raises:
+        UserError: it claims a name that another file has, declares something else than parts and
+            variants, or imports in a way that a checkpoint could not carry.
+    """
+    home = str(origin.path)
+    found = _outside(module, home, origin)
+    others = [one for one in _all() if one.home != home and _digest(one) != origin.digest]
+    _check([*others, found])
+    alike = next((one.home for one in others if one.module == found.module), None)
+    if alike:
+        raise UserError(
+            f"two files would be one module, {found.module}, and a checkpoint has room for one: "
+            f"{alike} and {home}; rename one of them"
+        )
+    for again in [one.home for one in _ADDED.values() if _digest(one) == origin.digest]:
+        del _ADDED[again]
+    _ADDED[home] = _SEEN[origin.digest] = found
+    return found
+
+
+def origins() -> list[Origin]:
+    """The files from outside the package that are loaded, those of plug-ins too.
+
+    Source: Own.
+    """
+    return [found.origin for found in _all() if found.origin]
+
+
+def require(files: Mapping[str, str], folder: str) -> None:
+    """Make sure that the files of a model are loaded, byte for byte.
+
+    Args:
+        files: SHA-256 by name, as the configuration has it.
+        folder: where the model came from.
+
+    Source: Own.
+
+    Raises:
+        UserError: one is not loaded, or another one of its name is.
+    """
+    loaded = {one.digest: one for one in origins()}
+    names = {one.name: one for one in loaded.values()}
+    for name, digest in files.items():
+        if digest in loaded:
+            continue
+        way = way_to_load(Path(folder) / Path(name).name)
+        if name in names:
+            other = names[name]
+            raise UserError(
+                f"{name!r} as loaded from {other.path} has SHA-256 {other.digest[:SHOWN]}..., but "
+                f"this model was saved with {digest[:SHOWN]}...; {way} instead"
+            )
+        raise UserError(
+            f"this model needs the file {name!r} with SHA-256 {digest[:SHOWN]}..., which is not "
+            f"loaded; read it, and if you trust it, {way}"
+        )
+
+
+def read_before(digest: str) -> bool:
+    """Whether this process has read a file of this SHA-256, loaded still or not.
+
+    Source: Own.
+    """
+    return digest in _SEEN or digest in {one.digest for one in origins()}
+
+
+def needed(spec: Spec) -> dict[str, str]:
+    """The files from outside the package that a spec needs: SHA-256 by name.
+
+    Source: Own.
+
+    Raises:
+        UserError: it names a part that is not there.
+    """
+    found = (one.origin for one in declaring(spec))
+    return {one.name: one.digest for one in found if one}
+
+
+def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]:
+    """The files that declare the parts of a spec, each once.
+
+    Args:
+        files: SHA-256 by name: files as they were when the model was built, where they have been
+            read anew since.
+
+    Source: Own.
+
+    Raises:
+        UserError: it names a part that is not there.
+    """
+    then = [_SEEN[digest] for digest in (files or {}).values() if digest in _SEEN]
+    everything = [*then, *_all()]
+    homes: dict[str, Found] = {}
+    for slot, name in _named(spec):
+        holders = (one for one in everything if (slot, name) in _names(one))
+        found = next(holders, None)
+        if found is None:
+            part(slot, name)  # says what is missing
+        else:
+            homes.setdefault(found.module, found)
+    return list(homes.values())
+
+
+def part(slot: Slot, name: str) -> type[Part]:
+    """The part class of a slot by its name.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = {one.name: one for found in _all() for one in found.parts if one.slot == slot}
+    if name not in known:
+        raise UserError(
+            f"no {slot} part is called {name!r}; {_near(name, known)}known: {', '.join(known)}; "
+            "one from a file of your own: type --load FILE.py"
+        )
+    return known[name]
+
+
+def variants() -> dict[str, Variant]:
+    """Every variant by its name, in the order of the files.
+
+    Source: Own.
+    """
+    return {one.name: one for found in _all() for one in found.variants}
+
+
+def variant(name: Any) -> Variant:
+    """The variant of this name.
+
+    Source: Own.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = variants()
+    if not isinstance(name, str) or name not in known:
+        raise UserError(
+            f"no variant is called {name!r}; {_near(str(name), known)}type: layerlab variants"
+        )
+    return known[name]
+
+
+def home(name: str) -> str:
+    """The file that declares a variant.
+
+    Source: Own.
+    """
+    return next(found.home for found in _all() for one in found.variants if one.name == name)
+
+
+def _all() -> Iterator[Found]:
+    yield from _packaged()
+    yield from _plugged()
+    yield from _ADDED.values()
+
+
+@cache
+def _packaged() -> tuple[Found, ...]:
+    found = []
+    for package in map(importlib.import_module, PACKAGES):
+        entries = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        # In the order of the files, whatever folders they lie in.
+        for name in sorted((one.name for one in entries), key=lambda name: name.split(".")[-1]):
+            if name != __name__:
+                found.append(_declared(importlib.import_module(name), name))
+    _check(found)
+    return tuple(found)
+
+
+@cache
+def _plugged() -> tuple[Found, ...]:
+    """What installed plug-ins declare; one that cannot be used is named and left out."""
+    found: list[Found] = []
+    for entry in entry_points(group=PLUGINS):
+        try:
+            plugin = _plugin(entry)
+            _check([*_packaged(), *found, plugin])
+        except Exception as error:  # whatever another's code does, ours goes on
+            said = printable(" ".join(str(error).split()))
+            logging.getLogger("layerlab").warning(
+                "the plug-in %r is left out: %s: %s", entry.name, type(error).__name__, said
+            )
+        else:
+            found.append(plugin)
+            if plugin.origin:
+                _SEEN[plugin.origin.digest] = plugin
+    return tuple(found)
+
+
+def _plugin(entry: EntryPoint) -> Found:
+    module = importlib.import_module(entry.module)
+    path = Path(str(module.__file__))
+    origin = Origin(module.__name__, path, f"{module.__name__}.py", path.read_bytes())
+    return _outside(module, f"{entry.name} ({path})", origin)
+
+
+def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
+    """What a file from outside declares, if it may."""
+    for name, kind in (("PARTS", type), ("VARIANTS", Variant)):
+        declared = getattr(module, name, ())
+        right = isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
+        if not right or (name == "PARTS" and not all(issubclass(one, Part) for one in declared)):
+            example = "(MyPart,)" if name == "PARTS" else '(Variant(name="my-idea", ...),)'
+            raise UserError(
+                f"{name} of {home} is not a tuple of {name.lower()}; type {name} = {example}"
+            )
+    sibling(origin.text, module.__name__, home=home)
+    return _declared(module, home, origin)
+
+
+def _declared(module: ModuleType, home: str, origin: Origin | None = None) -> Found:
+    parts, variants = (tuple(getattr(module, name, ())) for name in ("PARTS", "VARIANTS"))
+    return Found(home, module.__name__, parts, variants, origin)
+
+
+def _check(everything: Iterable[Found]) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for found in everything:
+        names = [("variant", one.name) for one in found.variants]
+        names += [(f"{slot} part", name) for slot, name in _names(found)]
+        for kind, name in names:
+            if owners.get((kind, name)) == found.home:
+                raise UserError(
+                    f"{found.home} declares the {kind} {name!r} twice; give one of them another "
+                    "name, or leave it out"
+                )
+            if (kind, name) in owners:
+                raise UserError(
+                    f"two files claim the {kind} {name!r}: {owners[kind, name]} and {found.home}; "
+                    "give one of them another name"
+                )
+            owners[kind, name] = found.home
+
+
+def _names(found: Found) -> list[tuple[Slot, str]]:
+    return [(one.slot, one.name) for one in found.parts]
+
+
+def _named(spec: Spec) -> Iterator[tuple[Slot, str]]:
+    """Slot and name of every part that a spec names."""
+    for record in (spec.block, spec.stack):
+        for place in fields(record):
+            choice = getattr(record, place.name)
+            if isinstance(choice, Choice):
+                slots = [slot for slot in SLOTS if slot == place.name]
+                yield (slots[0] if slots else "norm"), choice.name
+
+
+def _digest(found: Found) -> str | None:
+    return found.origin.digest if found.origin else None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    # To a reader "none" is close to nothing: it asks for an empty slot, which not all may be.
+    near = [] if name == "none" else difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

@@ -1,0 +1,1 @@
+"""Ideas for residual streams and shortcuts."""

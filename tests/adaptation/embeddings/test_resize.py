@@ -1,0 +1,379 @@
+"""Rows of a new tokenizer: old tokens stay as they were, new ones begin as was asked."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
+
+from layerlab import UserError, build
+from layerlab.adaptation.embeddings.init import STARTS, Beginning
+from layerlab.adaptation.embeddings.resize import Resized, kept_of, resize
+from layerlab.system.logs import quiet_libraries
+from layerlab.tokenization.extend import extend
+from layerlab.tokenization.token_mapping import BYTE, named, spelled
+from layerlab.tokenization.train import END
+
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+MERGES = [("a", "b"), ("ab", "c"), ("Ġ", "a"), ("d", "e")]
+MORE = [("abc", "de"), ("Ġ", "ab"), ("Ã", "Ĺ"), ("ÃĹ", "ÃĹ")]
+
+
+def words(merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """A byte-level BPE: the separator, the bytes, and what merges make."""
+    names = [END, *LETTERS, *("".join(merge) for merge in merges)]
+    vocab = {name: number for number, name in enumerate(names)}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+BASE, NEW = words(MERGES), words(MERGES + MORE)
+OLD = 1 + 256 + len(MERGES)
+FRESH = list(range(OLD, OLD + len(MORE)))
+Tiny = Callable[..., Any]
+
+
+def phi(rows: int) -> Any:
+    """A model whose head has a bias."""
+    config = PhiConfig(
+        vocab_size=rows,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = PhiForCausalLM(config).eval()
+        model.lm_head.bias.data.normal_()
+    return model
+
+
+@pytest.fixture(params=["llama", "tied", "gpt2", "bias", "ours", "ours tied"])
+def made(request: pytest.FixtureRequest, tiny: Tiny) -> Callable[[int], Any]:
+    """A model of each kind, by its number of rows."""
+    own = {"width": 16, "layers": 1, "heads": 2, "context": 32}
+    kinds: dict[str, Callable[[int], Any]] = {
+        "llama": lambda rows: tiny("llama", vocab_size=rows),
+        "tied": lambda rows: tiny("llama", vocab_size=rows, tie_word_embeddings=True),
+        "gpt2": lambda rows: tiny("gpt2", vocab_size=rows),
+        "bias": phi,
+        "ours": lambda rows: build("pangu-pi", vocab=rows, **own),
+        "ours tied": lambda rows: build("gpt2", vocab=rows, head="tied", **own),
+    }
+    return kinds[request.param]
+
+
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids, use_cache=False).logits
+
+
+IDS = torch.tensor([[0, 5, 66, 258, 259, 7, 260, 40]])
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_logits_of_old_tokens_are_the_same_bits(made: Callable[[int], Any], kind: str) -> None:
+    model = made(OLD)
+    before = logits(model, IDS)
+    found = resize(model, BASE, NEW, Beginning(input=kind, head=kind))
+    after = logits(model, IDS)
+    assert after.shape[-1] == OLD + len(MORE) == found.rows == model.config.vocab_size
+    assert torch.equal(after[..., :OLD], before)
+    assert torch.isfinite(after).all()
+    assert (found.added, found.dropped, found.orphans) == (len(MORE), 0, 0)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert found.tied is (head.weight is embedding.weight)
+    assert embedding.num_embeddings == head.out_features == found.rows
+
+
+def test_a_resized_model_is_saved_and_loaded(made: Callable[[int], Any], tmp_path: Path) -> None:
+    model = made(OLD)
+    resize(model, BASE, NEW)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.tensor([FRESH])
+    assert torch.equal(logits(again, ids), logits(model, ids))
+
+
+def test_a_new_token_is_written_by_its_string() -> None:
+    """Decoded and encoded anew, the halves of a character and a space inside would go wrong."""
+    id_of = BASE.get_vocab()
+    wanted = [["abc", "de"], ["Ġ", "ab"], ["Ã", "Ĺ"], ["Ã", "Ĺ", "Ã", "Ĺ"]]
+    assert spelled(BASE, NEW, FRESH) == [[id_of[one] for one in part] for part in wanted]
+
+
+def test_an_added_token_is_written_as_text() -> None:
+    new = words(MERGES)
+    new.add_tokens([AddedToken("<|角色|>", special=True)])
+    ids = BASE("<|角色|>", add_special_tokens=False)["input_ids"]
+    assert spelled(BASE, new, [OLD]) == [ids]
+    assert len(ids) > 6
+
+
+def test_bytes_that_are_no_character_are_written_as_bytes() -> None:
+    vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}, "a": 257}
+    bpe = {"unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}
+    base = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab=vocab, merges=[], **bpe)), unk_token="<unk>"
+    )
+    more = {**vocab, "a<0xE4><0xBD>": 258, "aé": 259}
+    new = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab=more, merges=[], **bpe)), unk_token="<unk>"
+    )
+    assert spelled(base, new, [258, 259]) == [[257, 0xE5, 0xBE], [257, 0xC4, 0xAA]]
+
+
+def test_mean_and_first_are_those_of_the_parts() -> None:
+    model = phi(OLD)
+    embedding, head, bias = (
+        one.detach().clone()
+        for one in (model.model.embed_tokens.weight, model.lm_head.weight, model.lm_head.bias)
+    )
+    resize(model, BASE, NEW, Beginning(input="mean", head="first"))
+    for row, part in zip(FRESH, spelled(BASE, NEW, FRESH), strict=True):
+        mean = torch.stack([embedding[number].double() for number in part]).mean(0)
+        # A sum of up to four numbers and one division, each rounded in float32.
+        bound = 5 * 2**-24 * embedding[part].abs().sum(0).double()
+        assert ((model.model.embed_tokens.weight[row].double() - mean).abs() <= bound).all()
+        assert torch.equal(model.lm_head.weight[row], head[part[0]])
+        assert model.lm_head.bias[row] == bias[part[0]]
+
+
+def test_mean_resizing_draws_as_transformers_does(made: Callable[[int], Any]) -> None:
+    """Both draw with 1e-9 of the covariance around the mean; each from its place in a stream."""
+    ours, theirs = made(OLD), made(OLD)
+    before = {name: one.clone() for name, one in ours.state_dict().items()}
+    resize(ours, BASE, NEW, Beginning(input="mean-resizing", head="mean-resizing"))
+    with quiet_libraries():
+        theirs.resize_token_embeddings(OLD + len(MORE))
+    assert ours.config.vocab_size == theirs.config.vocab_size
+    for name, weight in theirs.state_dict().items():
+        assert ours.state_dict()[name].shape == weight.shape, name
+        if len(weight) != OLD + len(MORE):
+            continue
+        old = before[name].double()
+        sigma = (1e-9 * old.var(0)).sqrt() + 2**-24 * old.mean(0).abs()
+        for model in (ours, theirs):
+            apart = model.state_dict()[name][FRESH].double() - old.mean(0)
+            # Seven deviations: of all these numbers, once in 10^9.
+            assert (apart.abs() <= 7 * sigma).all()
+        rows = ours.state_dict()[name][FRESH]
+        assert rows.dim() == 1 or not torch.equal(rows[0], rows[1])
+
+
+def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
+    def rows(seed: int) -> torch.Tensor:
+        model = tiny("llama", vocab_size=OLD, initializer_range=0.5)
+        state = torch.get_rng_state()
+        resize(model, BASE, NEW, Beginning(input="random", head="random", seed=seed))
+        assert torch.equal(torch.get_rng_state(), state)
+        return model.lm_head.weight[FRESH].detach()
+
+    assert torch.equal(rows(1), rows(1))
+    assert not torch.equal(rows(1), rows(2))
+    # 64 normal numbers of deviation 0.5: its estimate is off by more than a half once in 10^15.
+    assert 0.25 < rows(1).std() < 0.75
+
+
+def test_random_rows_of_ours_are_those_of_a_model_built_with_them() -> None:
+    sizes = {"width": 16, "layers": 1, "heads": 2, "context": 32}
+    model, large = build("llama", vocab=OLD, **sizes), build("llama", vocab=OLD + 4, **sizes)
+    resize(model, BASE, NEW, Beginning(input="random", head="random"))
+    assert torch.equal(model.lm_head.weight[FRESH], large.lm_head.weight[FRESH])
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(264, 272), (262, 266), (320, 320), (384, 384)])
+def test_a_padded_vocabulary_stays_padded(rows: int, wanted: int, tiny: Tiny) -> None:
+    """264 is a multiple of 8 and leaves no room for four more tokens than 261."""
+    model = tiny("llama", vocab_size=rows)
+    before, head = logits(model, IDS), model.lm_head.weight.detach().clone()
+    found = resize(model, BASE, NEW)
+    assert (found.rows, found.padded_before, found.padded) == (wanted, rows - OLD, wanted - 265)
+    assert "rows of padding" in found.told()
+    after = logits(model, IDS)
+    assert torch.equal(after[..., :OLD], before[..., :OLD])
+    assert torch.equal(after[..., OLD + 4 : rows], before[..., OLD + 4 :])
+    for row in range(max(rows, OLD + 4), wanted):
+        assert torch.equal(model.lm_head.weight[row], head[-1])
+
+
+def test_pruning_slices_rows_and_moves_special_ids(
+    made: Callable[[int], Any],
+) -> None:
+    model = made(OLD)
+    model.config.eos_token_id, model.config.bos_token_id = 0, 3
+    model.generation_config.eos_token_id = [0, 3]
+    model.generation_config.suppress_tokens = [3, 10]
+    kept = [10, 0, *range(20, 60)]
+    new = chosen(kept)
+    model = model.double()
+    rows = model.lm_head.weight.detach().clone()
+    before = logits(model, torch.tensor([[10, 0, 25]]))
+    found = resize(model, BASE, new, kept=kept)
+    after = logits(model, torch.tensor([[0, 1, 7]]))
+    assert torch.equal(model.lm_head.weight, rows[kept])
+    # A product with fewer columns may add its 16 terms in another order.
+    assert torch.allclose(after, before[..., kept], rtol=0, atol=32 * 2**-53 * 16)
+    assert (found.rows, found.dropped, found.added) == (42, OLD - 42, 0)
+    assert (model.config.eos_token_id, model.config.bos_token_id) == (1, None)
+    assert model.generation_config.eos_token_id == [1]
+    assert model.generation_config.suppress_tokens == [0]
+    assert "bos_token_id of the config: 3 is now None" in found.told()
+
+
+def chosen(kept: list[int]) -> PreTrainedTokenizerFast:
+    """Some tokens of the base in another order, without merges."""
+    strings = {number: token for token, number in BASE.get_vocab().items()}
+    vocab = {strings[number]: place for place, number in enumerate(kept)}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.permutations(range(OLD)).flatmap(
+        lambda ids: st.integers(1, OLD).map(lambda size: list(ids[:size]))
+    )
+)
+def test_any_pruning_is_a_choice_of_columns(kept: list[int]) -> None:
+    model = build("llama", vocab=OLD, width=8, layers=1, heads=1, context=16)
+    head = model.lm_head.weight.detach().clone()
+    resize(model, BASE, chosen(kept), kept=kept)
+    assert torch.equal(model.lm_head.weight, head[kept])
+    assert kept_of(BASE, chosen(kept)) == (None if kept == list(range(OLD)) else tuple(kept))
+
+
+def test_what_is_kept_is_found_from_the_strings() -> None:
+    assert kept_of(BASE, NEW) is None
+    assert kept_of(BASE, chosen([5, 9, 2])) == (5, 9, 2)
+
+
+def test_the_result_is_told_and_written(tiny: Tiny) -> None:
+    found = resize(tiny("gpt2", vocab_size=OLD), BASE, NEW)
+    assert isinstance(found, Resized)
+    assert found.told().splitlines() == [
+        "261 rows are now 265: 265 tokens",
+        "4 new tokens began as mean; the head is tied and follows",
+    ]
+    assert found.to_json()["rows"] == 265
+
+
+def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:
+    base = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    )
+    new = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "q": 2}, merges=[]))
+    )
+    model = tiny("llama", vocab_size=2)
+    wanted = model.lm_head.weight.detach().mean(0)
+    found = resize(model, base, new, Beginning(head="first"))
+    assert found.orphans == 1
+    assert "1 of them cannot be written in older tokens" in found.told()
+    assert torch.equal(model.lm_head.weight[2], wanted)
+
+
+def test_starts_can_follow_each_other_on_one_model(tiny: Tiny) -> None:
+    from layerlab.adaptation.embeddings.resize import Resizing
+
+    model = tiny("llama", vocab_size=OLD)
+    resizing = Resizing(model, BASE, NEW)
+    for kind in STARTS:
+        resizing.carry_out(Beginning(input=kind, head=kind))
+    alone = tiny("llama", vocab_size=OLD)
+    resize(alone, BASE, NEW, Beginning(input="random", head="random"))
+    assert torch.equal(model.lm_head.weight, alone.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"base": NEW}, "the base tokenizer has 265 entries and the model 261 rows"),
+        ({"new": chosen([5, 9, 2])}, "the new tokenizer does not extend the base: 260 of its"),
+        ({"kept": [5, 9, 3], "new": chosen([5, 9, 2])}, "kept[2] is 3, which the base calls"),
+        ({"kept": []}, "kept is empty: no token of the base is left; expected at least one"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    change: dict[str, Any], said: str, tiny: Tiny
+) -> None:
+    given: dict[str, Any] = {"base": BASE, "new": NEW, **change}
+    model = tiny("llama", vocab_size=OLD)
+    with pytest.raises(UserError) as found:
+        resize(model, **given)
+    assert said in str(found.value)
+    assert model.config.vocab_size == OLD
+
+
+@pytest.mark.parametrize("name", ["input", "head"])
+def test_a_start_that_is_not_known_is_refused(name: str) -> None:
+    said = f"the start of the {name} rows is 'zero'; expected mean, mean-resizing, .* --{name} mean"
+    with pytest.raises(UserError, match=said):
+        Beginning(**{name: "zero"})
+
+
+def test_other_matrices_are_refused(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match="in place of an embedding and a linear head; expected"):
+        resize(tiny("llama").model, BASE, NEW)
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(tiny("llama", vocab_size=OLD).config)
+    with pytest.raises(UserError, match="not in memory; expected floating-point weights in memory"):
+        resize(empty, BASE, NEW)
+    stored = tiny("llama", vocab_size=OLD)
+    eight = stored.lm_head.weight.detach().to(torch.int8)
+    stored.lm_head.weight = torch.nn.Parameter(eight, requires_grad=False)
+    with pytest.raises(UserError, match=r"is stored as torch\.int8; .* without quantisation"):
+        resize(stored, BASE, NEW)
+
+
+def fallback() -> PreTrainedTokenizerFast:
+    """A BPE of characters, in which others are bytes."""
+    vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}}
+    letters = [*"▁abcde", "ab", "▁a"]
+    vocab |= {letter: len(vocab) + place for place, letter in enumerate(letters)}
+    bpe = models.BPE(
+        vocab=vocab,
+        merges=[("a", "b"), ("▁", "a")],
+        unk_token="<unk>",
+        byte_fallback=True,
+        fuse_unk=True,
+    )
+    made = Tokenizer(bpe)
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", eos_token="<unk>")
+
+
+def raw(token: str) -> bytes:
+    """What a token stands for, whether a character has its name or those of its bytes."""
+    parts = BYTE.split(token)
+    return b"".join(
+        bytes([int(part[3:5], 16)]) if BYTE.fullmatch(part) else part.encode() for part in parts
+    )
+
+
+@pytest.mark.parametrize("kind", ["bytes", "fallback"])
+def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind: str) -> None:
+    base = BASE if kind == "bytes" else fallback()
+    texts = ["abcde abab ×× 张×× 张张 abcde", "de ab 被告人 被告人张××"] * 4
+    new = extend(base, texts, 12)
+    old, now = named(base), named(new)
+    ids = range(len(old), len(now))
+    assert len(ids) == 12
+    for number, part in zip(ids, spelled(base, new, ids), strict=True):
+        assert raw("".join(old[one] for one in part)) == raw(now[number])
+        assert len(part) > 1

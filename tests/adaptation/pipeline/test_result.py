@@ -1,0 +1,35 @@
+"""What a terminal shows of an adaptation and of new rows is whole at 80 characters."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from layerlab.adaptation.pipeline.result import Adapted
+from layerlab.cli.adapt_embeddings import _table
+from tests.report.passed import passed
+
+
+def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
+    found = Adapted({**passed(), "vocabulary": []}, Path("report.html"), {})
+    said = " ".join(found.told(80).split())
+    assert "general text: one document is held out, and one has no standard error" in said
+    content = {**passed(), "vocabulary": []}
+    content["table"]["rows"][-1]["cells"] = [{"score": 2.5, "error": 0.1, "n": 4}] * 2
+    assert "one document is held out" not in Adapted(content, Path("x"), {}).told(80)
+
+
+def test_ways_to_begin_are_named_below_the_table() -> None:
+    names = ("law.jsonl, held out", "python-docs", "general.txt")
+    bits = {name: SimpleNamespace(bits_per_byte=2.5) for name in names}
+    ways = [
+        SimpleNamespace(input=way, head="mean-resizing", bits=bits)
+        for way in ("mean", "mean-resizing", "first", "random")
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(_table(SimpleNamespace(before=bits, ways=ways), 80))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "2: input mean-resizing, head mean-resizing" in [line.strip() for line in lines]
+    assert {line.split()[0] for line in lines if line.strip()} >= {"start", "before", "1", "4"}

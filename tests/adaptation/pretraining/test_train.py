@@ -1,0 +1,286 @@
+"""Training goes on with what the blocks say, stops and goes on again, and says what it forgot."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import layerlab
+from layerlab import UserError
+from layerlab.adaptation.pretraining.replay import Blocks, Reading, mixed, stacked
+from layerlab.adaptation.pretraining.result import Course, Pretrained
+from layerlab.adaptation.pretraining.train import pretrain
+from layerlab.corpus.batches import Order
+from layerlab.records.events import read
+from tests.adaptation.small import LAW, NATURE, llama, words, written
+from tests.forked import Forked
+
+ROUNDING = 64 * 2.0**-23
+BLOCK = 16
+ROOT = Path(__file__).resolve().parents[3]
+# What a process of its own does: with a number, it ends at that update as if it had been killed.
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from tests.adaptation.pretraining.test_train import run
+
+folder, out, end = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+def progress(said, share):
+    if said.startswith(f"update {end} of"):
+        os._exit(3)
+
+run(folder, out, progress=progress, save_steps=2)
+"""
+
+
+def reading(folder: Path, general: bool = True, ratio: tuple[int, int] = (1, 1)) -> Reading:
+    return Reading(
+        domain=folder / "law.jsonl",
+        general=folder / "nature.jsonl" if general else None,
+        ratio=ratio,
+        block=BLOCK,
+        validation=0.2,
+        cache=folder / "cache",
+    )
+
+
+def run(folder: Path, out: Path, **options: Any) -> Pretrained:
+    course = {"tokens": 8 * 4 * BLOCK, "batch": 4, "every": 4, **options.pop("course", {})}
+    return pretrain(
+        options.pop("model", None) or llama(),
+        words(),
+        reading(folder, ratio=options.pop("ratio", (1, 1))),
+        course=Course(**course),
+        out=out,
+        **{"learning_rate": 1e-2, "use_cpu": True, **options},
+    )
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    written(folder / "law.jsonl", LAW, 60, 1)
+    written(folder / "nature.jsonl", NATURE, 90, 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    """A run that was never stopped."""
+    return run(texts, tmp_path_factory.mktemp("whole") / "out", save_steps=2)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model" / "model.safetensors")
+
+
+def near(ours: Path, theirs: Path) -> None:
+    first, second = weights(ours), weights(theirs)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        gap = float((second[name] - value).norm())
+        assert gap <= ROUNDING * float(value.norm()), name
+
+
+def test_it_says_what_it_read_and_what_came_of_it(whole: Pretrained) -> None:
+    assert (whole.updates, whole.tokens) == (8, 8 * 4 * BLOCK)
+    assert [one.blocks for one in whole.sources] == [16, 16]
+    assert [one.kind for one in whole.sources] == ["domain", "general"]
+    assert all(one.tokens == 16 * BLOCK for one in whole.sources)
+    assert whole.after["domain"] < whole.before["domain"]
+    moved = whole.change["general"]
+    assert whole.forgetting is moved and moved.per == "document" and moved.low is not None
+    assert moved.value == pytest.approx(whole.after["general"] - whole.before["general"])
+    content = json.loads((whole.folder / "result.json").read_text())
+    assert content == json.loads(json.dumps(whole.to_json()))
+    assert "general (forgetting)" in whole.told() and "512 tokens" in whole.told()
+
+
+def test_its_events_are_both_curves_and_the_counters(whole: Pretrained) -> None:
+    events = list(read(whole.folder))
+    curve = [event for event in events if event["kind"] == "evaluate"]
+    assert [event["update"] for event in curve] == [0, 4, 8]
+    assert [event["tokens"] for event in curve] == [0, 4 * 4 * BLOCK, 8 * 4 * BLOCK]
+    assert curve[0]["change"]["general"]["value"] == 0
+    assert curve[-1]["bits_per_byte"] == dict(whole.after)
+    assert curve[-1]["forgetting"]["value"] == pytest.approx(whole.forgetting.value)
+    assert [one["blocks"] for one in curve[1]["sources"]] == [8, 8]
+    losses = [event["loss"] for event in events if event["kind"] == "train"]
+    assert len(losses) == 8 and losses[-1] < losses[0]
+
+
+def test_the_model_and_its_tokenizer_are_whole(whole: Pretrained) -> None:
+    folder = whole.folder / "model"
+    assert AutoModelForCausalLM.from_pretrained(folder).config.vocab_size == 300
+    assert AutoTokenizer.from_pretrained(folder)("the court")["input_ids"]
+    assert not list(folder.glob("*.bin")) and not list(whole.folder.glob(".*"))
+
+
+def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> None:
+    """A literal step of gradient descent on the blocks that the order names."""
+    found = run(
+        texts,
+        tmp_path / "out",
+        course={"tokens": 4 * BLOCK},
+        optim="sgd",
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        learning_rate=0.5,
+    )
+    text = mixed(words(), reading(texts))
+    rows = stacked(Blocks(Order(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
+    model = llama().train()
+    logits = model(input_ids=rows["input_ids"]).logits
+    cross_entropy(logits.flatten(0, 1), rows["labels"].flatten()).backward()
+    for name, value in weights(found.folder).items():
+        weight = model.get_parameter(name)
+        assert weight.grad is not None
+        assert torch.allclose(value, weight - 0.5 * weight.grad, atol=1e-6), name
+
+
+def test_a_batch_may_be_split(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
+    run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
+    near(whole.folder, tmp_path / "out")
+
+
+@pytest.mark.full
+def test_a_killed_run_goes_on_to_the_same_weights(
+    whole: Pretrained, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert Forked("-c", PROGRAM, texts, out, "5").wait().returncode == 3
+    assert not (out / "model").exists() and (out / "checkpoint-4").is_dir()
+    # One that was being written when the end came: its state, written last, is missing.
+    (out / "checkpoint-6").mkdir()
+    resumed = run(texts, out, save_steps=2)
+    assert all(torch.equal(one, weights(out)[name]) for name, one in weights(whole.folder).items())
+    ours, theirs = (
+        [event for event in read(folder) if event["kind"] == "evaluate"]
+        for folder in (whole.folder, out)
+    )
+    assert ours == theirs and resumed.change == whole.change
+
+
+def test_a_finished_run_is_told_again(whole: Pretrained, texts: Path) -> None:
+    before = (whole.folder / "events.jsonl").read_text()
+    model = llama()
+    again = run(texts, whole.folder, model=model, save_steps=2)
+    assert model.config.use_cache
+    assert again == whole and (whole.folder / "events.jsonl").read_text() == before
+    trained = weights(whole.folder)["model.norm.weight"]
+    assert torch.equal(model.model.norm.weight, trained)
+
+
+@pytest.mark.full
+def test_two_processes_train_like_one(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
+    """As a user starts them: accelerate launch, copies of the model (DDP), gloo."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    alone = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", *alone]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = Forked(*launch, script, texts, tmp_path / "out", "-1", env=settings).wait()
+    assert done.returncode == 0, done.stderr[-4000:]
+    near(whole.folder, tmp_path / "out")
+    ours, theirs = (
+        [event for event in read(folder) if event["kind"] == "evaluate"]
+        for folder in (whole.folder, tmp_path / "out")
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["sources"] == other["sources"]
+        assert mine["bits_per_byte"] == pytest.approx(other["bits_per_byte"], rel=1e-4)
+
+
+def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
+    """The experiment of domain.md, section 4, at a size for a test."""
+    written(tmp_path / "law.jsonl", LAW, 30, 1)
+    written(tmp_path / "nature.jsonl", NATURE, 90, 2)
+    model = llama(width=32)
+    base = pretrain(
+        model,
+        words(),
+        replace(reading(tmp_path, general=False), domain=tmp_path / "nature.jsonl"),
+        course=Course(tokens=40 * 8 * BLOCK, batch=8),
+        out=tmp_path / "base",
+        learning_rate=1e-2,
+        use_cpu=True,
+    )
+    assert base.forgetting is None and set(base.after) == {"domain"}
+    found = {}
+    for name, ratio in {"off": (1, 0), "on": (1, 1)}.items():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "base" / "model")
+        found[name] = run(
+            tmp_path,
+            tmp_path / name,
+            model=model,
+            ratio=ratio,
+            course={"tokens": 30 * 8 * BLOCK, "batch": 8, "every": 30},
+        )
+    off, on = found["off"], found["on"]
+    assert off.before == on.before, "both start from one model and are measured on one text"
+    assert off.forgetting.low > 0, str(off.forgetting)
+    assert on.forgetting.high < off.forgetting.low, str(on.forgetting)
+    assert all(arm.change["domain"].high < 0 for arm in found.values())
+    assert [one.kind for one in off.sources] == ["domain"]
+    assert off.sources[0].passes > 1 and any("was read" in note for note in off.notes)
+    assert "seen more than once" in off.told()
+
+
+def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
+    found = run(texts, tmp_path / "out", course={"resample": 0.5})
+    assert found.updates == 4 and found.tokens == 4 * 4 * BLOCK
+    kept = json.loads((tmp_path / "out" / "batches.json").read_text())
+    assert len(kept["losses"]) == 8 and len(kept["batches"]) == 4
+    assert sum(one.blocks for one in found.sources) == 16
+
+
+# PEFT asks transformers by a name that is on its way out.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    ours = layerlab.build("pangu-pi", width=16, layers=1, vocab=300, heads=2)
+    found = run(texts, tmp_path / "ours", model=ours, course={"tokens": 4 * 4 * BLOCK})
+    assert found.after["domain"] < found.before["domain"]
+    adapted = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    run(texts, tmp_path / "lora", model=adapted, course={"tokens": 4 * 4 * BLOCK})
+    assert (tmp_path / "lora" / "model" / "adapter_model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"course": {"tokens": 0}}, "tokens is 0; expected at least 1"),
+        ({"course": {"every": 0}}, "every is 0; expected at least 1"),
+        ({"course": {"held": -1}}, "held is -1; expected at least 1"),
+        ({"course": {"resample": 1.5}}, "resample is 1.5; expected a share of the batches"),
+        ({"max_steps": 3}, "max_steps is no argument of yours here: the stage decides it"),
+        ({"learning_rat": 1.0}, "learning_rat'; expected arguments of transformers.Training"),
+        ({"model": llama(vocab=200)}, "has 300 entries and the model embeds 200 tokens; type"),
+    ],
+)
+def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        run(texts, tmp_path / "out", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_path: Path) -> None:
+    options = {"learning_rate": 1e30, "max_grad_norm": 0.0, "save_steps": 1}
+    with pytest.raises(UserError, match=r"continued pretraining: .* not finite at update 2 of 8"):
+        run(texts, tmp_path / "out", **options)
+    assert (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").is_file()
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:
+    with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
+        run(texts, whole.folder, course={"seed": 1}, save_steps=2)

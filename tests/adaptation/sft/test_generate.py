@@ -1,0 +1,59 @@
+"""Answers are the likeliest, and no prompt's depends on the others that it is read with."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab import UserError, build
+from layerlab.adaptation.sft.conversations import Turn
+from layerlab.adaptation.sft.encode import Encoder
+from layerlab.adaptation.sft.generate import answers
+from tests.adaptation.spoken import speaker
+
+SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 288, "context": 64}
+PROMPTS = ["a", "what is a contract?", "合同", "b", [Turn("system", "s"), Turn("user", "hello")]]
+
+
+def made() -> Any:
+    generator = torch.Generator().manual_seed(0)
+    model = build("llama", **SIZES)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.3 * torch.randn(one.shape, generator=generator))
+    return model.double()
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_an_answer_is_the_likeliest_token_again_and_again(padded: bool) -> None:
+    model, words = made().train(), speaker()
+    if not padded:
+        words.pad_token = None
+    encoder = Encoder(words)
+    found = answers(model, words, PROMPTS, new=6, batch=3)
+    assert model.training
+    for prompt, answer in zip(PROMPTS, found, strict=True):
+        ids = encoder.prompt(prompt)
+        start = len(ids)
+        while len(ids) < start + 6:
+            with torch.no_grad():
+                ids.append(int(model.eval()(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in (encoder.closing(), words.eos_token_id):
+                ids.pop()
+                break
+        model.train()
+        assert answer == words.decode(ids[start:], skip_special_tokens=True).strip()
+    assert len(set(found)) > 1
+
+
+def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None:
+    model, words = made(), speaker()
+    alone = [answers(model, words, [one], new=12)[0] for one in ("a", "b" * 40)]
+    assert answers(model, words, ["b" * 40, "a"], new=12) == alone[::-1]
+    sizes = [len(Encoder(words).prompt(one)) for one in ("a", "b" * 40)]
+    assert sizes[0] + 12 <= 64 < sizes[1] + 12, "only the longer one is near the end"
+
+
+def test_a_prompt_longer_than_the_context_is_named() -> None:
+    with pytest.raises(UserError, match=r"the prompt '.*' has \d+ tokens, and the model reads 64"):
+        answers(made(), speaker(), ["a", "b" * 80])

@@ -1,0 +1,137 @@
+"""Every row once, or shares of tokens: in any case decided by the seed, and counted."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.adaptation.sft.dataset import Lesson, prepared
+from layerlab.adaptation.sft.encode import Encoder, Example
+from layerlab.adaptation.sft.mixing import Source, Usage, blocks, source
+from tests.adaptation.spoken import speaker, talk
+
+lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
+
+
+def made(name: str, sizes: list[int]) -> Source:
+    """A source of examples of these lengths."""
+    examples = [Example(np.zeros(size, np.int32), np.arange(size) > 0, (size,)) for size in sizes]
+    return Source(name, examples, [], Usage())
+
+
+@settings(max_examples=50, deadline=None)
+@given(first=lengths, second=lengths, seed=st.integers(0, 9), pack=st.booleans())
+def test_an_epoch_is_every_row_once(
+    first: list[int], second: list[int], seed: int, pack: bool
+) -> None:
+    sources = [made("law", first), made("general", second)]
+    total = sum(first) + sum(second)
+    found = list(blocks(sources, None, total, block=16, pack=pack, seed=seed))
+    assert Counter(row for block in found for row in block) == Counter(
+        (place, one) for place, rows in enumerate((first, second)) for one in range(len(rows))
+    )
+    assert found == list(blocks(sources, None, total, block=16, pack=pack, seed=seed))
+    assert [one.tally.passes for one in sources] == [1.0, 1.0]
+    if not pack:
+        assert all(len(block) == 1 for block in found)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    first=lengths,
+    second=lengths,
+    weights=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    rounds=st.floats(0.3, 4),
+)
+def test_shares_of_tokens_are_kept_within_a_row(
+    first: list[int], second: list[int], weights: tuple[int, int], rounds: float
+) -> None:
+    sources = [made("law", first), made("general", second)]
+    amount = rounds * (sum(first) + sum(second))
+    given = {"law": weights[0], "general": weights[1]}
+    found = [
+        row
+        for block in blocks(sources, given, amount, block=16, pack=True, seed=0)
+        for row in block
+    ]
+    for place, sizes in enumerate((first, second)):
+        had = sum(sizes[one] for source, one in found if source == place)
+        assert abs(had - amount * weights[place] / sum(weights)) <= max(sizes)
+        times = Counter(one for source, one in found if source == place)
+        assert max(times.values(), default=0) - min(times[one] for one in range(len(sizes))) <= 1
+        assert sources[place].tally.passes == pytest.approx(had / sum(sizes))
+
+
+def test_rows_of_all_sources_are_shuffled_among_each_other() -> None:
+    sources = [made("law", [8] * 40), made("general", [8] * 40)]
+    found = [
+        place
+        for block in blocks(sources, None, 640, block=16, pack=True, seed=0)
+        for place, _ in block
+    ]
+    assert 20 < sum(a != b for a, b in pairwise(found)) < 60
+    other = [
+        place
+        for block in blocks(sources, None, 640, block=16, pack=True, seed=1)
+        for place, _ in block
+    ]
+    assert found != other
+
+
+def test_what_became_of_the_rows_is_counted() -> None:
+    encoder = Encoder(speaker())
+    rows = [talk("a", "b"), talk("a", "b", "c", "d" * 60), talk("q" * 90, "b"), talk("c", "e")]
+    found = source("law", rows, encoder, block=70, held=0.4, seed=0)
+    tally = found.tally
+    assert (tally.rows, tally.held, tally.cut) == (2, 1, 1)
+    assert sum(tally.dropped.values()) == 1 and "longer than a block" in next(iter(tally.dropped))
+    assert tally.tokens == sum(found.lengths)
+    assert tally.answers == sum(int(one.answer.sum()) for one in found.examples)
+    again = source("law", rows, encoder, block=70, held=0.4, seed=0)
+    assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
+
+
+def test_a_source_of_which_nothing_is_left_is_refused() -> None:
+    encoder = Encoder(speaker())
+    with pytest.raises(
+        UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
+    ):
+        source("law", [talk("q" * 90, "b")], encoder, block=40, held=0, seed=0)
+    with pytest.raises(UserError, match="it is empty"):
+        source("law", [], encoder, block=40, held=0, seed=0)
+    with pytest.raises(UserError, match="there is no source to learn from"):
+        prepared(speaker(), {}, Lesson(), 64)
+
+
+def test_weights_must_name_every_source() -> None:
+    for weights in ({"law": 1.0}, {"law": 1.0, "general": 0.0}):
+        with pytest.raises(UserError, match="expected a number above 0 for each of law, general"):
+            list(
+                blocks(
+                    [made("law", [3]), made("general", [3])], weights, 6, block=8, pack=True, seed=0
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch": 0}, "batch is 0; expected at least 1"),
+        ({"epochs": 0.0}, "epochs are 0.0; expected a number above 0"),
+        ({"held": 1.0}, "held is 1.0; expected a share from 0 up to below 1"),
+    ],
+)
+def test_a_lesson_that_cannot_be_is_refused(change: dict[str, float], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        Lesson(**change)  # type: ignore[arg-type]
+    assert str(error.value) == said
+
+
+def test_rows_fill_the_last_update() -> None:
+    rows = [talk(f"question {number}", "answer") for number in range(11)]
+    found = prepared(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
+    assert len(found.rows) == 12 and found.updates == 3 and found.rows[-1] == []

@@ -1,0 +1,249 @@
+"""A stage of tuning: it learns answers alone, goes on bit for bit, and says what it did."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
+
+from layerlab import UserError, build
+from layerlab.adaptation.sft import train
+from layerlab.adaptation.sft.dataset import Lesson
+from layerlab.adaptation.sft.lora import Lora, adapted
+from layerlab.adaptation.sft.train import Tuned, tune
+from layerlab.experiments.executors.process import ranks
+from tests.adaptation.spoken import speaker, talk
+from tests.forked import Forked
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
+WORDS = speaker()
+ROWS = {
+    "law": [
+        *(talk(f"what is a contract {number}?", "an agreement") for number in range(20)),
+        talk("q" * 200, "too long to learn from"),
+        talk("q", "a", "q" * 200, "its first answer fits"),
+    ],
+    "general": [talk(f"say {number}", "hello", "again", "hello there") for number in range(10)],
+}
+SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
+LESSON = Lesson(block=96, batch=4, epochs=3, held=0.1, every=2)
+RATE = {"learning_rate": 0.01, "use_cpu": True}
+
+
+def fresh(variant: str = "llama") -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build(variant, **SIZES)
+
+
+def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
+    lesson = replace(settings.pop("lesson", LESSON), lora=settings.pop("lora", None))
+    model = fresh() if model is None else model
+    return tune(model, WORDS, ROWS, out=out, lesson=lesson, **{**RATE, **settings})
+
+
+def weights(model: Any) -> dict[str, torch.Tensor]:
+    return {name: one.detach().clone() for name, one in model.named_parameters()}
+
+
+def same(left: Any, right: Any, tolerance: float = 0.0) -> bool:
+    mine, theirs = weights(left), weights(right)
+    return mine.keys() == theirs.keys() and all(
+        float((mine[name] - theirs[name]).norm()) <= tolerance * float(mine[name].norm())
+        for name in mine
+    )
+
+
+class Stop(TrainerCallback):
+    """Falls over after an update, as a machine does."""
+
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == self.update:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    return tuned(tmp_path_factory.mktemp("done") / "run", save_steps=2)
+
+
+def test_answers_are_learned_and_counted(done: Tuned) -> None:
+    assert set(done.after) == {"law", "general"}
+    assert all(done.after[name] < done.before[name] - 0.5 for name in done.after)
+    law = done.sources["law"]
+    assert (law.rows, law.held, law.turns, law.passes) == (19, 2, 19, 3.0)
+    assert law.cut == 1 and sum(law.dropped.values()) == 1
+    assert 0 < law.answers < law.tokens
+    assert done.curve[0][0] == 0 and done.curve[-1][0] == done.updates
+    told = json.loads((done.folder / "result.json").read_text())
+    assert told["after"] == done.after and told["sources"]["law"]["rows"] == 19
+    assert told["sources"]["law"]["dropped"] == law.dropped
+    assert "1 rows left out: longer than a block" in done.told()
+    assert (
+        "1 rows lost turns at their end" in done.told()
+        and "19 rows, 19 turns" in done.told()
+        and "nats per held-out token" in done.told()
+    )
+    again = AutoModelForCausalLM.from_pretrained(done.folder / "model")
+    assert same(again, done.model) and not done.model.training
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(
+    done: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = train.Watch
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+        def watch(found: Any, trainer: Any, progress: Any) -> Any:
+            trainer.add_callback(Stop(4))
+            return made(found, trainer, progress)
+
+        patch.setattr(train, "Watch", watch)
+        tuned(tmp_path / "run", save_steps=2)
+    half = tmp_path / "run" / "checkpoint-6"
+    half.mkdir()
+    (half / "trainer_state.json").write_text('{"global_step": 6')
+    lines: list[tuple[str, float]] = []
+    again = tuned(tmp_path / "run", save_steps=2, progress=lambda *line: lines.append(line))
+    assert lines[0][0].startswith("update 5 of") and lines[-1][1] == 1.0
+    assert same(again.model, done.model)
+    assert again.curve == done.curve
+    with pytest.raises(UserError, match="holds a run with another epochs"):
+        tuned(tmp_path / "run", lesson=Lesson(block=96, batch=4, epochs=1, held=0.1, every=2))
+
+
+def test_a_run_that_has_ended_is_read_again(done: Tuned) -> None:
+    again = tuned(done.folder, save_steps=2)
+    assert same(again.model, done.model) and again.curve == done.curve
+    assert again.model.config.use_cache
+
+
+def test_an_update_does_not_depend_on_how_it_is_split(done: Tuned, tmp_path: Path) -> None:
+    split = tuned(tmp_path / "run", per_device_train_batch_size=1)
+    assert same(split.model, done.model, tolerance=1e-3)
+    assert split.after == pytest.approx(done.after, rel=1e-3)
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, os.environ["ROOT"])
+import torch
+from tests.adaptation.sft.test_train import tuned
+done = tuned(Path(sys.argv[1]) / "run", ddp_backend="gloo")
+assert torch.distributed.get_world_size() == 2
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.full
+def test_two_processes_learn_what_one_does(done: Tuned, tmp_path: Path) -> None:
+    root = str(Path(__file__).resolve().parents[3])
+    running = [
+        Forked("-c", PROGRAM, tmp_path, env={**os.environ, "ROOT": root, **rank})
+        for rank in ranks(2)
+    ]
+    for one in running:
+        ended = one.wait()
+        assert ended.returncode == 0, ended.stderr[-3000:]
+    two = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    assert same(two, done.model, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("variant", ["llama", "pangu-pi"])
+def test_adapters_learn_and_are_merged_on_request(variant: str, tmp_path: Path) -> None:
+    model = fresh(variant)
+    before = weights(model)
+    lora = Lora(r=4, alpha=8, merged=True)
+    found = tuned(tmp_path / "run", model, lora=lora, lesson=Lesson(block=96, batch=4, held=0.1))
+    after = weights(found.model)
+    assert after.keys() == before.keys()
+    moved = {name for name in after if not torch.equal(after[name], before[name])}
+    assert moved and not any("embed" in name or "norm" in name or "head" in name for name in moved)
+    assert found.after["law"] < found.before["law"]
+
+
+def test_adapters_that_stay_apart_are_saved_alone(
+    tiny: Callable[..., PreTrainedModel], tmp_path: Path
+) -> None:
+    model = tiny("gpt2", vocab_size=288, n_positions=128)
+    lora = Lora(r=2, target=("c_attn",))
+    tuned(tmp_path / "run", model, lora=lora, lesson=Lesson(block=96, batch=4, held=0.1))
+    saved = {path.name for path in (tmp_path / "run" / "model").iterdir()}
+    assert "adapter_model.safetensors" in saved and "model.safetensors" not in saved
+    with pytest.raises(UserError, match=r"the model has no module 'q_proj' for LoRA; expected"):
+        tuned(tmp_path / "other", tiny("gpt2", vocab_size=288), lora=Lora(target=("q_proj",)))
+    with pytest.raises(UserError, match="r of LoRA is 0; expected at least 1"):
+        tuned(tmp_path / "third", fresh(), lora=Lora(r=0))
+
+
+def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match="LoRA needs PEFT; type: pip install"):
+        adapted(fresh(), Lora())
+
+
+def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
+    lesson = Lesson(batch=4, held=0.1, pack=False, tokens=600, weights={"law": 1, "general": 1})
+    found = tuned(tmp_path / "run", lesson=lesson)
+    assert found.after["law"] < found.before["law"]
+    assert found.sources["law"].passes != found.sources["general"].passes
+
+
+def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: Path) -> None:
+    words = speaker(None)
+    words.pad_token = None
+    found = tune(fresh(), words, ROWS, out=tmp_path / "run", lesson=LESSON, **RATE)
+    assert "was given the plain one" in found.notes[0] and words.pad_token is None
+    assert "### Assistant" in (tmp_path / "run" / "model" / "chat_template.jinja").read_text()
+
+
+def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"seed": 1}, "seed is no argument of yours here: the stage decides it"),
+        ({"optimizer": 1}, "optimizer'; expected arguments of transformers.TrainingArguments"),
+        ({"model": build("llama", **{**SIZES, "vocab": 100})}, "and the model embeds 100 tokens"),
+    ]
+    for settings, said in cases:
+        with pytest.raises(UserError) as error:
+            tuned(tmp_path / "run", **settings)
+        assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> None:
+    out, options = tmp_path / "run", {"learning_rate": 1e30, "max_grad_norm": 0.0}
+    with pytest.raises(UserError, match="not finite at update 2 of") as error:
+        tuned(out, save_steps=1, **options)
+    said = str(error.value)
+    assert said.startswith("instruction tuning: the loss or its gradient") and "\n" not in said
+    assert "lower the learning rate (now 1e+30); the checkpoint before it is kept" in said
+    assert said.endswith("checkpoint-1") and not (out / "model").exists()
+    kept = AutoModelForCausalLM.from_pretrained(out / "checkpoint-1")
+    assert all(bool(one.isfinite().all()) for one in kept.parameters())
+    broken = fresh()
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match=r"at update 1 of .*; no checkpoint was due yet$"):
+        tuned(tmp_path / "other", broken, lesson=Lesson(batch=4, pack=False))
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import TrainingArguments
+
+    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 3))
+    with pytest.raises(UserError, match="a batch of 4 rows cannot be shared by 3 processes"):
+        tuned(tmp_path / "run")
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: 2))
+    with pytest.raises(UserError, match="this one process sees 2 GPUs; type: accelerate launch"):
+        tuned(tmp_path / "run")

@@ -1,0 +1,161 @@
+"""Bits per byte: every byte once, whatever the windows, and what a literal computation finds."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from layerlab import UserError, build
+from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
+from layerlab.tokenization.train import byte_pairs
+
+TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
+WORDS = byte_pairs(TEXTS, vocab=300)
+UNIT = 2.0**-24
+Tiny = Callable[..., Any]
+
+
+def plain() -> PreTrainedTokenizerFast:
+    """A token for each byte, and nothing that could stand before a text."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={one: place for place, one in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def uniform(vocab: int) -> Any:
+    """A model that takes every token for equally likely."""
+    model = build("llama", vocab=vocab, width=8, layers=1, heads=1, context=64)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    return model
+
+
+MODELS = {"bytes": uniform(256), "words": uniform(300)}
+BYTES = plain()
+one = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+texts = st.lists(one, min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(texts, st.integers(1, 64), st.integers(1, 5))
+def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
+    given: list[str], context: int, batch: int
+) -> None:
+    given = [*given, "äb"]
+    found = bits_per_byte(MODELS["bytes"], BYTES, given, context=context, batch=batch)
+    # A logarithm of a sum of 256 equal numbers, rounded in float32 a few times.
+    assert found.bits_per_byte == pytest.approx(8, rel=16 * UNIT)
+    assert found.bytes + found.unseen == sum(len(text.encode()) for text in given)
+    assert found.tokens == found.bytes
+    assert found.unseen == sum(len(text[:1].encode()) for text in given)
+    assert found.start == "" and "not predicted and not counted" in found.told()
+
+
+@settings(deadline=None, max_examples=25)
+@given(texts, st.integers(1, 64), st.integers(1, 5))
+def test_each_byte_counts_once_whatever_its_tokens(
+    given: list[str], context: int, batch: int
+) -> None:
+    given = [*given, "the cat"]
+    found = bits_per_byte(MODELS["words"], WORDS, given, context=context, batch=batch)
+    tokens = sum(len(ids) for ids in WORDS(given)["input_ids"])
+    size = sum(len(text.encode()) for text in given)
+    assert (found.tokens, found.bytes, found.unseen) == (tokens, size, 0)
+    assert found.bits_per_byte == pytest.approx(tokens * math.log2(300) / size, rel=16 * UNIT)
+    assert len(found.documents) == len(given)
+
+
+def literally(model: Any, text: str, context: int) -> float:
+    """Token by token, each in a pass of its own, in the model's own precision."""
+    ids = [WORDS.eos_token_id, *WORDS(text)["input_ids"]]
+    nats = 0.0
+    for place in range(1, len(ids)):
+        first = (place - 1) // context * context
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[first:place]])).logits[0, -1]
+        nats -= float(logits.log_softmax(-1)[ids[place]])
+    return nats
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "ours"])
+def test_costs_are_those_of_a_literal_computation(kind: str, tiny: Tiny) -> None:
+    if kind == "ours":
+        model = build("pangu-pi", vocab=300, width=16, layers=2, heads=2, context=64)
+    else:
+        model = tiny(kind, vocab_size=300, initializer_range=0.5)
+    model = model.double()
+    for context, batch in ((7, 3), (64, 8)):
+        found = bits_per_byte(model, WORDS, TEXTS, context=context, batch=batch)
+        for one, text in zip(found.documents, TEXTS, strict=True):
+            assert one.nats == pytest.approx(literally(model, text, context), rel=1e-11)
+    assert found.start == WORDS.eos_token
+    assert found.nats == pytest.approx(sum(one.nats for one in found.documents))
+
+
+def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny: Tiny) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    made = byte_pairs(TEXTS, vocab=299)
+    made.add_special_tokens({"bos_token": "<s>"})
+    pair = [("<s>", made.bos_token_id)]
+    made.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=pair)
+    model = tiny("llama", vocab_size=len(made))
+    assert bits_per_byte(model, made, ["the cat"]).start == "<s>"
+    assert bits_per_byte(model, made, ["the cat"]).tokens == len(made("the cat")["input_ids"]) - 1
+
+
+def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny: Tiny) -> None:
+    model = tiny("llama", vocab_size=300).train()
+    asked: list[int] = []
+
+    def stream() -> Any:
+        for number in range(400):
+            asked.append(number)
+            yield "the cat sat"
+
+    reads: list[int] = []
+    handle = model.register_forward_pre_hook(lambda *_: reads.append(len(asked)))
+    bits_per_byte(model, WORDS, stream(), batch=2)
+    handle.remove()
+    assert model.training
+    assert reads[0] <= 40 and reads[-1] == 400
+
+
+def test_the_error_is_that_of_the_ratio_over_documents() -> None:
+    from layerlab.adaptation.trainer.bits_per_byte import Document
+
+    two = (Document(4 * math.log(2), 1, 1), Document(4 * math.log(2), 1, 3))
+    found = Bits(documents=two, start="", context=4, unseen=0)
+    assert found.bits_per_byte == 2
+    # Residuals are 4 - 2 and 4 - 6; sqrt(2 / 1 * (4 + 4)) / 4.
+    assert found.error == pytest.approx(1)
+    assert Bits(documents=two[:1], start="", context=4, unseen=0).error is None
+    assert found.to_json()["bytes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"context": 0}, "context is 0; expected from 1 to the 64 positions of the model"),
+        ({"context": 65}, "type context=64"),
+        ({"batch": 0}, "batch is 0; expected at least one window"),
+        ({"texts": []}, "the 0 texts hold no token to predict"),
+        ({"texts": [""]}, "the 1 texts hold no token to predict"),
+        (
+            {"model": MODELS["bytes"]},
+            f"the tokenizer has {len(WORDS)} entries and the model 256 rows",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(change: dict[str, Any], said: str) -> None:
+    given = {"model": MODELS["words"], "texts": TEXTS, **change}
+    with pytest.raises(UserError) as found:
+        bits_per_byte(given.pop("model"), WORDS, given.pop("texts"), **given)
+    assert said in str(found.value)

@@ -1,0 +1,273 @@
+"""A recipe is carried out once, goes on after it was killed, and tells what moved."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import layerlab
+from layerlab import UserError
+from layerlab.adaptation.pipeline.result import Adapted
+from layerlab.adaptation.pipeline.stage import Stage
+from layerlab.adaptation.pipeline.texts import clean_texts, halves, held_texts
+from layerlab.api import adapt
+from layerlab.recipes.adaptation import recipe_of
+from tests.adaptation.lessons import recipe
+from tests.forked import python
+
+ARMS = [{"name": "replay"}, {"name": "alone", "set": {"pretrain.ratio": [1, 0]}}]
+# In which stage, and at which of its words, a process ends as if its machine had lost power.
+KILLED = {
+    "base": "update 4",
+    "clean": "nature",
+    "vocabulary": "proving",
+    "embedding": "input",
+    "pretrain": "update 4",
+    "tune": "update 5",
+    "evaluate": "general",
+}
+# Each process that is killed is forked from one that has imported what the stages import, too.
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+import datasets, peft
+from layerlab import curriculum
+from tests.adaptation.lessons import recipe
+
+class Killer(curriculum.Silent):
+    def tell(self, key, said, share):
+        if key.startswith(kind) and word in said:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+curriculum.Silent = Killer
+folder, found = Path(sys.argv[1]), []
+for kind, word in json.loads(sys.argv[2]).items():
+    if not (child := os.fork()):
+        curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    files = (folder / "out" / "lessons" / "stages").glob("*/stage.json")
+    found.append([kind, code, {str(file): file.stat().st_mtime_ns for file in files}])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lessons")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Adapted:
+    """Both arms, never stopped."""
+    return layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+
+
+def weights(adapted: Adapted, arm: str) -> dict[str, torch.Tensor]:
+    return load_file(Path(adapted.models[arm]) / "model.safetensors")
+
+
+@pytest.mark.full
+def test_every_stage_is_told_and_tables_are_whole(whole: Adapted) -> None:
+    assert all(one["finished"] and one["seconds"] >= 0 for one in whole.content["stages"])
+    scores = whole.frame("scores")
+    assert set(scores["after"]) == {"base", "vocabulary", "pretrain", "tune"}
+    assert (scores["error"] > 0).all() and scores["score"].between(0, 20).all()
+    changes = whole.frame("changes").set_index(["arm", "kind", "against"])["value"]
+    gap = changes["alone", "general", "before"] - changes["replay", "general", "before"]
+    assert changes["alone", "general", "replay"] == pytest.approx(gap)
+    assert changes["replay", "domain", "before"] < 0
+    (proof,) = whole.content["vocabulary"]
+    assert proof["holds"] and proof["added"] == 8 and whole.content["embedding"]
+    assert [one["source"] for one in whole.content["pretrain"][0]["sources"]] == [
+        str(Path(one["name"])) for one in whole.content["texts"]
+    ]
+    assert len(whole.frame("samples")) == 6
+    with pytest.raises(UserError, match="there is no table 'x'; expected one of scores"):
+        whole.frame("x")
+
+
+def test_the_last_models_load_and_differ_between_arms(whole: Adapted) -> None:
+    assert whole.model("alone").config.vocab_size == 288
+    first, second = (weights(whole, arm) for arm in ("replay", "alone"))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    with pytest.raises(UserError, match="there is no arm 'x'; expected replay, alone"):
+        whole.model("x")
+
+
+def test_a_terminal_shows_it_in_25_lines(whole: Adapted) -> None:
+    lines = whole.told(100).splitlines()
+    assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
+    assert any("alone, forgetting:" in line and "against replay" in line for line in lines)
+    assert lines[-1] == f"The page: {whole.page}" and whole.page.is_file()
+
+
+def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
+    whole: Adapted, folder: Path, monkeypatch: Any
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(adapt.Silent, "begin", lambda self, key: begun.append(key))
+    again = layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+    assert begun == [] and again.content == whole.content
+    more = [*ARMS, {"name": "untuned", "set": {"tune": None}}]
+    third = layerlab.adapt(recipe(folder, arm=more), out=folder / "whole", progress=False)
+    assert begun == [] and third.models["untuned"].endswith("model")
+    assert third.models["untuned"] != third.models["replay"]
+
+
+def test_a_plan_tells_what_is_finished(whole: Adapted, folder: Path) -> None:
+    known = adapt.prepared(recipe(folder, arm=ARMS), folder / "whole")
+    expected = adapt.expected(known)
+    assert all(row.finished for row in expected.rows) and expected.left == 0
+    fresh = adapt.expected(adapt.prepared(recipe(folder), folder / "none"))
+    tokens = {row.title: row.tokens for row in fresh.rows}
+    assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512
+    assert fresh.left > 0 and not any(row.finished for row in fresh.rows)
+    console = Console(width=120)
+    with console.capture() as caught:
+        console.print(fresh.table())
+    assert "pretrain-" in caught.get() and "of training left, by formula" in caught.get()
+    assert fresh.to_json()["parameters"] == expected.parameters
+
+
+@pytest.mark.full
+def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
+    whole: Adapted, folder: Path
+) -> None:
+    stages = folder / "out" / "lessons" / "stages"
+    done: dict[str, int] = {}
+    ended = python("-c", PROGRAM, folder, json.dumps(KILLED), cwd=Path.cwd())
+    assert ended.returncode == 0, ended.stderr
+    for kind, code, now in json.loads(ended.stdout.splitlines()[-1]):
+        assert code == -signal.SIGKILL, ended.stderr
+        assert not any(Path(file).parent.name.startswith(kind) for file in now)
+        assert done.items() <= now.items() and len(now) == len(done) + (kind != "base")
+        done = now
+    found = adapt.adapt(recipe(folder), out=folder / "out", progress=False)
+    ours, theirs = weights(found, "lessons"), weights(whole, "replay")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    rows = whole.frame("scores")
+    shared = rows[rows["arms"].map(lambda arms: "replay" in arms)]
+    assert found.frame("scores")["score"].tolist() == shared["score"].tolist()
+    assert not list(stages.glob("*/checkpoint-*")) and not list(stages.glob("**/*.partial"))
+
+
+def test_a_model_that_is_there_is_adapted_without_text(tmp_path: Path) -> None:
+    content = {"name": "there", "base": {"model": "pre-norm"}}
+    found = layerlab.adapt(content, out=tmp_path, progress=False)
+    assert found.models == {"there": "pre-norm"} and found.content["base"][0]["parameters"] > 1000
+
+
+def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    data = tmp_path / "none"
+    monkeypatch.setenv("LAYERLAB_DATA", str(data))
+    content = {
+        "base": {"model": "pre-norm"},
+        "data": {"domain": [{"text": "python-docs", "limit": 20_000}]},
+        "clean": {"benchmarks": ["piqa"]},
+        "evaluate": {"suite": "piqa", "text": 0, "prompts": ["word " * 999, "Why?"], "length": 2},
+    }
+    found = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    what = found.frame("left_out")["what"].tolist()
+    assert what == ["the search for piqa", "an answer", "PIQA"]
+    assert "Left out: PIQA:" in found.told()
+    assert [one["prompt"] for one in found.content["samples"]] == ["Why?"]
+
+    (data / "piqa").mkdir(parents=True)
+    row = {"goal": "boil water", "sol1": "heat it in a pot until bubbles rise", "sol2": "cool it"}
+    (data / "piqa/valid.jsonl").write_text(json.dumps(row) + "\n")
+    (data / "piqa/valid-labels.lst").write_text("0\n")
+    later = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    assert later.frame("left_out")["what"].tolist() == ["an answer"]
+    assert later.frame("scores")["title"].tolist().count("PIQA") == 1
+    (searched,) = later.content["contamination"]
+    assert [one["questions"] for one in searched["benchmarks"].values()] == [1]
+
+
+def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> None:
+    def record(question: str, score: float) -> dict[str, Any]:
+        about = {"benchmark": "piqa", "subject": "all", "scoring": "choice_ll", "arm": "x"}
+        return {**about, "task": "piqa", "shots": {"asked": 0}, "scores": {question: score}}
+
+    shelf, stages = adapt.Shelf(tmp_path / "stages"), list[Stage]()
+    every = [("one", "base", "1", 0.0), ("one", "tune", "1", 1.0)]
+    every += [("two", "base", "1", 1.0), ("two", "tune", "1", 1.0)]
+    every += [("three", "base", "1", 1.0), ("three", "tune", "2", 1.0)]
+    for arm, after, question, score in every:
+        settings, needs = {"of": arm}, {"model": after}
+        stages.append(
+            Stage(kind="evaluate", settings=settings, needs=needs, arms=(arm,), after=after)
+        )
+        left = {"remarks": [f"{arm} was asked"], "subjects": [record(question, score)]}
+        shelf.finish(stages[-1], {"result": left}, 1.0)
+    known = adapt.Curriculum(recipe_of({"base": {"model": "a"}}), tuple(stages), tmp_path)
+    found = adapt._compared(known, {"arms": ["one", "two", "three"], "remarks": ["first"]})
+    first = {row["arms"][0]: row["difference"] for row in reversed(found["differences"])}
+    assert first == {"one": 1.0, "two": 0.0}
+    assert found["remarks"][:3] == ["first", "one was asked", "two was asked"]
+    assert "evaluate after tune (three): this run and 'base' have no question" in str(found)
+
+
+def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.txt").write_text(f"{name} text, of some words.\n\n" * 40)
+    content = {
+        "base": {"model": "pre-norm"},
+        "data": {
+            "domain": [{"text": str(tmp_path / one / "train.txt")} for one in ("first", "second")]
+        },
+    }
+    read = recipe_of(content)
+    clean_texts(read, tmp_path / "cleaned", lambda said, share: None)
+    with halves(read, tmp_path / "cleaned") as parts:
+        assert list(parts) == [("domain", "train"), ("domain", "train 2")]
+    held = held_texts(read, tmp_path / "cleaned", "domain", 1000)
+    assert [any(name in text for text in held) for name in ("first", "second")] == [True, True]
+
+
+def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:
+    content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"shortest": 100_000})
+    with pytest.raises(UserError, match=r"nothing is left of .* after cleaning; relax the rules"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_model_without_a_tokenizer_is_one_line(tmp_path: Path, tiny: Any) -> None:
+    tiny("llama").save_pretrained(tmp_path / "bare")
+    content = {"base": {"model": str(tmp_path / "bare")}}
+    with pytest.raises(UserError, match="model bare has no tokenizer beside it; expected its"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
+    content = recipe(tmp_path)
+    content["base"]["recipe"]["train"] |= {"rate": 1e30, "clip": 0.0}
+    with pytest.raises(UserError, match=r"is not finite at update 1; .*; lower train"):
+        layerlab.adapt(content, out=tmp_path / "out", progress=False)
+
+
+def test_a_stage_that_was_changed_is_not_believed(whole: Adapted, folder: Path) -> None:
+    """What an arm scored cannot be raised beside the program."""
+    for file in sorted((folder / "whole" / "lessons" / "stages").glob("*/stage.json")):
+        kept = file.read_text("utf-8")
+        content = json.loads(kept)
+        if content["kind"] != "evaluate":
+            continue
+        try:
+            file.write_text(json.dumps({**content, "seconds": 0.0}), "utf-8")
+            with pytest.raises(UserError) as caught:
+                adapt.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
+            said = "it is not what was written, or is of an earlier version; delete it"
+            assert str(caught.value).startswith(f"cannot read {file}: {said}")
+        finally:
+            file.write_text(kept, "utf-8")
+        return
+    raise AssertionError("no evaluation was kept")

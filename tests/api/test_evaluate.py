@@ -1,0 +1,293 @@
+"""`layerlab.evaluate` on benchmark files of the tests' own making, and on the real ones."""
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.errors import Interrupted
+from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.results.result import Result, load_result
+from tests.evaluation.candidate import candidate, tokenizer
+
+pytest.importorskip("lm_eval")
+
+from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.harness import run as sitting
+from tests.evaluation.shelf import row, run, shelf, whole
+
+__all__ = ["shelf", "whole"]
+
+
+def test_official_averages_are_those_of_the_subjects(whole: Result) -> None:
+    frame = whole.frame("subjects")
+    finance = frame[frame.benchmark == "financeiq"]
+    assert whole.score("financeiq") == pytest.approx(finance.score.mean())
+    assert row(whole, "financeiq")["formula"] == "mean of 10 subjects"
+    fineval = frame[frame.benchmark == "fineval"]
+    pooled = (fineval.score * fineval.n).sum() / fineval.n.sum()
+    assert whole.score("fineval") == pytest.approx(pooled)
+    assert row(whole, "fineval")["n"] == fineval.n.sum()
+
+
+def test_chance_examples_and_groups_stand_beside(whole: Result) -> None:
+    assert row(whole, "boolq")["chance"] == 0.5 and row(whole, "financeiq")["chance"] == 0.25
+    assert row(whole, "financeiq")["shots"]["asked"] == 5
+    assert row(whole, "ax-b")["other"].keys() == {"mcc"}
+    groups = whole.frame("groups").set_index("group")
+    assert groups.score["knowledge"] == whole.score("boolq")
+    finance = (whole.score("financeiq") + whole.score("fineval")) / 2
+    assert groups.score["finance"] == pytest.approx(finance)
+    assert "not run: ceval" in groups.formula["general"]
+    sections = whole.frame("sections")
+    assert set(sections[sections.benchmark == "fineval"].section) == {
+        *("Accounting", "Certificate", "Economy", "Finance")
+    }
+
+
+def test_what_is_not_here_is_named_with_how_to_get_it(whole: Result, shelf: Path) -> None:
+    (left,) = whole.content["left_out"]
+    assert left["benchmark"] == "piqa" and "PIQA is not here: expected" in left["reason"]
+    assert "get it from github.com/ybisk" in left["reason"]
+    assert "left out: PIQA" in whole.told()
+
+
+def test_rows_of_the_source_are_labelled(whole: Result) -> None:
+    frame = whole.frame("published")
+    assert set(frame["from"]) == {"published", "measured here"}
+    assert set(frame.table) == {5, 6, 8, 9}
+    ours = frame[(frame["from"] == "measured here") & (frame.table == 8)]
+    assert ours.cells_average.item() == pytest.approx(100 * whole.score("financeiq"))
+    assert "measured here" in whole.told(200) and "published" in whole.told(200)
+
+
+def test_the_group_of_plain_lm_eval_has_the_same_score(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.evaluator import evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from layerlab.system.logs import hushed
+
+    monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
+    model: Any = candidate(4096).model
+    with hushed():
+        tasks = TaskManager(include_path=str(sitting.TASKS), include_defaults=False).load(
+            ["layerlab_financeiq", "layerlab_boolq"]
+        )
+        for task in tasks["tasks"].values():
+            task.set_fewshot_seed(0)
+        engine = HFLM(pretrained=model, tokenizer=tokenizer())
+        found = evaluate(engine, tasks, bootstrap_iters=0, limit=2)
+    ours = run(shelf, model=model, limit=2)
+    for name in ("financeiq", "boolq"):
+        assert ours.score(name) == pytest.approx(found["groups"][f"layerlab_{name}"]["score,none"])
+
+
+def test_a_second_run_goes_on_after_the_last_finished_task(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[str] = []
+    ask = sitting.answer
+
+    def counted(engine: Any, task: Any, **options: Any) -> Any:
+        answered.append(task.task_name)
+        if len(answered) == 3:
+            raise KeyboardInterrupt
+        return ask(engine, task, **options)
+
+    monkeypatch.setattr(sitting, "answer", counted)
+    with pytest.raises(Interrupted, match="interrupted; what is finished is kept in"):
+        run(shelf, out=tmp_path / "out", limit=1)
+    assert not (tmp_path / "out" / "results.json").exists()
+    first = run(shelf, out=tmp_path / "out", limit=1)
+    assert len(answered) == 3 + 9 and answered[2] == answered[3]
+    assert run(shelf, out=tmp_path / "out", limit=1).content == first.content
+    assert len(answered) == 12
+    run(shelf, "boolq", out=tmp_path / "out", limit=1, seed=1)
+    assert len(answered) == 13
+    # Undisturbed, and with nothing kept, it comes to the same.
+    changing = {"seconds": 0, "samples": None}
+    undisturbed = [{**one, **changing} for one in run(shelf, limit=1).content["subjects"]]
+    assert undisturbed == [{**one, **changing} for one in first.content["subjects"]]
+
+
+@pytest.mark.parametrize("changed", ["scorer", "template", "penalty", "special", "weights on disk"])
+def test_what_is_kept_is_not_taken_for_something_else(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Neither that of other code, nor of another way to write, nor of another model."""
+    speaking = copy.deepcopy(tokenizer())
+    speaking.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    model: Any = candidate(512).model
+    if changed == "weights on disk":
+        monkeypatch.setattr("layerlab.loading.model.weights_hash", lambda subject: None)
+
+    def keys() -> set[str]:
+        layerlab.evaluate(
+            model,
+            "boolq",
+            data=shelf,
+            tokenizer=speaking,
+            out=tmp_path / "out",
+            limit=1,
+            progress=False,
+        )
+        return {path.name for path in (tmp_path / "out" / "leaves").iterdir()}
+
+    assert len(keys()) == len(keys()) == 1
+    if changed == "scorer":
+        monkeypatch.setattr(sitting, "scorer", lambda: "another")
+    elif changed == "template":
+        speaking.chat_template += "!"
+    elif changed == "penalty":
+        model.generation_config.repetition_penalty = 1.5
+    elif changed == "special":
+        speaking.eos_token = "A"
+    else:
+        given = sitting.Subject.__dict__["__post_init__"]
+
+        def elsewhere(subject: Any) -> None:
+            given(subject)
+            subject.source = "another/model"
+
+        monkeypatch.setattr(sitting.Subject, "__post_init__", elsewhere)
+    assert len(keys()) == 2
+
+
+def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
+    found = run(shelf, "boolq", out=tmp_path / "out")
+    assert load_result(tmp_path / "out").content == found.content
+    assert load_result(tmp_path / "out" / "results.json").to_json() == found.to_json()
+    tables = {path.stem for path in (tmp_path / "out" / "tables").iterdir()}
+    assert tables == {"benchmarks", "groups", "subjects"}
+    record = found.content["subjects"][0]
+    samples = (tmp_path / "out" / record["samples"]).read_text("utf-8").splitlines()
+    assert [json.loads(line)["score"] for line in samples] == list(record["scores"].values())
+    assert not list((tmp_path / "out").rglob(".*"))
+
+
+def test_differences_to_an_earlier_run(shelf: Path, whole: Result, tmp_path: Path) -> None:
+    same = run(shelf, against=whole, limit=2)
+    assert {one["difference"] for one in same.content["compared"]} <= {0.0, -0.0}
+    assert {one["error"] for one in same.content["compared"]} == {0.0}
+    titles = [one["title"] for one in same.content["compared"]]
+    assert titles == ["BoolQ", "FinanceIQ", "domain mean", "general mean", "forgetting"]
+    other = run(
+        shelf, model=candidate(512, initializer_range=0.5).model, against=whole, shots=1, limit=2
+    )
+    frame = other.frame("compared").set_index("title")
+    earlier = run(shelf, limit=2)
+    gained = other.score("boolq") - earlier.score("boolq")
+    assert frame.difference["BoolQ"] == pytest.approx(gained)
+    assert frame.difference["forgetting"] == -frame.difference["general mean"]
+    assert frame.difference["domain mean"] == frame.difference["FinanceIQ"]
+    assert "asked differently: FinanceIQ: 1 example here, 5 there" in other.content["remarks"]
+
+
+def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    layerlab.Policy(format="bf16", keep=("lm_head",)).save(policy)
+    found = run(shelf, "boolq", format="int4", policy=policy, limit=4)
+    assert [one["precision"] for one in found.content["arms"]] == ["", "int4", "bf16, 1 kept"]
+    seen = found.frame("precision")
+    perplexities = seen.perplexity.dropna().tolist()
+    assert len(perplexities) == 3 and perplexities[0] != perplexities[1]
+    differences = seen[seen.title == "BoolQ"]
+    assert len(differences) == 2 and differences.n.tolist() == [4, 4]
+    assert "What a precision costs" in found.told()
+
+
+def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerlab.loading import model as module
+
+    hashed: list[str] = []
+    plain = module.weights_hash
+
+    def counted(subject: Any) -> str | None:
+        hashed.append(subject.name)
+        return plain(subject)
+
+    monkeypatch.setattr(module, "weights_hash", counted)
+    monkeypatch.setattr(sitting, "weights_hash", counted, raising=False)
+    found = run(shelf, "boolq", format="bf16", limit=1)
+    assert len(found.content["arms"]) == 2 and len(hashed) == 1
+
+
+@pytest.mark.parametrize("scoring", ["mean_nll", "gen"])
+def test_other_scorings(shelf: Path, scoring: str) -> None:
+    found = run(shelf, "financeiq,boolq,piqa", scoring=scoring, limit=1)
+    assert row(found, "financeiq")["scoring"] == scoring
+    expected = "choice_ll" if scoring == "gen" else scoring
+    assert row(found, "boolq")["scoring"] == expected
+    assert row(found, "financeiq")["abstained"] is not None
+    # PIQA, which is not here, was not asked in any way.
+    assert ("BoolQ: not scored by gen" in found.content["remarks"]) == (scoring == "gen")
+
+
+def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
+    fineval = declared("fineval")
+    tasks = sitting.load_tasks(sitting.TASKS, Options(cot=True).group(fineval))
+    engine = sitting.Engine(candidate(2048), batch=1, scoring="gen")
+    found = sitting.answer(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
+    assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
+    assert found.samples[0]["prompt"].count("因为") == 5
+
+
+def test_two_models_beside_each_other(shelf: Path) -> None:
+    models = [candidate(512).model, candidate(512, hidden_size=16, head_dim=4).model]
+    found = run(shelf, "boolq", model=models)
+    names = [one["arm"] for one in found.content["arms"]]
+    assert len(set(names)) == 2 and len(found.content["benchmarks"]) == 2
+    assert found.score("boolq", names[1]) == found.content["benchmarks"][1]["score"]
+
+
+def test_the_data_folder_is_forgotten(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAYERLAB_DATA", raising=False)
+    run(shelf, "boolq", limit=1)
+    assert "LAYERLAB_DATA" not in os.environ
+
+
+def test_chat(shelf: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run(shelf, "boolq", chat=True)
+    assert str(caught.value) == (
+        "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
+        "leave --chat out, or set its chat_template"
+    )
+    speaking = copy.deepcopy(tokenizer())
+    speaking.chat_template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    )
+    found = layerlab.evaluate(
+        candidate(512).model,
+        "boolq",
+        data=shelf,
+        tokenizer=speaking,
+        chat=True,
+        limit=1,
+        progress=False,
+    )
+    assert row(found, "boolq")["n"] == 1 and found.content["options"]["chat"]
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "llama"])
+def test_built_in_models_are_asked(shelf: Path, name: str) -> None:
+    found = layerlab.evaluate(name, "boolq", data=shelf, progress=False, limit=3)
+    assert found.content["arms"][0]["arm"] == name
+    assert row(found, "boolq")["n"] == 3
+
+
+def test_a_model_of_others_on_real_questions(data: Path) -> None:
+    """Real files of a benchmark, and a trained model with a tokenizer of SentencePiece."""
+    found = layerlab.evaluate(
+        str(data / "model-stories260K" / "hf"), "piqa", data=data, progress=False, limit=5
+    )
+    assert row(found, "piqa")["n"] == 5 and row(found, "piqa")["shots"]["unfit"] == 0

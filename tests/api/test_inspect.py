@@ -1,0 +1,165 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+import layerlab
+from layerlab import UserError, load_report
+from layerlab.loading import weights
+from layerlab.plugins import resolve
+
+QUICK = ["diversity", "spectrum"]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return layerlab.inspect(["pre-norm", "llama"], context=12, measures=QUICK, progress=False)
+
+
+def test_every_default_frame_has_the_columns_it_declares():
+    report = layerlab.inspect(texts="To be, or not to be.", progress=False)
+    for measure in resolve():
+        frame = report.frame(measure.name)
+        assert list(frame.columns) == ["model", *measure.per, *measure.columns]
+        assert len(frame) > 0 and (frame["model"] == "pre-norm").all()
+
+
+def test_several_models_stand_side_by_side(report):
+    assert [card["name"] for card in report.models] == ["pre-norm", "llama"]
+    counts = report.frame("spectrum").groupby("model").size()
+    expected = {card["name"]: 4 * card["layers"] * card["heads"] for card in report.models}
+    assert counts.to_dict() == expected
+
+
+def test_a_report_tells_how_to_repeat_it(report):
+    content = report.to_dict()
+    options = content["options"]
+    assert options["models"] == ["pre-norm", "llama"] and options["context"] == 12
+    again = layerlab.inspect(
+        options["models"], context=options["context"], measures=options["measures"], progress=False
+    )
+    assert again.frame("diversity").equals(report.frame("diversity"))
+    for name in ("text", "models"):
+        assert again.to_dict()[name] == content[name]
+    assert content["versions"]["torch"] == torch.__version__
+    assert all(card["weights_hash"].startswith("sha256:files:") for card in report.models)
+
+
+def test_a_saved_report_is_the_report(report, tmp_path):
+    report.save(tmp_path / "out")
+    assert load_report(tmp_path / "out") == report
+
+
+def test_a_loaded_model_and_ids_are_enough(tiny):
+    ids = torch.tensor([[9, 9, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6]])
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    both = layerlab.inspect(
+        tiny("gpt2"), input_ids=ids, attention_mask=mask, measures=QUICK, progress=False
+    )
+    alone = layerlab.inspect(tiny("gpt2"), input_ids=ids[:1, 2:], measures=QUICK, progress=False)
+    frame = both.frame("spectrum")
+    first = frame[frame["sequence"] == 0].reset_index(drop=True)
+    assert first.equals(alone.frame("spectrum"))
+
+
+def test_the_same_folder_name_twice_gives_two_labels(tiny, tmp_path):
+    for parent in ("a", "b"):
+        tiny("gpt2").save_pretrained(tmp_path / parent / "model")
+    names = [str(tmp_path / parent / "model") for parent in ("a", "b")]
+    report = layerlab.inspect(
+        [*names, names[0]], input_ids=[[1, 2, 3]], measures=["stream"], progress=False
+    )
+    labels = [card["name"] for card in report.models]
+    assert len(set(labels)) == 3 and labels[0] == names[0]
+
+
+def test_a_loaded_model_beside_a_saved_one_has_its_own_name(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "one")
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "one")
+    models = [str(tmp_path / "one"), loaded, loaded, tiny("llama")]
+    report = layerlab.inspect(models, input_ids=[[1, 2, 3]], measures=["stream"], progress=False)
+    labels = [card["name"] for card in report.models]
+    assert len(set(labels)) == 4 and labels[3] == "LlamaForCausalLM"
+    assert report.frame("stream").groupby("model").size().to_dict() == dict.fromkeys(labels, 3)
+
+
+def test_each_model_says_how_many_tokens_it_read(tiny):
+    report = layerlab.inspect(
+        ["llama", "pre-norm"], texts="Word for word.", measures=["stream"], progress=False
+    )
+    assert all(len(card["tokens"]) == 1 for card in report.models)
+
+
+def test_weights_are_read_without_a_tokenizer(tiny, tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    report = layerlab.inspect(str(tmp_path), measures=["querykey"], progress=False)
+    assert len(report.frame("querykey")) == 8
+
+
+def test_a_float64_model_has_every_reading(tiny):
+    model = tiny("llama").to(torch.float64)
+    report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
+    for measure in resolve():
+        assert len(report.frame(measure.name)) > 0, measure.name
+
+
+def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypatch):
+    tiny("llama").save_pretrained(tmp_path)
+    options = {"input_ids": [[1, 2, 3]], "measures": ["stream", "spectrum"], "progress": False}
+    whole = layerlab.inspect(str(tmp_path), **options)
+    # No memory is free for a single block.
+    memory = SimpleNamespace(available=10_000, total=10_000)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    disk = layerlab.inspect(str(tmp_path), **options)
+    assert disk.models[0]["device"] == "offloaded"
+    for name in ("stream", "spectrum"):
+        assert disk.frame(name).equals(whole.frame(name))
+
+
+def test_a_series_of_checkpoints_knows_its_steps(tiny, tmp_path):
+    for step in (200, 1000, 30):
+        tiny("gpt2").save_pretrained(tmp_path / f"checkpoint-{step}")
+    report = layerlab.inspect(
+        str(tmp_path), input_ids=[[1, 2, 3]], measures=["stream"], progress=False
+    )
+    assert [card["step"] for card in report.models] == [30, 200, 1000]
+
+
+def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
+    report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
+    worst = report.findings[0]
+    assert worst.severity == "error" and "transformer.h.1.mlp.c_fc.weight" in worst.sentence
+
+
+def test_a_list_that_holds_something_else_is_one_clear_line():
+    with pytest.raises(UserError, match="model holds a int; expected Hub ids, folders"):
+        layerlab.inspect(["llama", 5], progress=False)
+
+
+@pytest.mark.parametrize("model", [[], 7, {"a": 1}])
+def test_something_that_is_no_model_is_one_clear_line(model):
+    with pytest.raises(UserError, match=r"model is .*; expected a Hub id"):
+        layerlab.inspect(model, progress=False)
+
+
+def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path, monkeypatch):
+    tiny("llama").save_pretrained(tmp_path)
+    options = {"input_ids": [[1, 2, 3]], "measures": ["querykey"], "progress": False}
+    whole = layerlab.inspect(str(tmp_path), **options)
+    monkeypatch.setattr(weights, "MEMORY_SHARE", 0.0)
+    disk = layerlab.inspect(str(tmp_path), **options)
+    assert (whole.models[0]["device"], disk.models[0]["device"]) == ("cpu", "disk")
+    assert disk.frame("querykey").equals(whole.frame("querykey"))
+
+
+def test_an_excerpt_begins_and_ends_with_whole_characters():
+    measured = layerlab.inspect(
+        "llama", texts="今天天气很好" * 8, context=16, measures=["stream"], progress=False
+    )
+    excerpts = [one["excerpt"] for one in measured.text["sequences"]]
+    # A character is three tokens here: the sixth is cut after its first, and goes on in the next.
+    assert excerpts[:2] == ["今天天气很", "今天天气"]

@@ -1,0 +1,86 @@
+"""`layerlab.precision`: the same models and texts as `inspect`, and a model left as it was."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import layerlab
+from layerlab import UserError, builtin
+from layerlab.api.precision import Question, logits, search
+from layerlab.loading.inputs import passage
+from layerlab.loading.model import Subject
+from layerlab.numerics.mixed_precision.policy_runs import Search
+
+IDS = [torch.arange(3, 40), torch.arange(5, 17)]
+
+
+TEXTS = ["A short text.", "And another one that is longer."]
+
+
+def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
+    model = tiny("llama", vocab_size=512)
+    tokenizer = AutoTokenizer.from_pretrained(builtin.path("llama"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    name = model.config._attn_implementation
+    advice = layerlab.precision(model, "fp16", 0.9, tokenizer=tokenizer, texts=TEXTS)
+    assert advice.reached and advice.policy.format == "fp16"
+    assert "LlamaForCausalLM, fp16" in capfd.readouterr().err
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.config._attn_implementation == name
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+    advice.policy.save(tmp_path / "policy.toml")
+    policy = layerlab.load_policy(tmp_path / "policy.toml")
+    assert policy == advice.policy and policy.measured["budget"] == 0.9
+    pieces = [torch.tensor(tokenizer(text)["input_ids"]) for text in TEXTS]
+    with layerlab.emulate(model, "fp64"):
+        true = logits(model, pieces)
+    with torch.no_grad():
+        real = logits(layerlab.apply_precision(model, policy), pieces).double()
+    error = float((real - true).square().sum() / true.square().sum())
+    assert error == pytest.approx(advice.real * advice.real_error, rel=1e-3)
+
+
+def test_sequences_of_different_length_count_by_their_tokens(tiny):
+    model = tiny("llama")
+    parts = [
+        Search(model, lambda one, ids=ids: logits(one, [ids]), "bf16", lambda what: None)
+        for ids in IDS
+    ]
+    whole = Search(model, lambda one: logits(one, IDS), "bf16", lambda what: None)
+    sizes = [float(part.true.square().sum()) for part in parts]
+    errors = [part.whole * size for part, size in zip(parts, sizes, strict=True)]
+    assert whole.true.shape == (1, sum(map(len, IDS)), 64)
+    assert whole.whole == pytest.approx(sum(errors) / sum(sizes), rel=1e-6)
+
+
+def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):
+    monkeypatch.setattr(Subject, "offloaded", property(lambda self: True))
+    with pytest.raises(UserError, match="does not fit into memory, and a search runs it whole"):
+        search(Question(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False)
+
+
+@pytest.mark.parametrize("options", [{"budget": 1.5}, {"format": "bf61"}, {"format": "fp32"}])
+def test_what_is_asked_is_looked_at_before_a_model_is_loaded(options, monkeypatch, capfd):
+    def load(*given, **how):
+        raise AssertionError(given)
+
+    monkeypatch.setattr("layerlab.api.precision.subject", load)
+    with pytest.raises(UserError):
+        layerlab.precision("llama", **options)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"budget": 1.5}, "no share of the squared error"),
+        ({"format": "bf61"}, "bf61"),
+        ({"format": "fp32"}, "there is nothing to keep"),
+        ({"texts": "a", "input_ids": [1, 2]}, "both texts and input_ids"),
+        ({"context": 10**6}, "longer than the 256 positions"),
+    ],
+)
+def test_mistakes_are_told(options, text):
+    with pytest.raises(UserError, match=text):
+        layerlab.precision("llama", progress=False, **options)

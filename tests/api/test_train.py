@@ -1,0 +1,235 @@
+"""Training as a function: what is said where there is nothing to train, or nothing to keep."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from layerlab import UserError, compare, train
+from layerlab.api.train import Trained, compare_task, judge_task, prepare, train_task
+from layerlab.corpus.corpus import prepare as prepare_corpus
+from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.recipes.training import recipe_of
+from layerlab.records.run import Record, read_record
+from tests import mounted
+
+SMALL = {
+    "name": "small",
+    "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
+    "data": {"vocab": 300},
+    "train": {"updates": 2, "batch": 2},
+    "evaluate": {"blocks": 2},
+}
+LOST = {**SMALL, "name": "lost", "train": {"updates": 6, "batch": 2, "rate": 1e30, "clip": 0.0}}
+ONCE = {"compare.lockstep": True, "compare.seeds": [1]}
+TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """A run that is finished; the text that it read is kept for all tests here."""
+    folder = tmp_path_factory.mktemp("experiment")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
+        yield train(SMALL, out=folder, progress=False)
+
+
+def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) -> None:
+    assert ended.folder.parent.name == "runs" and ended.page.is_file()
+    assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
+    assert ended.frame()["update"].tolist() == [1, 2]
+    assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
+    said = ended.told().splitlines()
+    assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
+    assert said[1:] == [f"The model: {ended.folder / 'model'}"]
+
+
+def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
+    assert ended.frame("alarm").empty
+    with pytest.raises(
+        UserError, match="no events of the kind 'nonsense'; expected one of train, "
+    ):
+        ended.frame("nonsense")
+
+
+def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
+    settings = {"run.model": False, "train.seed": 1}
+    run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
+    assert "The model" not in run.told()
+    with pytest.raises(UserError, match=r"kept no model; write run\.model = true, delete it"):
+        run.model()
+
+
+def test_a_finished_run_is_kept(ended: Trained) -> None:
+    before = (ended.folder / "result.json").stat().st_mtime_ns
+    again = train(SMALL, out=ended.folder.parents[2], progress=False)
+    assert again.result == ended.result and again.folder == ended.folder
+    assert (ended.folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
+    ended: Trained, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="'small' compares several arms; type layerlab compare in"):
+        train(TWO, out=tmp_path, progress=False)
+    with pytest.raises(UserError, match="'small' has no compare section; type layerlab train in"):
+        compare(SMALL, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_is_nothing_to_judge_before_anything_has_run(ended: Trained, tmp_path: Path) -> None:
+    task = prepare(TWO, tmp_path, progress=False)
+    with pytest.raises(
+        UserError, match=r"nothing has run yet in .*; type layerlab compare without"
+    ):
+        judge_task(task)
+    assert not list(tmp_path.iterdir())
+
+
+def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
+    ended: Trained, tmp_path: Path
+) -> None:
+    half = {"name": "half", "variant": "llama", "set": {"train.batch": 1}}
+    unequal = {**SMALL, "compare": {"arms": ["llama", half]}}
+    for begun in (compare, prepare):
+        with pytest.raises(UserError, match=r"train\.batch is 2 in llama.* and 1 in half-s1-"):
+            begun(unequal, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
+    ended: Trained, tmp_path: Path
+) -> None:
+    section = {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1]}
+    once = {**SMALL, "compare": section}
+    more = {**SMALL, "compare": {**section, "seeds": [1, 2]}}
+    first = compare(once, out=tmp_path, progress=False)
+    assert not any("after a look" in one for one in first.content["remarks"])
+    said = "seeds added after a look: 2; a table of seeds 1 had been shown before"
+    second = compare(more, out=tmp_path, progress=False)
+    again = judge_task(prepare(more, tmp_path, progress=False))
+    for found in (second, again):
+        assert sum(one.startswith(said) for one in found.content["remarks"]) == 1
+
+
+def test_a_name_that_is_no_recipe_is_told_all_there_are(tmp_path: Path) -> None:
+    said = r"no recipe 'eight'; .*expected a TOML file or one of .*eight-residuals-twin"
+    with pytest.raises(UserError, match=said):
+        train("eight", out=tmp_path, progress=False)
+
+
+def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    said = []
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"lower train\.rate") as told:
+            train(LOST, out=tmp_path, progress=False)
+        said.append(str(told.value))
+    (run,) = (tmp_path / "lost" / "runs").iterdir()
+    assert said[0] == said[1] and said[0].endswith(f"; the run is kept in {run}")
+    assert f"; its page: {run / 'report.html'}" in said[0]
+    assert "diverged" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: Path) -> None:
+    place, told = tmp_path / "disk", list[Trained]()
+    with mounted.disk(place, "3m"):
+        task = prepare(SMALL, place, progress=False)
+        with pytest.raises(UserError, match=r"cannot write .*report\.html: no space is left"):
+            train_task(task, progress=False, tell=told.append)
+        assert [one.result["updates"] for one in told] == [2]
+        assert not told[0].page.exists() and not list(told[0].folder.glob(".*"))
+        mounted.grown(place, "40m")
+        assert train_task(task, progress=False).page.is_file()
+
+
+def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path: Path) -> None:
+    place, told = tmp_path / "disk", list[Comparison]()
+    lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
+    with mounted.disk(place, "3m"):
+        task = prepare(lockstep, place, {"run.model": False}, progress=False)
+        with pytest.raises(UserError, match=r"cannot write .*no space is left on the device; make"):
+            compare_task(task, progress=False, tell=told.append)
+        assert [row["arm"] for row in told[0].rows] == ["llama", "gpt2"]
+        assert not (task.out / "report.html").exists() and not list(task.out.glob(".*"))
+        mounted.grown(place, "40m")
+        assert judge_task(task).rows == told[0].rows and (task.out / "report.html").is_file()
+
+
+def records(folder: Path) -> dict[str, Record]:
+    found = [read_record(one) for one in folder.iterdir()]
+    return {one.arm: one for one in found if one is not None}
+
+
+@pytest.mark.full
+def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    for name, line in (
+        ("base", "The cat sat on the mat. {}\n"),
+        ("own", "Apples fell; {} fell.\n"),
+    ):
+        text = "\n".join(line.format(number * number) for number in range(600))
+        (tmp_path / f"{name}.txt").write_text(text)
+    base, own = ([{"text": str(tmp_path / f"{name}.txt")}] for name in ("base", "own"))
+    arms = [
+        "llama",
+        {"name": "own", "variant": "llama", "set": {"data.sources": own, "data.vocab": 9000}},
+    ]
+    recipe = {
+        **SMALL,
+        "data": {"sources": base, "vocab": 300},
+        "evaluate": {},
+        "compare": {"arms": arms, "seeds": [1], "differ": ["data.sources", "data.vocab"]},
+    }
+    found = compare(recipe, out=tmp_path, progress=False)
+    assert not found.failed and found.content["metric"] == "bits_per_byte"
+    runs = records(tmp_path / "small" / "runs")
+    for run in runs.values():
+        data = recipe_of(run.manifest["recipe"]).data
+        assert run.manifest["data"]["digest"] == prepare_corpus(data).digest, run.name
+        assert run.value("bits_per_byte") is not None
+    assert len({run.manifest["data"]["digest"] for run in runs.values()}) == 2
+    held = {run.manifest["data"]["validation_bytes"] for run in runs.values()}
+    assert held == {prepare_corpus(recipe_of(recipe).data).validation_bytes}
+    vocab = {name: run.manifest["recipe"]["model"]["vocab"] for name, run in runs.items()}
+    assert vocab["llama"] == 300 < vocab["own"] < 9000
+    assert runs["own"].count("embedding") == vocab["own"] * SMALL["model"]["width"]
+    told = [one for one in found.content["remarks"] if "not the 9000 of data.vocab" in one]
+    assert len(told) == 1
+
+
+def test_lockstep_is_refused_at_the_plan(ended: Trained) -> None:
+    with pytest.raises(UserError, match=r'lockstep .*run\.runner is "slurm"'):
+        settings = {"compare.lockstep": True, "run.runner": "slurm"}
+        prepare(TWO, ended.folder, settings, progress=False)
+
+
+def test_what_is_read_in_place_of_a_text_is_said(
+    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    settings = {"data.sources": [{"text": "brown"}], "data.vocab": 299}
+    run = train(SMALL, out=tmp_path, progress=False, settings=settings)
+    assert run.told().count("brown is not here") == 1
+    (note,) = run.notes
+    found = compare(TWO, out=tmp_path, progress=False, settings={**settings, **ONCE})
+    assert [one for one in found.content["remarks"] if "brown" in one] == [note]
+
+
+def test_a_plan_says_what_is_read_in_place_of_a_text(
+    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.cli.app import app
+
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    words = ["train", "smoke", "--plan", "-q", "--set", 'data.sources=[{text="brown"}]']
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300"])
+    assert told.exit_code == 0 and told.output.count("brown is not here") == 1
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300", "--json"])
+    assert "brown is not here" in json.loads(told.stdout)["notes"][0]

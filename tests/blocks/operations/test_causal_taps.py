@@ -1,0 +1,103 @@
+"""Weighed earlier tokens, taken a few at a time: the bits of the plain sum, and its derivatives."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from layerlab.blocks.operations import chunking
+from layerlab.blocks.operations.causal_taps import tapped, weighed
+
+AGES = torch.tensor([[0, 1, 2, 0, 1, 2, 3] * 6 + [0] * 8, list(range(50)), [0] * 30 + [*range(20)]])
+DOCUMENTS = [None, AGES, torch.arange(50).unsqueeze(0)]
+
+
+@pytest.fixture(autouse=True, params=[16 * 12, 130 * 12], ids=["within", "several"])
+def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pieces of one sequence, whose last is shorter, or of two of the three sequences."""
+    monkeypatch.setattr(chunking, "LARGE", 1)
+    monkeypatch.setattr(chunking, "PIECE", request.param)
+    yield
+
+
+def drawn(kernel: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3, 50, 12), (rows, kernel)]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in shapes
+    ]
+
+
+def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
+    return weighed(functional.pad(x, (0, 0, weight.shape[1] - 1, 0)), weight, ages, added=added)
+
+
+@pytest.mark.parametrize("ages", DOCUMENTS, ids=["one", "packed", "counted"])
+@pytest.mark.parametrize("kernel", [1, 2, 4, 21])
+@pytest.mark.parametrize("added", [False, True])
+def test_value_and_derivatives(kernel: int, added: bool, ages: Tensor | None) -> None:
+    inputs = drawn(kernel)
+    found, expected = tapped(*inputs, ages, added=added), plain(*inputs, ages, added=added)
+    assert torch.equal(found, expected)
+    given = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
+    ours = torch.autograd.grad(found, inputs, given)
+    theirs = torch.autograd.grad(expected, inputs, given)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_one_row_of_weights_for_all_channels() -> None:
+    inputs = drawn(3, rows=1)
+    found, expected = tapped(*inputs, None, added=False), plain(*inputs, None, added=False)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+    ours = torch.autograd.grad(found.sum(), inputs)
+    for one, other in zip(ours, torch.autograd.grad(expected.sum(), inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ages", DOCUMENTS[:2], ids=["one", "packed"])
+def test_pieces_are_the_whole_to_the_bit(dtype: torch.dtype, ages: Tensor | None) -> None:
+    inputs = drawn(4, dtype=dtype)
+    for added in (False, True):
+        found = tapped(*inputs, ages, added=added)
+        assert torch.equal(found, plain(*inputs, ages, added=added))
+
+
+def test_bfloat16_features_with_float32_weights() -> None:
+    x, weight = drawn(4, dtype=torch.float32)
+    short = x.detach().bfloat16().requires_grad_()
+    found = tapped(short, weight, AGES, added=True)
+    assert torch.equal(found, plain(short, weight, AGES, added=True))
+    found.sum().backward()
+    assert short.grad.dtype == torch.bfloat16 and weight.grad.dtype == torch.float32
+    exact = torch.autograd.grad(plain(x, weight, AGES, added=True).sum(), x)[0]
+    torch.testing.assert_close(short.grad, exact.bfloat16(), rtol=0, atol=0)
+
+
+def test_gradients_are_those_of_small_steps_twice() -> None:
+    x, weight = drawn(3)
+    x = x[:2, :5, :2].detach().requires_grad_()
+    weight = weight[:2].detach().requires_grad_()
+    ages = AGES[:2, 2:7]
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return tapped(x, weight, ages, added=True)
+
+    assert torch.autograd.gradcheck(function, (x, weight))
+    assert torch.autograd.gradgradcheck(function, (x, weight))
+
+
+def test_directions() -> None:
+    inputs = tuple(one.detach() for one in drawn(4))
+    moved = tuple(torch.cos(one) for one in inputs)
+    found = torch.func.jvp(lambda *given: tapped(*given, AGES, added=True), inputs, moved)[1]
+    expected = torch.func.jvp(lambda *given: plain(*given, AGES, added=True), inputs, moved)[1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+    x, weight = inputs
+    found = torch.func.jvp(lambda y: tapped(y, weight, None, added=True), (x,), moved[:1])[1]
+    expected = tapped(moved[0], weight, None, added=True)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)

@@ -1,0 +1,102 @@
+"""`layerlab study` as a user types it, and killed in the middle."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from layerlab import UserError
+from layerlab.cli.study import given
+from layerlab.studies.engine.runner import study
+from tests.cli.several import several
+from tests.forked import Forked
+
+NAME, OPTIONS = "rounding-depth", {"layers": 4, "norm": "rms"}
+WORDS = [word for name, value in OPTIONS.items() for word in ("--option", f"{name}={value}")]
+
+
+# A suite that runs in the background inherits a SIGINT that is ignored.
+PROGRAM = """
+import signal
+from layerlab.__main__ import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
+def stopped(folder, how, after):
+    """Start the command, stop it when so many batches are stored; its exit code and words."""
+    typed = ["study", NAME, *WORDS, "--draws", "100000", "--threads", "1", "--out", "out"]
+    command = Forked("-c", PROGRAM, *typed, cwd=folder)
+    store, limit = folder / ".out.batches", time.monotonic() + 200
+    while len([*store.glob("*.npz")]) < after:
+        assert command.process.is_alive() and time.monotonic() < limit, "no batch was stored"
+        time.sleep(0.01)
+    os.kill(command.process.pid, how)
+    ended = command.wait(timeout=200)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.full
+def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
+    code, error = stopped(tmp_path, signal.SIGINT, 1)
+    assert code == 130
+    assert "interrupted; what is finished is kept: type the same command to go on" in error
+    assert "Traceback" not in error and not (tmp_path / "out").exists()
+    kept = len([*(tmp_path / ".out.batches").glob("*.npz")])
+    code, _ = stopped(tmp_path, signal.SIGKILL, kept + 1)
+    assert code == -signal.SIGKILL and not (tmp_path / "out").exists()
+
+    settings = {"draws": 64 * (kept + 2), "threads": 1, "progress": False, **OPTIONS}
+    finished = study(NAME, out=tmp_path / "out", **settings)
+    assert finished.to_dict()["batches"] == {
+        "all": kept + 2,
+        "kept from an earlier run": pytest.approx(kept + 1.5, abs=0.5),
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "no batch is left"
+    fresh = study(NAME, **settings)
+    assert all(finished.frame(name).equals(frame) for name, frame in fresh.frames.items())
+
+
+def test_the_list_one_study_and_mistakes(tmp_path):
+    quick = ("study", "rounding-input", "--draws", "8", "--threads", "1")
+    listed, run, printed, lost, word, keyword, unknown = several(
+        [
+            ("study",),
+            quick,
+            (*quick, "--json", "-q"),
+            ("study", "--draws", "8"),
+            ("study", "rounding-input", "--option", "digits"),
+            ("study", "rounding-input", "--option", "draws=9"),
+            ("study", "rounding-inputs"),
+        ],
+        tmp_path,
+    )
+    assert (
+        listed.code == 0
+        and "rounding-placement" in listed.out
+        and "5000" in listed.out
+        and "24 runs" in listed.out
+    )
+    assert run.code == 0 and "100%" in run.error
+    assert run.out.startswith(("holds", "fails", "not decided")) and "study.html" in run.out
+    assert (tmp_path / "layerlab-studies" / "rounding-input" / "study.html").is_file()
+    assert json.loads(printed.out)["study"] == "rounding-input" and printed.error == ""
+    assert (lost.code, word.code, keyword.code, unknown.code) == (2, 2, 2, 2)
+    assert "settings without a study; expected its name before them" in lost.error
+    assert "cannot read the option 'digits'; expected NAME=VALUE" in word.error
+    assert "draws is no option of a study; type --draws 9" in keyword.error
+    assert "no study is called 'rounding-inputs'" in unknown.error
+
+
+def test_options_are_read_as_numbers_where_they_look_like_one():
+    assert given(["norm=rms", "layers=4", "variance=0.5"]) == {
+        "norm": "rms",
+        "layers": 4,
+        "variance": 0.5,
+    }
+    with pytest.raises(UserError, match="expected NAME=VALUE"):
+        given(["=3"])

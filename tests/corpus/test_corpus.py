@@ -1,0 +1,218 @@
+"""Corpora: made once, the same every time, whole or not at all."""
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from layerlab import UserError
+from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
+from layerlab.recipes.training_sections import DataSection, Source
+from layerlab.system.locks import locked
+from layerlab.tokenization.load import trained_words
+
+LINE = "The cat sat on the mat, and ate a käse.\r\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "texts"
+    place.mkdir()
+    for number in range(30):
+        (place / f"{number:02}.txt").write_text(f"Text {number}.\r\n" + LINE * 3, newline="")
+    (place / "05a.txt").write_text("")
+    return place
+
+
+def data(*places: Path, **settings: object) -> DataSection:
+    sources = tuple(Source(text=str(place)) for place in places)
+    return DataSection(sources=sources, **{"vocab": 300, "validation": 0.2, **settings})
+
+
+def documents(corpus: Corpus, stream: Stream) -> list[str]:
+    parts = np.split(stream.tokens, stream.starts[1:])
+    assert all(part[0] == corpus.separator for part in parts)
+    return [corpus.tokenizer.decode(part[1:].tolist()) for part in parts]
+
+
+def test_documents_come_back_from_their_tokens(folder: Path, tmp_path: Path) -> None:
+    corpus = prepare(data(folder), tmp_path)
+    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
+    train, held = corpus.train[0], corpus.validation[0]
+    found = documents(corpus, train) + documents(corpus, held)
+    assert found == [text for text in texts if text]
+    assert (train.documents, held.documents) == (24, 6)
+    assert train.bytes + held.bytes == sum(len(text.encode()) for text in texts)
+    assert corpus.validation_bytes == held.bytes == sum(len(t.encode()) for t in found[24:])
+    assert held.ends is not None and held.ends[-1] == held.bytes and train.ends is None
+    assert train.tokens.dtype == np.uint16 and not train.tokens.flags.writeable
+
+
+def test_it_is_made_once_and_found_again(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    said: list[str] = []
+    first = prepare(data(folder), tmp_path, lambda what, share: said.append(f"{what} {share:g}"))
+    assert "training a tokenizer 0" in said and said[-1] == "encoding validation-0 1"
+    again = prepare(
+        data(folder, documents=True, block=8), tmp_path, lambda *news: pytest.fail(str(news))
+    )
+    assert again.folder == first.folder and again.digest == first.digest
+    assert again.documents and not first.documents
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "elsewhere"))
+    assert prepare(data(folder)).digest == first.digest
+    assert (tmp_path / "elsewhere" / "corpora").is_dir()
+
+
+def test_whatever_changes_the_tokens_changes_the_digest(folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "moved")
+    first = prepare(data(moved), tmp_path)
+    others = [
+        prepare(data(moved, **{name: value}), tmp_path)
+        for name, value in (("vocab", 290), ("validation", 0.3))
+    ]
+    limited = (Source(text=str(moved), limit=2000),)
+    others.append(prepare(data(moved).model_copy(update={"sources": limited}), tmp_path))
+    moved.rename(folder)
+    assert prepare(data(folder), tmp_path).digest == first.digest, "its place is no part of it"
+    (folder / "00.txt").write_text("Another text.\n" + LINE)
+    others.append(prepare(data(folder), tmp_path))
+    assert len({first.digest, *(other.digest for other in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda made: (made / "train-0.tokens").write_bytes(b"\1\0"),
+        lambda made: (made / "validation-0.ends").unlink(),
+        lambda made: (made / "corpus.json").write_text('{"schema": 1}'),
+        lambda made: (made / "train-0.starts").write_bytes(
+            bytes((made / "train-0.starts").stat().st_size)
+        ),
+        lambda made: (made / "tokenizer").rename(made / "gone"),
+    ],
+)
+def test_a_damaged_one_is_made_again(folder: Path, tmp_path: Path, damage) -> None:
+    first = prepare(data(folder), tmp_path)
+    tokens = first.train[0].tokens.tolist()
+    damage(first.folder)
+    (first.folder.parent / f".{first.folder.name}.left.partial").mkdir()
+    again = prepare(data(folder), tmp_path)
+    assert again.digest == first.digest and again.train[0].tokens.tolist() == tokens
+    assert again.tokenizer.eos_token_id == again.separator
+    assert [one.name for one in first.folder.parent.iterdir()] == [first.folder.name]
+
+
+def _digest(folder: Path, cache: Path) -> str:
+    return prepare(data(folder), cache).digest
+
+
+def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        found = pool.starmap(_digest, [(folder, tmp_path)] * 4, chunksize=1)
+    assert len(set(found)) == 1 and len(list((tmp_path / "corpora").iterdir())) == 1
+
+
+def test_who_comes_second_waits(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    made = prepare(data(folder), tmp_path)
+    (made.folder / "corpus.json").unlink()
+    with locked(made.folder):
+        waits: list[float] = []
+
+        def waiting(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 2:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("layerlab.corpus.corpus.time.sleep", waiting)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(data(folder), tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written to; set LAYERLAB_CACHE to a folder"):
+        prepare(data(folder), tmp_path / "file")
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{}\n')
+    with pytest.raises(UserError, match="line 2 has no field 'text'"):
+        prepare(data(tmp_path / "a.jsonl"), tmp_path / "cache")
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab " * 20)
+    corpus = prepare(data(tmp_path / "a.txt", vocab=1000), tmp_path)
+    assert corpus.vocab < 300
+    assert f"a tokenizer of {corpus.vocab} entries, not the 1000 of data.vocab" in corpus.notes[0]
+
+
+def test_the_notes_of_a_source_reach_the_corpus(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    corpus = prepare(DataSection(sources=(Source(text="brown", limit=9000),), vocab=300), tmp_path)
+    assert corpus.name == "python-docs" and "brown is not here" in corpus.notes[0]
+    assert corpus.train[0].bytes + corpus.validation_bytes == 9000
+
+
+def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path) -> None:
+    sources = (Source(text=str(folder)), Source(limit=5000, weight=3.0))
+    corpus = prepare(DataSection(sources=sources, vocab=300, validation=0.1), tmp_path)
+    assert [stream.weight for stream in corpus.train] == [1.0, 3.0]
+    assert [stream.name for stream in corpus.validation] == [str(folder), "python-docs"]
+    assert corpus.validation_bytes == sum(stream.bytes for stream in corpus.validation) > 500
+
+
+def test_a_vocabulary_over_65535_is_written_wider(tmp_path: Path) -> None:
+    table = {f"w{number}": number for number in range(65_540)} | {"</s>": 65_540}
+    words = Tokenizer(models.WordLevel(table, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(
+        tmp_path / "words"
+    )
+    (tmp_path / "a.txt").write_text("w65539 w1\n" * 50)
+    corpus = prepare(data(tmp_path / "a.txt", tokenizer=str(tmp_path / "words")), tmp_path)
+    tokens = corpus.train[0].tokens
+    assert corpus.vocab == 65_541 and tokens.dtype == np.uint32
+    assert tokens[:3].tolist() == [65_540, 65_539, 1]
+
+
+def test_a_tokenizer_is_part_of_what_a_corpus_is(folder: Path, tmp_path: Path) -> None:
+    trained_words([LINE], 270).save_pretrained(tmp_path / "words")
+    found = prepare(data(folder, tokenizer=str(tmp_path / "words")), tmp_path)
+    assert found.vocab == 270 and found.digest != prepare(data(folder), tmp_path).digest
+
+
+def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path) -> None:
+    corpus = prepare(data(folder), tmp_path)
+    count = len(corpus.train[0].tokens) - 1
+    found = extent(corpus, 64)
+    assert (found.vocab, found.tokens) == (300, count // 64 * 64)
+    assert extent(corpus, count).tokens == count and found.digest == corpus.digest
+    said = rf"gives {count} tokens to train on, fewer than one block of {count + 1}; give a longer"
+    with pytest.raises(UserError, match=said):
+        extent(corpus, count + 1)
+
+
+def test_long_documents_are_encoded_in_bounded_pieces(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.txt").write_text((LINE * 400).replace("\r", ""))
+    whole = prepare(data(tmp_path / "a.txt"), tmp_path / "whole")
+    monkeypatch.setattr("layerlab.data.documents.PIECE", 1000)
+    monkeypatch.setattr("layerlab.corpus.tokenize.CHUNK", 3000)
+    parts = prepare(data(tmp_path / "a.txt"), tmp_path / "parts")
+    assert parts.train[0].documents == 1 and parts.digest == whole.digest
+
+
+def test_other_text_may_be_held_out_in_the_same_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("An apple fell, and then another one fell.\n" * 80)
+    alone = prepare(data(tmp_path / "own.txt"), tmp_path)
+    judge = prepare(data(folder), tmp_path)
+    found = prepare(data(tmp_path / "own.txt", held=(Source(text=str(folder)),)), tmp_path)
+    assert np.array_equal(found.train[0].tokens, alone.train[0].tokens)
+    assert found.validation_bytes == judge.validation_bytes
+    held = documents(found, found.validation[0])
+    assert held == documents(judge, judge.validation[0])
+    assert found.digest not in (alone.digest, judge.digest)
+    assert found.tokenizer.get_vocab() == alone.tokenizer.get_vocab()

@@ -1,0 +1,46 @@
+"""Turns of weighted sources: exact over time, and any of them can be asked for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab.corpus.mixture import LONGEST, Mixture, parts_of
+
+WEIGHTS = st.lists(st.integers(1, 60).map(float), min_size=1, max_size=7)
+
+
+@given(WEIGHTS)
+@settings(max_examples=60, deadline=None)
+def test_no_prefix_strays_by_a_turn(weights: list[int]) -> None:
+    count = int(2 * sum(weights)) + 3
+    sources, turns = Mixture(weights).turn(np.arange(count))
+    had = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
+    due = np.outer(np.arange(1, count + 1), weights) / sum(weights)
+    assert np.abs(had - due).max() < 1
+    # Each source's own turns are counted without a gap.
+    assert np.array_equal(turns, had[np.arange(count), sources] - 1)
+
+
+@given(WEIGHTS, st.integers(0, 10**9), st.integers(1, 50))
+@settings(max_examples=40, deadline=None)
+def test_a_place_is_the_same_alone_and_among_others(weights, first, count) -> None:
+    mixture = Mixture(weights)
+    places = np.arange(first, first + count)
+    together = np.stack(mixture.turn(places))
+    single = [mixture.turn(place) for place in np.split(places, count)]
+    assert np.array_equal(together, np.hstack(single))
+
+
+@pytest.mark.parametrize(
+    ("weights", "parts"),
+    [([1.0], [1]), ([0.1, 0.2], [1, 2]), ([2.0, 2.0], [1, 1]), ([1.0, 0.25, 0.75], [4, 1, 3])],
+)
+def test_weights_are_taken_as_they_are_written(weights, parts) -> None:
+    assert parts_of(weights) == parts
+
+
+def test_weights_of_many_digits_are_rounded_and_none_is_lost() -> None:
+    parts = parts_of([1 / 3, 2 / 3, 1e-9])
+    assert sum(parts) <= LONGEST + 1 and min(parts) == 1
+    assert parts[1] / parts[0] == pytest.approx(2, rel=1e-3)

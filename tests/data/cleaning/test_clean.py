@@ -1,0 +1,281 @@
+"""Documents are normalised, filtered and kept once; what went is told with its reason."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.adaptation.pipeline.texts import clean_texts
+from layerlab.data.cleaning import deduplication
+from layerlab.data.cleaning.clean import Cleaner, Rules, clean
+from layerlab.data.cleaning.deduplication import Exact, Near
+from layerlab.data.cleaning.ngrams import dense, joined, keys, units, windows
+from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated, top
+from layerlab.data.sources import Piece, data_folder
+from layerlab.recipes.adaptation import recipe_of
+from layerlab.recipes.training_sections import Source
+
+FREE = Rules(shortest=1, quality=None, repetition=None, near=0)
+PLAIN = Rules(shortest=1, near=0)
+texts = st.text(st.sampled_from("ab cd民法典。,\n"), max_size=60)
+
+
+def prose(seed: int, count: int = 80) -> str:
+    """Words that hardly repeat."""
+    draw = random.Random(seed)
+    return " ".join(
+        "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(3, 8)))
+        for _ in range(count)
+    )
+
+
+def passed(rules: Rules, *documents: str) -> tuple[list[str], Cleaner]:
+    cleaner = Cleaner(rules)
+    return list(cleaner.clean(Piece(text, True) for text in documents)), cleaner
+
+
+def test_units_are_words_and_single_characters() -> None:
+    assert units("《民法典》Article 12, 第3条 don’t") == [
+        *("民", "法", "典", "article", "12", "第", "3", "条", "don", "t")
+    ]
+    assert units("ＡＢＣ　ｱｲｳ") == ["abc", "ア", "イ", "ウ"]
+    assert units("ジョン・スミス") == units("ジョンスミス") == [*"ジョンスミス"]
+    assert joined(units("民法典 is new 法")) == "民法典 is new 法"
+    assert dense(["民", "法", "x"]) and not dense(["a", "民"]) and not dense([])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "民"]), max_size=30), st.integers(1, 12))
+def test_windows_are_equal_where_their_units_are(parts: list[str], size: int) -> None:
+    found = windows(keys(parts), size).tolist()
+    runs = [tuple(parts[at : at + size]) for at in range(len(parts) - size + 1)]
+    assert len(found) == len(runs)
+    assert len(set(found)) == len(set(runs))
+    assert len(set(zip(found, runs, strict=True))) == len(set(runs))
+
+
+@settings(max_examples=80)
+@given(st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=25), st.integers(1, 5))
+def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int) -> None:
+    import numpy as np
+
+    found, sizes = keys(parts), np.array([len(part) for part in parts], np.int64)
+    runs = [tuple(parts[at : at + size]) for at in range(len(parts) - size + 1)]
+    covered: set[int] = set()
+    for at, one in enumerate(runs):
+        if one in runs[:at]:
+            covered.update(range(at, at + size))
+    total = sum(map(len, parts))
+    wanted = sum(len(parts[at]) for at in covered) / total if runs else 0.0
+    assert repeated(found, sizes, size) == pytest.approx(wanted)
+    counts = Counter(runs)
+    most = max(counts.values(), default=0)
+    longest = max((sum(map(len, one)) for one, n in counts.items() if n == most), default=0)
+    share = min(1.0, most * longest / total) if most > 1 else 0.0
+    assert top(found, sizes, size) == pytest.approx(share)
+
+
+def test_a_long_text_is_not_blamed_for_its_length() -> None:
+    import numpy as np
+
+    parts = [prose(seed, 1) + str(seed) for seed in range(950)]
+    phrase = [prose(1, 1), *parts[:20]]
+    found = keys([*parts, *phrase, *phrase])
+    sizes = np.full(len(found), 4)
+    assert nearby(found[:1000], sizes[:1000], 5) == repeated(found[:1000], sizes[:1000], 5)
+    apart = [one for at in range(0, 950, 50) for one in [*parts[at : at + 50], *parts[:2]]]
+    assert nearby(keys(parts), sizes[:950], 5) == 0.0 == nearby(keys([]), sizes[:0], 5)
+    twice = keys([*apart, *(f"new{at}" for at in range(1000 - len(apart) % 1000)), *apart])
+    same = np.ones(len(twice), np.int64)
+    assert repeated(twice, same, 5) > 0.3 > 0.01 > nearby(twice, same, 5)
+
+
+def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
+    assert again([]) == (0.0, 0.0) and again(["a"] * 4) == (0.75, 0.75)
+    assert Limits().passed(prose(1)) is None
+    lines = "\n".join([prose(2, 9)] * 4 + [prose(seed, 9) for seed in range(3, 7)])
+    assert Limits().passed(lines) == "repeated lines 0.38 > 0.30"
+    long = "\n".join([prose(2, 90)] * 2 + [prose(seed, 5) for seed in range(3, 9)])
+    assert "characters in repeated lines" in str(Limits().passed(long))
+    runs = Limits().passed((prose(1, 6) + " ") * 12)
+    assert runs is not None and "words" in runs
+    chinese = Limits().passed("甲乙丙丁戊己庚辛壬癸子丑" * 9)
+    assert chinese is not None and "characters" in chinese
+    repeats = Limits(lines=1, line_characters=1, paragraphs=1, paragraph_characters=1, top={})
+    assert "repeated runs of 5 words" in str(repeats.passed((prose(1, 40) + "\n") * 2))
+
+
+@settings(max_examples=80)
+@given(st.lists(texts, max_size=12))
+def test_everything_read_is_kept_or_has_a_reason(documents: list[str]) -> None:
+    kept, cleaner = passed(PLAIN, *documents)
+    report = cleaner.found("x")
+    assert report.documents == len(documents)
+    assert report.kept + sum(one.documents for one in report.removed.values()) == len(documents)
+    assert report.bytes == sum(len(text.encode()) for text in documents)
+    assert report.kept == len(kept) and report.kept_bytes == sum(len(one.encode()) for one in kept)
+    # Twice cleaned is once cleaned.
+    assert passed(PLAIN, *kept)[0] == kept
+    assert all(len(one.samples) <= 3 for one in report.removed.values())
+
+
+def test_reasons_come_with_samples() -> None:
+    same = prose(1)
+    documents = [
+        "short",
+        same,
+        prose(2),
+        same.replace(" ", "\n"),
+        prose(3, 12),
+        "\ud800" * 60,
+        "spam " * 99,
+    ]
+    kept, cleaner = passed(Rules(longest=85 * 9, near=0), *documents)
+    assert kept == [same, prose(2), prose(3, 12)]
+    reasons = {name: one.samples[0]["why"] for name, one in cleaner.removed.items()}
+    assert reasons["too short"] == "5 characters < 50"
+    assert reasons["exact duplicate"] == "the same as 2"
+    assert reasons["broken"] == "half of a surrogate pair"
+    assert cleaner.removed["repetition"].samples[0]["document"] == 7
+    long = passed(Rules(longest=100), "x" * 101)[1].removed["too long"]
+    assert long.samples[0]["why"] == "more than 100 characters"
+
+
+def test_unicode_is_normalised_as_asked() -> None:
+    given = ["u\u0308ber", "ＡＢＣ"]
+    for form, wanted in {"NFC": ["über", "ＡＢＣ"], "NFKC": ["über", "ABC"], "none": given}.items():
+        kept, cleaner = passed(Rules(form=form, shortest=1, repetition=None, near=0), *given)
+        assert kept == wanted
+        assert cleaner.changed == sum(a != b for a, b in zip(given, wanted, strict=True))
+
+
+def test_long_documents_come_in_pieces_and_are_not_held() -> None:
+    pieces = [Piece("a b", True), Piece("c d", False), *(Piece("x" * 50, n == 0) for n in range(9))]
+    cleaner = Cleaner(Rules(shortest=1, longest=100, repetition=None, near=0))
+    assert list(cleaner.clean(pieces)) == ["a bc d"]
+    assert cleaner.removed["too long"].documents == 1
+    assert cleaner.removed["too long"].bytes == 150, "what comes after is passed over"
+
+
+@pytest.mark.parametrize("script", ["words", "chinese"])
+def test_near_copies_go_and_others_stay(script: str) -> None:
+    draw = random.Random(5)
+    if script == "words":
+        parts = [prose(seed, 1) + str(seed) for seed in range(300)]
+        glue = " "
+    else:
+        parts = [chr(0x4E00 + one) for one in draw.sample(range(20_000), 300)]
+        glue = ""
+    close, far = list(parts), list(parts)
+    close[150] = "changed" if glue else "变"
+    for place in range(0, 300, 4):
+        far[place] = f"new{place}" if glue else chr(0x3400 + place)
+    near = Near(0.8, 5)
+    assert near.place(glue.join(parts), 1) is None
+    found = near.place(glue.join(close), 2)
+    # 5 of 296 shingles differ on either side.
+    assert found is not None and found[0] == 1 and found[1] == pytest.approx(291 / 301, abs=0.1)
+    assert near.place(glue.join(far), 3) is None
+    assert near.place("too few", 4) is None
+
+
+@pytest.mark.parametrize("share", [0.01, 0.97, 1])
+def test_every_similarity_can_be_asked_for(share: float) -> None:
+    near = Near(share, 5)
+    assert near.place(prose(1), 1) is None
+    assert near.place(prose(2), 2) is None
+    assert near.place(prose(1), 3) == (1, 1.0)
+
+
+def test_an_exact_copy_is_one_of_words() -> None:
+    exact = Exact()
+    assert exact.place("a  b\n", 1) is None
+    assert exact.place("a b", 2) == 1 and exact.place("ab", 3) is None
+
+
+def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "law.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in (prose(1), prose(1), "民法典" * 2))
+    )
+    out = tmp_path / "out"
+    found = clean(tmp_path / "law.jsonl", out, Rules(shortest=20))
+    rows = [json.loads(line)["text"] for line in (out / "text.jsonl").read_text().splitlines()]
+    assert rows == [prose(1)] and found.file == out / "text.jsonl"
+    report = json.loads((out / "report.json").read_text())
+    assert report == json.loads(json.dumps(found.to_json()))
+    assert report["rules"]["repetition"]["top"]["2"] == 0.2
+    assert report["removed"]["exact duplicate"]["documents"] == 1
+    assert clean(out / "text.jsonl", tmp_path / "again").kept == 1
+    clean(tmp_path / "law.jsonl", out)  # an earlier one may be replaced
+    assert found.table().row_count == 4
+
+
+def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "law.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("ab", "被告", "cd")))
+    for limit, wanted in {
+        2: ["ab"],
+        7: ["ab", "被"],
+        8: ["ab", "被告"],
+        99: ["ab", "被告", "cd"],
+    }.items():
+        clean(Source(text=str(file), limit=limit), tmp_path / "out", FREE)
+        kept = (tmp_path / "out" / "text.jsonl").read_text().splitlines()
+        assert [json.loads(line)["text"] for line in kept] == wanted
+
+
+def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * (Rules().longest + 1))
+    (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')
+    texts = [{"text": str(tmp_path / name)} for name in ("a.txt", "b.jsonl")]
+    recipe = recipe_of({"base": {"model": "pre-norm"}, "data": {"domain": texts}})
+    first, second = clean_texts(recipe, tmp_path / "out", lambda said, share: None)["sources"]
+    assert (first["kept"], first["removed"]) == (1, {})
+    assert second["kept"] == 1 and second["removed"].keys() == {"broken"}
+
+
+def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("short")
+    with pytest.raises(UserError, match=r"nothing is left of .* \(1 too short\) after cleaning"):
+        clean(tmp_path / "a.txt", tmp_path / "out")
+    (tmp_path / "b.txt").write_text("")
+    with pytest.raises(UserError, match=r"\(it holds no text\) after cleaning; relax the rules"):
+        clean(tmp_path / "b.txt", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept.txt").write_text("")
+    with pytest.raises(UserError, match="holds something other than a cleaned text"):
+        clean(tmp_path / "a.txt", tmp_path / "mine", FREE)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"form": "NFD"}, "form is 'NFD'; expected NFC, NFKC or none"),
+        ({"near": 2.0}, "near is 2.0; expected a similarity from 0 to 1"),
+        ({"shortest": 9, "longest": 8}, "expected shortest <= longest"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Rules(**rules)
+
+
+def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="near duplicates are found by datasketch, which is not"):
+        Cleaner()
+    Cleaner(FREE)
+
+
+def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
+    file = data_folder() / "zh-general" / "cn_wiki_sample.txt"
+    if not file.is_file():
+        pytest.skip(f"LAYERLAB_DATA names no folder with {file.parent.name}/{file.name}")
+    found = clean(Source(text="wiki-zh", limit=300_000), tmp_path / "out")
+    assert found.documents > 10 and found.kept_bytes > 0.9 * found.bytes, found.to_json()

@@ -1,0 +1,250 @@
+"""Files in archives: those that are wanted, never more than is allowed; all else is named."""
+
+import bz2
+import gzip
+import io
+import logging
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from layerlab import UserError
+from layerlab.data.archives import ENDINGS, LIMIT, documents, members
+from layerlab.data.sources import opened
+from layerlab.recipes.paths import KEPT
+from layerlab.recipes.training_sections import Source
+
+FILES = {
+    "b/second.md": b"# Two\r\nlines\r\n",
+    "a/first.md": "\ufeff第一条".encode(),
+    "a/_index.md": b"a list of others",
+    "a/picture.png": b"\x89PNG",
+}
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as made:
+        made.addfile(tarfile.TarInfo("a"))
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            made.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_text_files_are_documents_in_the_order_of_their_names(tmp_path: Path) -> None:
+    found = documents(archive(tmp_path / "law.tar.gz", FILES))
+    assert list(found) == ["第一条", "# Two\nlines\n"]
+
+
+def test_the_law_of_the_data_folder_is_a_source(tmp_path: Path, monkeypatch) -> None:
+    archive(tmp_path / KEPT["law-zh"], FILES)
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    text = opened(Source(text="law-zh"))
+    assert text.name == "law-zh" and text.notes == ()
+    assert [piece.text for piece in text.pieces()] == ["第一条", "# Two\nlines\n"]
+
+
+def test_where_the_law_is_absent_another_text_is_read_and_that_is_said(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    found = opened(Source(text="law-zh"))
+    assert found.name == "python-docs" and "law-zh is not here" in found.notes[0]
+
+
+def test_all_statutes_are_read(data: Path) -> None:
+    found = [piece.text for piece in opened(Source(text="law-zh")).pieces()]
+    assert len(found) == 359 and sum(map(len, found)) > 3_000_000
+
+
+def test_a_damaged_archive_and_a_file_of_another_encoding_are_named(tmp_path: Path) -> None:
+    whole = archive(tmp_path / "law.tar.gz", FILES)
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"cannot read the archive .*broken.*; copy it anew"):
+        list(documents(broken))
+    other = archive(tmp_path / "other.tar.gz", {"x.md": "法".encode("gbk")})
+    with pytest.raises(UserError, match=r"x\.md: byte 0 is not UTF-8 text; mend that file"):
+        list(documents(other))
+    with pytest.raises(UserError, match=r"cannot read .*; name another file"):
+        list(documents(tmp_path / "none.tar.gz"))
+
+
+def packed(path: Path, files: dict[str, bytes]) -> Path:
+    """An archive of the kind that its ending says."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+            for name, content in files.items():
+                made.writestr(name, content)
+        return path
+    how = {".gz": "w:gz", ".tgz": "w:gz", ".xz": "w:xz", ".txz": "w:xz", ".bz2": "w:bz2"}
+    with tarfile.open(path, how.get(path.suffix, "w")) as made:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            made.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def read(path: Path) -> dict[str, bytes]:
+    return dict(members(path, lambda name: name.endswith(".csv")))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_kind_is_read_and_only_what_is_wanted(ending: str, tmp_path: Path) -> None:
+    given = {"sub/b.csv": b"2", "a.csv": b"1", "c.bin": b"\0" * 999}
+    path = packed(tmp_path / f"all{ending}", given)
+    assert list(read(path).items()) == [("a.csv", b"1"), ("sub/b.csv", b"2")]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_bomb_is_not_unpacked(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packed(tmp_path / f"bomb{ending}", {"a.csv": b"0" * 600_000, "b.csv": b"0" * 600_000})
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
+    said = r"unpacks to more than 1,000,000 bytes; if that is meant, type --max-bytes 4000000"
+    with pytest.raises(UserError, match=said):
+        read(path)
+    # Of a tar all of it counts: heads, and what fills it up.
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1200000" if ending == ".zip" else "1220000")
+    assert sum(map(len, read(path).values())) == 1_200_000
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "0", "1e9", "9" * 30, "\u0663"])
+def test_a_limit_that_is_none_is_one_line(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", given)
+    with pytest.raises(UserError, match="expected a number of bytes: type LAYERLAB_MAX_BYTES="):
+        read(packed(tmp_path / "a.zip", {}))
+
+
+def test_names_that_lead_elsewhere_are_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = ("/etc/a.csv", "../b.csv", "x/../../c.csv", "..\\d.csv")
+    zipped = packed(tmp_path / "a.zip", dict.fromkeys((*outside, "fine.csv"), b"1"))
+    with zipfile.ZipFile(zipped, "a") as made:
+        link = zipfile.ZipInfo("link.csv")
+        link.external_attr = 0o120777 << 16
+        made.writestr(link, "/etc/passwd")
+    tarred = packed(tmp_path / "a.tar", dict.fromkeys((*outside, "fine.csv"), b"1"))
+    kinds = {"sym.csv": tarfile.SYMTYPE, "hard.csv": tarfile.LNKTYPE, "pipe.csv": tarfile.FIFOTYPE}
+    with tarfile.open(tarred, "a") as made:
+        for name, kind in kinds.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            made.addfile(entry)
+    with caplog.at_level(logging.WARNING):
+        assert read(zipped) == read(tarred) == {"fine.csv": b"1"}
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 5 + 7 and all("is left out (" in line for line in said)
+    assert sum("a link or a device" in line for line in said) == 4
+
+
+def flagged(path: Path, place: int, value: bytes) -> Path:
+    """A zip whose two headers say something else of its first member."""
+    data = bytearray(path.read_bytes())
+    first, second = data.find(b"PK\x03\x04"), data.find(b"PK\x01\x02")
+    data[first + place : first + place + 2] = value
+    data[second + place + 2 : second + place + 4] = value
+    path.write_bytes(bytes(data))
+    return path
+
+
+def test_what_cannot_be_unpacked_is_one_line(tmp_path: Path) -> None:
+    content = {"a.csv": bytes(range(256)) * 40}
+    locked = flagged(packed(tmp_path / "locked.zip", content), 6, b"\1\0")
+    strange = flagged(packed(tmp_path / "strange.zip", content), 8, b"\x63\0")
+    broken = packed(tmp_path / "broken.tar.xz", content)
+    broken.write_bytes(broken.read_bytes()[:60] + b"\xff" * 40 + broken.read_bytes()[100:])
+    other = tmp_path / "other.tar"
+    other.write_bytes(lzma.compress(b"no archive at all"))
+    for path, said in (
+        (locked, "is encrypted"),
+        (strange, "is packed by bzip2 or LZMA, and not by deflate"),
+        (broken, ""),
+        (other, ""),
+    ):
+        with pytest.raises(UserError, match=rf"cannot read the archive .*{said}.*;") as told:
+            read(path)
+        assert "\n" not in str(told.value)
+
+
+def test_where_nobody_said_how_much_it_is_a_measure_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What compresses a thousand times is no text, whatever it is packed in."""
+    monkeypatch.setattr("layerlab.data.archives.MOST", 1000)
+    text = "".join(map(str, range(9999)))
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"0" * 9_999_999))
+    packed(tmp_path / "bomb.zip", {"a.csv": b"0" * 9_999_999})
+    pandas.DataFrame({"text": ["0" * 99_999] * 99}).to_parquet(tmp_path / "bomb.parquet")
+    pandas.DataFrame({"text": [text]}).to_parquet(tmp_path / "text.parquet")
+    for name in ("text.txt.gz", "text.parquet"):
+        pieces = opened(Source(text=str(tmp_path / name))).pieces()
+        assert "".join(one.text for one in pieces) == text
+    for name in ("bomb.txt.gz", "bomb.parquet"):
+        with pytest.raises(UserError, match="unpacks to more than"):
+            list(opened(Source(text=str(tmp_path / name))).pieces())
+    with pytest.raises(UserError, match="unpacks to more than"):
+        read(tmp_path / "bomb.zip")
+
+
+def header(name: str, size: int, kind: bytes) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+ZEROS = bytes(1 << 20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [header("././@LongLink", 1 << 30, b"L"), *4 * [ZEROS], header("a.txt", 0, b"0")],
+        [header("unwanted.bin", 8 << 20, b"0"), *8 * [ZEROS], header("a.txt", 0, b"0")],
+        [header("a", 0, b"0") * 16_000],
+    ],
+    ids=["a long name", "what nobody wants", "names without end"],
+)
+@pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
+def test_what_is_passed_over_counts_as_well(
+    opener: Any, content: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIMIT, "4000000")
+    file = tmp_path / "x.tar.gz"
+    with opener(file, "wb") as stream:
+        for piece in (*content, bytes(1024)):
+            stream.write(piece)
+    with pytest.raises(UserError, match=r"unpacks to more than 4,000,000 bytes; if that is meant"):
+        list(members(file, lambda name: name.endswith(".txt")))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_python_unpacks_without_measure_is_refused(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
+        archive.writestr("a.txt", "a")
+    with pytest.raises(UserError, match=r"a\.txt. is packed by bzip2 or LZMA, and not by"):
+        list(members(tmp_path / "x.zip", lambda name: True))
+
+
+def test_the_name_of_an_archive_steers_no_terminal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "e\x1b[31mvil"
+    place.mkdir()
+    with tarfile.open(place / "x.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("../a.txt"))
+    assert list(members(place / "x.tar", lambda name: True)) == []
+    assert "is left out (its name leads outside)" in caplog.text and "\x1b" not in caplog.text

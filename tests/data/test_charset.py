@@ -1,0 +1,53 @@
+"""The encoding of a file that is not UTF-8 is guessed from what its bytes decode to."""
+
+import pytest
+
+from layerlab.data.charset import advised, probable
+
+SIMPLE = "第一条　为了保护民事主体的合法权益，调整民事关系，维护社会和经济秩序，制定本法。"
+FULL = "天文學是一門自然科學，它運用數學、物理和化學等方法來解釋宇宙間的天體。"
+GERMAN = "Die Würde des Menschen ist unantastbar; sie zu schützen ist Verpflichtung für alle: ß, é."
+FRENCH = "Le présent code a été approuvé; l'été dernier, à côté, où naître était déjà réglé."
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "found"),
+    [
+        (SIMPLE, "gb18030", "gb18030"),
+        (f"id,Question\n0,{SIMPLE},A", "gbk", "gb18030"),
+        (f"Article 1 of the Civil Code: {SIMPLE[:3]}", "gb2312", "gb18030"),
+        (FULL, "big5", "big5"),
+        (SIMPLE, "utf-16", "utf-16"),
+        (GERMAN, "utf-16", "utf-16"),
+        (GERMAN, "utf-16-le", "utf-16"),
+        (GERMAN, "latin1", "latin1"),
+        (FRENCH, "latin1", "latin1"),
+        ("Angeklagte Müller", "latin1", "latin1"),
+    ],
+)
+def test_what_was_written_is_guessed(text: str, written: str, found: str) -> None:
+    data = text.encode(written)
+    assert probable(data) == found
+    assert probable(data * 9 + data[:-1]) == found
+    with pytest.raises(UnicodeDecodeError) as error:
+        data.decode()
+    said = advised(error.value, "law.txt")
+    assert said.startswith("it is probably ")
+    assert said.endswith(f": type: iconv -f {found} -t utf-8 law.txt > NEW")
+
+
+def test_a_broken_byte_does_not_make_another_encoding() -> None:
+    data = SIMPLE.encode() + b"\xff" + SIMPLE.encode()
+    with pytest.raises(UnicodeDecodeError) as error:
+        data.decode()
+    assert "it is UTF-8 with broken bytes" in advised(error.value)
+    assert "iconv -c -f utf-8 -t utf-8 FILE" in advised(error.value)
+
+
+def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> None:
+    """What stood before may cut a character of two bytes in halves."""
+    data = b"\xc4\xa3\n" * 3 + SIMPLE.encode("gb18030")
+    with pytest.raises(UnicodeDecodeError) as error:
+        data.decode()
+    said = advised(error.value, "law.txt.gz")
+    assert said.endswith("gunzip -c law.txt.gz | iconv -f gb18030 -t utf-8 > NEW")

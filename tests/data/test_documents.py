@@ -1,0 +1,89 @@
+"""Documents on disk: none is lost, and held-out text begins where a document or a line does."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.data import documents
+from layerlab.data.documents import Spool, spooled
+from layerlab.data.sources import Piece
+
+
+def of(*texts: str) -> Spool:
+    starts = [0]
+    for text in texts:
+        starts.append(starts[-1] + len(text.encode()))
+    return Spool("".join(texts).encode(), starts)
+
+
+def read(spool: Spool) -> list[str]:
+    return ["".join(document) for document in spool.documents()]
+
+
+def test_documents_come_back_without_the_empty_ones(tmp_path: Path) -> None:
+    pieces = [Piece("", True), Piece("ä", True), Piece("", False), Piece("b", False)]
+    pieces += [Piece("", True), Piece("c", True), Piece("", True)]
+    with spooled(pieces, tmp_path / "a", "text", None) as spool:
+        assert read(spool) == ["äb", "c"] and spool.size == 4
+        assert list(spool.pieces()) == [Piece("äb", True), Piece("c", True)]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(2, ["ab"]), (4, ["abc"]), (5, ["abc", "ä"])])
+def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> None:
+    with spooled([Piece("abc", True), Piece("ääh", True)], tmp_path / "a", "text", limit) as spool:
+        assert read(spool) == kept
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
+        with spooled([Piece("", True)], tmp_path / "a", "it.txt", None):
+            pass
+    with pytest.raises(UserError, match=r"holds half of a surrogate pair \('\\ud800'\)"):
+        with spooled([Piece("a\ud800", True)], tmp_path / "a", "it.txt", None):
+            pass
+
+
+def test_held_out_text_begins_at_the_nearest_document() -> None:
+    train, held = of("a" * 40, "b" * 38, "c" * 12, "d" * 10).split(0.2, "text")
+    assert [one[0] for one in read(train)] == ["a", "b"] and read(held) == ["c" * 12, "d" * 10]
+    assert train.size + held.size == 100
+
+
+def test_a_long_document_is_cut_at_a_line_else_between_words_else_between_characters() -> None:
+    def split(text: str) -> list[str]:
+        return [one for side in of(text).split(0.2, "text") for one in read(side)]
+
+    assert split("a b " * 20 + "\n" + "c d " * 4) == ["a b " * 20 + "\n", "c d " * 4]
+    assert split("ab cd " * 16) == ["ab cd " * 12 + "ab cd ", "ab cd " * 3]
+    assert split("€" * 31) == ["€" * 24, "€" * 7]
+
+
+def test_a_text_that_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(UserError, match=r"has 1 bytes of text, too few to hold out 0.05 of them"):
+        of("a").split(0.05, "text")
+
+
+@given(
+    st.lists(st.text(alphabet="a€\n 😀", min_size=1, max_size=12), min_size=1, max_size=8),
+    st.floats(0.01, 0.99),
+    st.integers(4, 9),
+)
+@settings(max_examples=100, deadline=None)
+def test_both_sides_together_are_the_text(texts: list[str], share: float, piece: int) -> None:
+    whole = of(*texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "PIECE", piece)
+        assert read(whole) == texts
+        assert all(len(text.encode()) <= piece for text, _ in whole.pieces())
+        try:
+            sides = whole.split(share, "text")
+        except UserError:
+            # Nothing is left on one side: the cut falls into the first character, or behind all.
+            cut = round(whole.bytes * (1 - share))
+            assert cut < 4 or cut == whole.bytes
+            return
+        assert "".join(text for side in sides for text in read(side)) == "".join(texts)
+        assert all(side.size and "" not in read(side) for side in sides)

@@ -1,0 +1,251 @@
+"""Sources: their documents come out as they are, and whatever is wrong is said in one line."""
+
+import gzip
+import json
+import tempfile
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.data import sources
+from layerlab.data.sources import READ, fingerprint, opened, rows
+from layerlab.data.text_files import lines as split
+from layerlab.recipes.training_sections import Source
+
+
+def documents(given: Source) -> list[str]:
+    found: list[str] = []
+    for text, first in opened(given).pieces():
+        if first:
+            found.append(text)
+        else:
+            found[-1] += text
+    return found
+
+
+def lines(path: Path, *rows: object) -> Source:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Source(text=str(path))
+
+
+def refused(given: Source, *said: str) -> None:
+    with pytest.raises(UserError) as error:
+        documents(given)
+    assert "\n" not in str(error.value)
+    assert all(one in str(error.value) for one in said), error.value
+
+
+def test_the_documentation_of_python_is_on_every_machine() -> None:
+    found = documents(Source())
+    assert len(found) > 50 and sum(map(len, found)) > 300_000
+    assert any("compound statement" in text for text in found)
+
+
+def test_brown_is_read_where_it_is(data: Path) -> None:
+    found = documents(Source(text="brown"))
+    assert len(found) == 500 and found[0].startswith("The Fulton County Grand Jury")
+    assert opened(Source(text="brown")).notes == ()
+
+
+def test_where_brown_is_absent_another_text_is_read_and_that_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    found = opened(Source(text="brown"))
+    assert found.name == "python-docs" and found.identity == opened(Source()).identity
+    assert "brown is not here" in found.notes[0] and "python-docs is read" in found.notes[0]
+
+
+def test_a_brown_of_ones_own_is_found_through_the_environment(tmp_path, monkeypatch) -> None:
+    (tmp_path / "brown").mkdir()
+    with gzip.open(tmp_path / "brown" / "brown.txt.gz", "wt") as file:
+        file.write("\n\nOne .\nTwo .\n\n\nThree .")
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    assert documents(Source(text="brown")) == ["One .\nTwo .\n", "Three ."]
+
+
+def test_a_file_is_one_document_whatever_ends_its_lines(tmp_path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("\ufeffä\r\nb\rc\n\nd".encode())
+    assert documents(Source(text=str(file))) == ["ä\nb\nc\n\nd"]
+
+
+def test_a_long_file_comes_in_pieces_and_no_character_is_lost(tmp_path) -> None:
+    file, text = tmp_path / "a.md", ("€\r\n" * READ)[: READ + 5] + "end"
+    file.write_text(text, newline="")
+    pieces = list(opened(Source(text=str(file))).pieces())
+    assert len(pieces) >= 2 and [piece.first for piece in pieces] == [True] + [False] * (
+        len(pieces) - 1
+    )
+    assert "".join(piece.text for piece in pieces) == text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def test_a_folder_is_all_its_texts_in_order(tmp_path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "z.txt").write_text("first")
+    with gzip.open(tmp_path / "c.md.gz", "wt") as file:
+        file.write("second")
+    lines(tmp_path / "d.jsonl", {"text": "third"}, {"text": "fourth"})
+    (tmp_path / "e.png").write_bytes(b"\x89")
+    assert documents(Source(text=str(tmp_path))) == ["first", "second", "third", "fourth"]
+
+
+def test_tables_give_a_document_a_row(tmp_path) -> None:
+    rows = {"body": ["one", "zwölf", ""], "n": [1, 2, 3]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    given = Source(text=str(tmp_path / "a.parquet"), field="body")
+    assert documents(given) == rows["body"]
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write('{"text": "a\\r\\nb"}\n\n{"text": "c"}\n')
+    assert documents(Source(text=str(tmp_path / "a.jsonl.gz"))) == ["a\r\nb", "c"]
+
+
+def test_a_data_set_of_the_hub_is_streamed(tmp_path) -> None:
+    lines(tmp_path / "train.jsonl", {"text": "one"}, {"text": "two"})
+    assert documents(Source(text=f"hf:{tmp_path}")) == ["one", "two"]
+    refused(Source(text=f"hf:{tmp_path}", field="body"), "row 1 has no field 'body'", "has text")
+
+
+def test_without_a_network_the_hub_is_named_in_one_line() -> None:
+    said = ("cannot read hf:nobody/nothing from the Hub:", "or give a local file")
+    refused(Source(text="hf:nobody/nothing"), *said)
+
+
+def test_what_is_not_there_is_named(tmp_path) -> None:
+    refused(Source(text="a/b.txt"), f"nothing lies at {Path.cwd() / 'a' / 'b.txt'}; expected")
+    refused(Source(text="~/no.txt"), f"'~/no.txt': nothing lies at {Path.home() / 'no.txt'}; ")
+    refused(Source(text="python-doc"), "there is no text 'python-doc'", "did you mean 'python-docs")
+    refused(Source(text=str(tmp_path / "a.txt")), "a file, a folder or hf:NAME")
+    refused(Source(text=str(tmp_path)), "holds no text; expected files in .txt")
+    (tmp_path / "a.pdf").write_text("")
+    refused(Source(text=str(tmp_path / "a.pdf")), "is no text that can be read here", ".parquet")
+
+
+def test_a_missing_field_names_those_there_are(tmp_path) -> None:
+    given = lines(tmp_path / "a.jsonl", {"text": "a"}, {"body": "b", "id": 1})
+    refused(given, "line 2 has no field 'text'; it has body, id; write field = \"body\"")
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["b"]}), tmp_path / "a.parquet")
+    refused(Source(text=str(tmp_path / "a.parquet")), "has no field 'text'; it has body")
+
+
+def test_rows_that_hold_no_text_are_named(tmp_path) -> None:
+    given = lines(tmp_path / "a.jsonl", {"text": 5})
+    refused(given, "line 1: the field 'text' is 5; expected a text")
+    refused(lines(tmp_path / "a.jsonl", [1]), "line 1 is [1]; expected an object with a field")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    refused(given, "line 2 is not JSON", "mend that line")
+
+
+def test_a_byte_that_is_not_utf8_is_counted(tmp_path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"x" * (READ - 1) + "€".encode() + b"\r\nab\xff")
+    refused(
+        Source(text=str(file)),
+        f"byte {READ + 6} is not UTF-8 text; it is probably Latin 1",
+    )
+
+
+def test_damaged_files_are_named(tmp_path) -> None:
+    whole = gzip.compress(b"some text" * 99)
+    (tmp_path / "a.txt.gz").write_bytes(whole[:-9])
+    refused(Source(text=str(tmp_path / "a.txt.gz")), "is not a whole gzip file; copy it anew")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    refused(Source(text=str(tmp_path / "a.parquet")), "is no Parquet that can be read", "copy it")
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*; name another file"):
+        fingerprint(tmp_path)
+
+
+def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt").write_text("one")
+    a, b = (opened(Source(text=str(tmp_path / name))).identity for name in ("a.txt", "b.txt"))
+    assert a == b
+    (tmp_path / "b.txt").write_text("two")
+    assert opened(Source(text=str(tmp_path / "b.txt"))).identity != a
+    monkeypatch.setattr(sources, "LARGE", 1)
+    monkeypatch.setattr(sources, "READ", 1)
+    large = fingerprint(tmp_path / "a.txt")
+    assert large == fingerprint(tmp_path / "a.txt") != fingerprint(tmp_path / "b.txt")
+    (tmp_path / "a.txt").write_text("ode")
+    assert fingerprint(tmp_path / "a.txt") != large
+
+
+def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
+    found = [{"a": number, "b": ["x", None]} for number in range(3)]
+    (tmp_path / "a.json").write_text("\ufeff" + json.dumps(found, indent=1))
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(one) for one in found))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "c.parquet")
+    (tmp_path / "notes.txt").write_text("no rows")
+    read = list(rows(str(tmp_path)))
+    assert [row for _, row in read] == found * 3
+    places = [place.rpartition("/")[2] for place, _ in read]
+    assert places[1] == "a.json, line 9" and places[5] == "b.jsonl, line 3"
+    assert places[8] == "c.parquet, row 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"a": 1}\n{"a": 2}]', "after the row of line 1 comes neither , nor ]; mend it"),
+        ('[{"a": 1}', "after the row of line 1 comes neither , nor ]; mend it"),
+        ('[\n{"a": 1},\n{"a" 2}]', "line 3 is not JSON"),
+        ("[1]", "line 1 is 1; expected an object"),
+        ('[{"a": 1},', "line 1 is not JSON"),
+    ],
+)
+def test_an_array_that_is_broken_is_named_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(text)
+    with pytest.raises(UserError) as error:
+        list(rows(str(file)))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rows_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no file or folder .*; expected .json, .jsonl"):
+        list(rows(str(tmp_path / "absent")))
+    with pytest.raises(UserError, match=r"holds no rows that can be read; expected .json"):
+        list(rows(str(tmp_path)))
+
+
+@given(st.text("a\n€", max_size=40), st.integers(1, 9))
+def test_lines_are_whole_wherever_a_block_ends(text: str, block: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layerlab.data.text_files.READ", block)
+        file = Path(folder) / "a.txt"
+        file.write_text(text, "utf-8")
+        assert list(split(file)) == text.splitlines(keepends=True)
+
+
+def test_half_of_a_character_is_no_text_of_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "\\ud83d"}\n')
+    with pytest.raises(UserError, match="line 1: it holds half of a surrogate pair"):
+        list(rows(str(file)))
+    # Of a corpus it is told when it is read in, or removed by `layerlab adapt clean`.
+    assert documents(Source(text=str(file))) == ["\ud83d"]
+
+
+def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
+    words = pyarrow.DictionaryArray.from_arrays([0] * 64, ["a" * 100_000])
+    pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
+        list(opened(Source(text=str(tmp_path / "x.parquet"))).pieces())
+
+
+def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LONGEST", 100)
+    (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * 100 + '"}\n')
+    with pytest.raises(UserError, match=r"line 1 has 113 characters; expected at most 100 in a r"):
+        list(opened(Source(text=str(tmp_path / "x.jsonl"))).pieces())

@@ -1,0 +1,30 @@
+"""Suites, groups and benchmarks by name."""
+
+import pytest
+
+from layerlab import UserError
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
+from layerlab.evaluation.benchmarks.suites import GENERAL, SUITES, chosen
+
+
+def test_the_three_suites_are_those_of_the_source() -> None:
+    assert [len(chosen(name)) for name in ("general", "finance", "law")] == [11, 2, 1]
+    assert [one.name for one in chosen("all")] == list(BENCHMARKS)
+    assert [one for name in GENERAL for one in chosen(name)] == list(chosen("general"))
+
+
+def test_each_once_in_the_order_of_the_words() -> None:
+    assert [one.name for one in chosen("LAW, piqa,reasoning")] == ["lawbench", "piqa", "ax-b"]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_no_suite_is_empty(name: str) -> None:
+    assert chosen(name)
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(UserError) as caught:
+        chosen("lawbensh")
+    assert str(caught.value).startswith(
+        "there is no suite or benchmark 'lawbensh'; did you mean lawbench? expected one of general,"
+    )

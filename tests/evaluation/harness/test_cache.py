@@ -1,0 +1,80 @@
+"""Finished tasks are kept whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+import layerlab.evaluation
+from layerlab import UserError
+from layerlab.evaluation.harness.cache import LEAVES, SAMPLES, SCORERS, Keeper, key, scorer
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "out")
+    assert keeper.load("a") is None
+    keeper.save("a", {"score": 0.5}, [{"doc": "问"}, {"doc": "x\ny"}])
+    assert keeper.load("a") == {"score": 0.5}
+    assert (tmp_path / "out" / SAMPLES / "a.jsonl").read_text("utf-8").count("\n") == 2
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    Keeper(None).save("a", {}, [])
+    assert Keeper(None).load("a") is None
+
+
+def test_a_task_without_its_samples_is_asked_again(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path)
+    keeper.save("a", {}, [])
+    (tmp_path / SAMPLES / "a.jsonl").unlink()
+    assert keeper.load("a") is None
+
+
+def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
+    Keeper(tmp_path).save("a", {}, [])
+    path = tmp_path / LEAVES / "a.json"
+    path.write_text("{half", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        Keeper(tmp_path).load("a")
+    assert str(caught.value).startswith(f"cannot read {path}: ")
+    assert str(caught.value).endswith("; delete it and type it again")
+
+
+def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
+    """Each pattern names files, each file counts, and nothing else does."""
+    package = Path(layerlab.evaluation.__file__).parent
+    for pattern in SCORERS:
+        assert list(package.glob(pattern)), pattern
+    copy = tmp_path / "evaluation"
+    for path in (one for pattern in SCORERS for one in package.glob(pattern)):
+        (copy / path.relative_to(package)).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path.relative_to(package)).write_bytes(path.read_bytes())
+    assert scorer(copy) == scorer()
+    (copy / "view.py").write_text("another look", "utf-8")
+    assert scorer.__wrapped__(copy) == scorer()
+    for name in ("tasks/scoring.py", "metrics/rouge.py", "lawbench/label.toml", "harness/lm.py"):
+        before = scorer.__wrapped__(copy)
+        (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+        assert scorer.__wrapped__(copy) != before, name
+
+
+def test_another_segmenter_is_another_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = scorer.__wrapped__()
+    monkeypatch.setattr("layerlab.evaluation.harness.cache.version", lambda name: "0.1.2")
+    assert scorer.__wrapped__() != before
+    assert scorer.__wrapped__().endswith("jieba 0.1.2")
+
+
+def test_another_part_is_another_key() -> None:
+    assert key(model="a", task="b") != key(model="b", task="a") != key(model="ab", task="")
+
+
+@pytest.mark.parametrize("name", [f"{LEAVES}/a.json", f"{SAMPLES}/a.jsonl"])
+def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None:
+    """A score cannot be raised, nor an answer exchanged, beside the program."""
+    Keeper(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
+    path = tmp_path / name
+    path.write_text(path.read_text("utf-8").replace("25", "75").replace("1}", "2}"), "utf-8")
+    with pytest.raises(UserError) as caught:
+        Keeper(tmp_path).load("a")
+    said = "it is not what was written, or is of an earlier version; delete it and type it again"
+    assert str(caught.value) == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"

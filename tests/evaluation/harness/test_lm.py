@@ -1,0 +1,226 @@
+"""The engine with what is ours around it: same scores, nothing cut, nothing said."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.evaluation.harness.fewshot import Shots
+from layerlab.loading.model import Subject
+from tests.evaluation.candidate import LEAF, WRITTEN, candidate, question, task_folder
+
+lm_eval = pytest.importorskip("lm_eval")
+
+from layerlab.evaluation.harness.lm import Answer, Engine, answer, described, load_tasks  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Any]:
+    return [question(place, words=1 + place % 7) for place in range(25)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rows: list[Any]) -> Path:
+    return task_folder(tmp_path / "tasks", rows)
+
+
+def loaded(folder: Path) -> Any:
+    return load_tasks(folder, LEAF)[LEAF]
+
+
+def asked(subject: Subject, folder: Path, scoring: str = "choice_ll", **options: Any) -> Answer:
+    return answer(Engine(subject, batch=4, scoring=scoring), loaded(folder), **options)
+
+
+@pytest.fixture
+def plain(folder: Path) -> Iterator[Any]:
+    """`simple_evaluate` on the same folder, with nothing of ours."""
+    from lm_eval.evaluator import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+
+    def run(subject: Subject, **options: Any) -> Any:
+        model: Any = subject.model
+        engine = HFLM(pretrained=model, tokenizer=subject.tokenizer, batch_size=4)
+        manager = TaskManager(include_path=str(folder), include_defaults=False)
+        return simple_evaluate(
+            model=engine, tasks=[LEAF], task_manager=manager, bootstrap_iters=0, **options
+        )
+
+    yield run
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize(("kind", "shots"), [("choice", 3), ("written", 0)])
+def test_scores_are_those_of_plain_lm_eval(
+    tmp_path: Path, rows: list[Any], plain: Any, folder: Path, shots: int, kind: str
+) -> None:
+    if kind == "written":
+        task_folder(folder, rows, kind=WRITTEN)
+    subject = candidate(2048)
+    ours, theirs = asked(subject, folder, shots=shots), plain(subject, num_fewshot=shots)
+    assert ours.shots == Shots(asked=shots, mean=float(shots), least=shots)
+    assert ours.metrics["score"] == theirs["results"][LEAF]["score,none"]
+    samples = sorted(theirs["samples"][LEAF], key=lambda one: one["doc_id"])
+    assert [one["score"] for one in samples] == list(ours.scores.values())
+    assert [one["arguments"][0][0] for one in samples] == [one["prompt"] for one in ours.samples]
+    for mine, sample in zip(ours.samples, samples, strict=True):
+        for own, other in zip(mine["responses"], [one[0] for one in sample["resps"]], strict=True):
+            if kind == "written":
+                assert own == other
+            else:  # float32 sums in another order
+                assert own[0] == pytest.approx(other[0], abs=1e-3)
+
+
+def test_the_same_twice(folder: Path) -> None:
+    first, second = asked(candidate(), folder), asked(candidate(), folder)
+    assert first == second and first.samples == second.samples
+
+
+def test_batches_change_no_score(folder: Path) -> None:
+    alone = answer(Engine(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
+    assert alone.scores == asked(candidate(), folder).scores
+
+
+def test_examples_are_dropped_whole_and_counted(folder: Path, rows: list[Any]) -> None:
+    subject = candidate(80)
+    found = asked(subject, folder, shots=5)
+    assert found.shots.shortened == 20 and found.shots.unfit == 0
+    assert 0 < found.shots.mean < 5
+    examples = [f"{row['prompt']}{row['choices'][row['gold']]}\n\n" for row in rows[:5]]
+    words = subject.tokenizer
+    assert words is not None
+    used = []
+    for sample, row in zip(found.samples, rows[5:], strict=True):
+        count = sample["prompt"].count("\n\n") - 1
+        assert sample["prompt"] == f"Instruction.\n\n{''.join(examples[:count])}{row['prompt']}"
+        assert len(words(f"{sample['prompt']} A")["input_ids"]) <= 81
+        longer = f"Instruction.\n\n{''.join(examples[: count + 1])}{row['prompt']} A"
+        assert count == 5 or len(words(longer)["input_ids"]) > 81
+        used.append(count)
+    assert found.shots == Shots(
+        asked=5, mean=sum(used) / 20, least=min(used), shortened=20, unfit=0
+    )
+
+
+@pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll"])
+def test_a_question_that_never_fits_is_not_asked_and_counts_as_not_answered(
+    tmp_path: Path, scoring: str
+) -> None:
+    rows = [question(place) for place in range(9)]
+    rows[5] = question(3, words=200)  # the right option is the first
+    folder = task_folder(tmp_path, rows, shots=0)
+    found = asked(candidate(64), folder, scoring)
+    assert found.shots == Shots(asked=0, unfit=1)
+    assert next(iter(found.scores.values())) == 0.0
+    assert len(found.scores) == 4
+    assert found.metrics["score"] == sum(found.scores.values()) / 4
+
+
+def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Path) -> None:
+    folder = task_folder(tmp_path, [question(place, words=1) for place in range(6)], kind=WRITTEN)
+    text = (folder / "own.yaml").read_text("utf-8").replace("max_gen_toks: 8", "max_gen_toks: 512")
+    (folder / "own.yaml").write_text(text, encoding="utf-8")
+    task = loaded(folder)
+    found = answer(Engine(candidate(64), batch=2, scoring="gen"), task, shots=0)
+    assert found.limited == 32 and found.chance is None
+    assert task.config.generation_kwargs["max_gen_toks"] == 512
+    assert (
+        answer(Engine(candidate(2048), batch=2, scoring="gen"), task, shots=0, limit=1).limited
+        is None
+    )
+
+
+def test_the_mean_is_over_all_tokens_of_prompt_and_choice(folder: Path, rows: list[Any]) -> None:
+    subject = candidate(2048)
+    found = asked(subject, folder, "mean_nll", shots=0, limit=3)
+    words = subject.tokenizer
+    assert words is not None
+    for sample, row in zip(found.samples, rows[5:], strict=False):
+        means = []
+        for option in row["choices"]:
+            ids = torch.tensor([words(f"Instruction.\n\n{row['prompt']}{option}")["input_ids"]])
+            with torch.no_grad():
+                scores = torch.log_softmax(subject.model(ids).logits[0, :-1], -1)
+            total = scores.gather(-1, ids[0, 1:, None]).sum()
+            means.append(float(total) / ids.shape[1])
+        assert [one[0] for one in sample["responses"]] == pytest.approx(means, rel=1e-4)
+        assert sample["score"] == float(means.index(max(means)) == row["gold"])
+
+
+def test_options_of_different_length_are_scored_apart(tmp_path: Path) -> None:
+    rows = [question(place, options=(" two", " a great many numbers", " B")) for place in range(8)]
+    folder = task_folder(tmp_path, rows, shots=0)
+    subject = candidate(512)
+    for share in (True, False):
+        engine = Engine(subject, batch=3, scoring="choice_ll", share=share)
+        found = answer(engine, loaded(folder))
+        for sample in found.samples:
+            assert len({one[0] for one in sample["responses"]}) == 3
+
+
+def test_four_labels_take_one_pass(folder: Path) -> None:
+    engine = Engine(candidate(512), batch=1, scoring="choice_ll")
+    passes: list[int] = []
+    engine.step = passes.append
+    answer(engine, loaded(folder), limit=7)
+    assert len(passes) == 7
+
+
+def test_nothing_is_said(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked(candidate(), folder)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_chance_is_that_of_guessing(folder: Path) -> None:
+    assert asked(candidate(), folder, limit=4).chance == pytest.approx(1 / 3)
+
+
+def test_a_limit_takes_the_first_questions(folder: Path) -> None:
+    whole, few = asked(candidate(), folder), asked(candidate(), folder, limit=4)
+    assert list(few.scores.items()) == list(whole.scores.items())[:4]
+
+
+def test_a_description_changes_with_what_is_asked(folder: Path, rows: list[Any]) -> None:
+    before = described(loaded(folder))
+    assert described(loaded(folder)) == before
+    assert described(loaded(folder), limit=2) != before
+    changed = json.loads((folder / "rows.json").read_text("utf-8"))
+    changed["dev"][0]["prompt"] += " "
+    (folder / "rows.json").write_text(json.dumps(changed), encoding="utf-8")
+    assert described(loaded(folder)) != before
+
+
+def test_more_examples_than_there_are(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        asked(candidate(), folder, shots=6)
+    assert str(caught.value) == (
+        "layerlab_own_a has 5 examples, and 6 were asked for; type --shots 5 or fewer"
+    )
+
+
+def test_a_task_without_a_score(folder: Path) -> None:
+    path = folder / "reader.py"
+    path.write_text(path.read_text("utf-8").replace('"score"', '"acc"'), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        asked(candidate(), folder)
+    assert str(caught.value) == (
+        "the task layerlab_own_a gives no metric named score, but acc; name its metric score"
+    )
+
+
+def test_no_such_task(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_tasks(folder, "layerlab_none")
+    assert str(caught.value) == (
+        f"{folder} declares no task 'layerlab_none'; name a folder that does"
+    )

@@ -1,0 +1,60 @@
+"""Arithmetics by name, and what perplexity is under them."""
+
+import math
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+
+from layerlab import Policy, UserError
+from layerlab.evaluation.harness.low_precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.results.table import drawn
+from layerlab.loading.inputs import sample, sequences
+from layerlab.loading.model import subject
+
+
+def test_as_loaded_comes_first_and_each_once() -> None:
+    policy = Policy(format="bf16", keep=("lm_head",))
+    found = arithmetics("bf16, int4,bf16", policy)
+    assert [one.name for one in found] == ["", "bf16", "int4", "bf16, 1 kept"]
+    assert len({one.key for one in found}) == 4
+    assert arithmetics(None, None) == (Arithmetic(),)
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(UserError, match=r"^--format: "):
+        arithmetics("bf17", None)
+
+
+def test_perplexity_is_that_of_the_loss() -> None:
+    loaded = subject("llama")
+    found = perplexity(loaded)
+    total = 0.0
+    for ids in sequences(sample(samples=4, context=256), loaded):
+        with torch.no_grad():
+            loss = loaded.model(input_ids=ids[None], labels=ids[None]).loss
+        total += float(loss) * (len(ids) - 1)
+    assert found["nats_per_token"] == pytest.approx(total / found["tokens"], rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(found["nats_per_token"]))
+
+
+def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
+    broken = subject("llama")
+    with torch.no_grad():
+        next(broken.model.parameters()).fill_(math.nan)
+    found = perplexity(broken)
+    assert found["perplexity"] is None and found["nats_per_token"] is None and found["tokens"]
+    console = Console(width=100, file=StringIO(), record=True)
+    content = {"arms": [], "left_out": [], "remarks": []}
+    console.print(drawn({**content, "precision": [{"arm": "a in fp16", **found}]}, 100))
+    assert "a in fp16: perplexity on the built-in sample is not finite (" in console.export_text()
+
+
+def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
+    loaded = subject("llama")
+    exact = perplexity(loaded)
+    with Arithmetic("int4").running(loaded):
+        coarse = perplexity(loaded)
+    assert coarse["nats_per_token"] > exact["nats_per_token"]
+    assert perplexity(loaded) == exact

@@ -1,0 +1,148 @@
+"""What a model reads: the wording of each benchmark, letter by letter."""
+
+import pytest
+
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.items import Question
+from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.tasks.prompts import Manner, Prompt, posed
+
+FOUR = Question(
+    place="x",
+    text="几？",
+    options=("一", "二", "三", "四"),
+    right=(1,),
+    explanation="1. 一加一。",
+)
+TWO = Question(place="x", text="q", passage="p", options=("No", "Yes"), right=(1,))
+WHOLE = Manner(scoring="mean_nll")
+
+
+def asked(
+    name: str, question: Question = FOUR, manner: Manner | None = None, subject: str = ""
+) -> Prompt:
+    benchmark = declared(name)
+    return posed(question, benchmark, benchmark[subject or benchmark.subjects[0].name], manner)
+
+
+@pytest.mark.parametrize(("name", "subject"), [("ceval", "注册会计师"), ("fineval", "会计")])
+def test_ceval_and_fineval_ask_as_an_exam_of_china(name: str, subject: str) -> None:
+    found = asked(name)
+    assert found.header == f"以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n"
+    assert found.text == "几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案："
+    assert (found.choices, found.target) == (tuple("ABCD"), "B")
+
+
+def test_ceval_reasons_step_by_step_before_it_answers() -> None:
+    found = asked("ceval", manner=Manner(scoring="gen", cot=True))
+    assert found.text.endswith("D. 四\n答案：让我们一步一步思考，\n")
+    assert found.target == "1. 一加一。\n所以答案是B。"
+
+
+@pytest.mark.parametrize(
+    ("name", "subject"), [("cmmlu", "农学"), ("financeiq", "注册会计师（CPA）")]
+)
+def test_cmmlu_and_financeiq_ask_for_the_option_alone(name: str, subject: str) -> None:
+    found = asked(name)
+    assert found.header == f"以下是关于{subject}的单项选择题，请直接给出正确答案的选项。\n\n"
+    assert found.text == "题目：几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案是："
+    assert (found.choices, found.target) == (tuple("ABCD"), "B")
+
+
+def test_mmlu_asks_in_english_with_a_blank_before_the_answer() -> None:
+    found = asked("mmlu", subject="high_school_physics")
+    assert found.header == (
+        "The following are multiple choice questions (with answers) about high school physics.\n\n"
+    )
+    assert found.text == "几？\nA. 一\nB. 二\nC. 三\nD. 四\nAnswer:"
+    assert (found.choices, found.target) == ((" A", " B", " C", " D"), " B")
+
+
+@pytest.mark.parametrize(
+    ("subject", "text", "choices"),
+    [
+        (
+            "gaokao_history",
+            "p问题：几？ 选项：(A)一 (B)二\n答案：从A到B, 我们应选择",
+            ("A", "B"),
+        ),
+        (
+            "gaokao_english",
+            "pQ: 几？ Answer Choices: (A)一 (B)二\nA: Among A through B, the answer is",
+            (" A", " B"),
+        ),
+    ],
+)
+def test_agieval_names_its_letters(subject: str, text: str, choices: tuple[str, ...]) -> None:
+    question = Question(place="x", text="几？", passage="p", options=("(A)一", "(B)二"), right=(0,))
+    found = asked("agieval", question, subject=subject)
+    assert (found.header, found.text, found.choices) == ("", text, choices)
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [("gaokao_mathcloze", "问题：几？\n答案："), ("math", "Q: 几？\nA: The answer is")],
+)
+def test_agieval_asks_for_a_value_where_there_are_no_options(subject: str, text: str) -> None:
+    found = asked("agieval", Question(place="x", text="几？", reply="2"), subject=subject)
+    assert (found.text, found.choices, found.target.strip()) == (text, (), "2")
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("boolq", ("p\nQuestion: q?\nNo", "p\nQuestion: q?\nYes")),
+        ("ax-b", ("p?entailment, q", "p?not_entailment, q")),
+        (
+            "piqa",
+            tuple(f"The following makes sense: \nQ: q\nA: {one}\n" for one in ("No", "Yes")),
+        ),
+        ("csl", ("摘要：p", "摘要：p\n关键词：q")),
+    ],
+)
+def test_whole_texts_are_compared_as_opencompass_writes_them(
+    name: str, texts: tuple[str, ...]
+) -> None:
+    found = asked(name, TWO, WHOLE)
+    assert (found.header, found.text, found.choices) == ("", "", texts)
+
+
+def test_a_sentiment_is_a_word_not_a_letter() -> None:
+    question = Question(place="x", text="好", options=("消极", "积极"), right=(1,))
+    assert asked("eprstmt", question).text == '内容： "好"。情绪分类：'
+    assert asked("eprstmt", question).choices == ("消极。", "积极。")
+    assert asked("eprstmt", question, WHOLE).choices[0] == '内容： "好"。情绪分类：\n消极。'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "xsum",
+            "Document：q\nBased on the previous text, provide a brief single summary:",
+        ),
+        ("lcsts", "阅读以下文章，并给出简短的摘要：q\n摘要如下："),
+    ],
+)
+def test_summaries_are_asked_for(name: str, text: str) -> None:
+    found = asked(name, Question(place="x", text="q", reply="r"))
+    assert (found.text, found.choices, found.target.strip()) == (text, (), "r")
+
+
+ASKED = [one for one in BENCHMARKS.values() if one.scorings[0] == "choice_ll"]
+
+
+@pytest.mark.parametrize("benchmark", ASKED, ids=lambda one: one.name)
+def test_a_right_choice_is_the_target_and_no_blank_stands_twice(benchmark: Benchmark) -> None:
+    count = benchmark.options or 4
+    for right in range(count):
+        options = tuple(f"o{place}" for place in range(count))
+        question = Question(place="x", text="q", passage="p", options=options, right=(right,))
+        for manner in (Manner(), WHOLE):
+            found = posed(question, benchmark, benchmark.subjects[0], manner)
+            assert found.choices[right] == found.target
+            assert len(set(found.choices)) == count
+            if found.text:
+                assert not (found.text[-1].isspace() and found.choices[0][0].isspace())
+                spaced = benchmark.language == "en"
+                assert all(choice.startswith(" ") == spaced for choice in found.choices)

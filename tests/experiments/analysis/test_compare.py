@@ -1,0 +1,327 @@
+"""From runs to a comparison: choice of rates, verdicts, and what is said of all that is lacking."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from layerlab import UserError
+from layerlab.experiments.analysis.compare import compared
+from layerlab.records.run import Record
+from tests.training.drawn import recipe, record, records, runs, write
+
+# Three seeds that differ much, and an arm that is better by a hundredth at each.
+BASE = {1: 3.0, 2: 3.3, 3: 3.1}
+BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
+
+
+def losses(*given: dict[int, float | None]) -> dict[str, dict[int, float | None]]:
+    return dict(zip(("llama", "gpt2"), given, strict=True))
+
+
+def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
+    found = compared(recipe(), records(recipe(), losses(BASE, BETTER)))
+    base, row = found.row("llama"), found.row("gpt2")
+    oracle = stats.ttest_rel(list(BETTER.values()), list(BASE.values()))
+    assert base["verdict"] == "baseline" and base["n"] == 3 and base["difference"] is None
+    assert base["nats"] == pytest.approx(np.mean(list(BASE.values())))
+    assert base["sd"] == pytest.approx(np.std(list(BASE.values()), ddof=1))
+    assert row["p"] == pytest.approx(oracle.pvalue) == row["holm"]
+    assert (row["low"], row["high"]) == pytest.approx(tuple(oracle.confidence_interval()))
+    assert row["verdict"] == "better"
+    assert row["said"].startswith("gpt2 is better than llama by 0.0100 nats (95 % interval -0.0")
+    assert row["tokens_per_second"] == 100 and row["peak_memory_bytes"] == 2**20
+    assert row["start"] == 0 and row["diverged"] == row["missing"] == []
+    assert found.content["remarks"] == [
+        "compared at one learning rate 0.001 for all: an arm that would rather have another is "
+        "judged too harshly",
+        "intervals are over seeds, and hold for this held-out text alone: runs kept no losses by "
+        "block",
+        "more than one part differs from the baseline's, and no verdict can say which of them "
+        "counts: gpt2 (norm, attention, ffn, stack)",
+    ]
+    json.dumps(found.content, allow_nan=False)
+
+
+def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_mixed() -> None:
+    worse = compared(recipe(), records(recipe(), losses(BETTER, BASE))).row("gpt2")
+    assert worse["verdict"] == "worse" and worse["difference"] == pytest.approx(0.01, rel=0.01)
+    mixed = {1: 2.99, 2: 3.32, 3: 3.10}
+    row = compared(recipe(), records(recipe(), losses(BASE, mixed))).row("gpt2")
+    assert row["verdict"] == "not distinguishable"
+    least, most = row["seeds_needed"]
+    assert 3 < least < most and f"{least - 3:,} to {most - 3:,} more seeds find it" in row["said"]
+    low, high = row["detectable"]
+    assert f"an effect of {low:.4f} to {high:.4f} with" in row["said"]
+
+
+def test_what_is_read_from_folders_is_what_was_given(tmp_path: Path) -> None:
+    given = records(recipe(), losses(BASE, {**BETTER, 3: None}))
+    folders = [write(tmp_path, one) for one in given]
+    assert compared(recipe(), folders).content == compared(recipe(), given).content
+    for name in ("manifest.json", "result.json"):  # a run that has not begun
+        (folders[0] / name).unlink()
+    assert compared(recipe(), folders).row("llama")["missing"] == [1]
+
+
+def test_an_unfinished_comparison_says_that_it_is_not_final() -> None:
+    found = compared(recipe(), records(recipe(), losses(BASE, {1: 2.99, 2: 3.29, 3: None})))
+    row = found.row("gpt2")
+    assert row["n"] == 2 and row["missing"] == [3]
+    assert row["said"].endswith("2 of 3 planned seeds: this verdict is not final.")
+    assert any(one.startswith("seeds that have not finished: gpt2 3") for one in remarks(found))
+    none = compared(recipe(), [])
+    assert none.row("gpt2")["verdict"] == "no verdict"
+    assert "no seed has finished for it and llama both" in none.row("gpt2")["said"]
+
+
+def test_one_seed_is_too_few_for_a_verdict() -> None:
+    single = recipe(seeds=[1])
+    row = compared(single, records(single, losses(BASE, BETTER))).row("gpt2")
+    assert row["verdict"] == "too few seeds" and row["difference"] == pytest.approx(-0.01)
+    assert row["p"] is row["low"] is row["detectable"] is None
+    assert row["said"].startswith("too few seeds for a verdict (1): gpt2 ended -0.0100 nats from")
+    assert "cannot say how much of that is chance" in row["said"]
+
+
+def test_a_diverged_run_is_named_and_not_dropped() -> None:
+    given = records(recipe(), losses(BASE, BETTER))
+    index = next(i for i, one in enumerate(given) if (one.arm, one.seed) == ("gpt2", 2))
+    broken = {**dict(given[index].result or {}), "nats": math.nan, "diverged": "NaN in layer 3"}
+    given[index] = Record(manifest=given[index].manifest, result=broken)
+    found = compared(recipe(), given)
+    row = found.row("gpt2")
+    assert row["verdict"] == "diverged" and row["diverged"] == [2]
+    assert row["said"].startswith("no verdict on gpt2: gpt2 diverged at seed 2 (NaN in layer")
+    assert "1 of 3 runs against 0 of 3, Fisher's exact p = 1" in row["said"]
+    assert row["n"] == 2
+    turned = compared(recipe(baseline="gpt2"), given)
+    row = turned.row("llama")
+    assert row["verdict"] == "diverged" and "gpt2 diverged at seed 2" in row["said"]
+    # The baseline's own runs are what others are held against: they count as nothing themselves.
+    assert f"{given[index].name} diverged: NaN in layer 3" in remarks(turned)
+    assert not any("counts as worse" in one for one in remarks(turned))
+    json.dumps(found.content, allow_nan=False)
+
+
+def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
+    swept = recipe(rates=[1e-3, 3e-3, 1e-2], seeds=[1, 2, 3, 4])
+    best, base = {"llama": 3e-3, "gpt2": 1e-2}, {**BASE, 4: 3.2}
+    given = [
+        record(run, base[run.seed] + abs(math.log(run.rate / best[run.arm]))) for run in runs(swept)
+    ]
+    found = compared(swept, given)
+    assert {one["arm"]: one["rate"] for one in found.rows} == best
+    assert found.row("gpt2")["verdict"] == "identical"
+    assert "exactly 0 at 3 seeds" in found.row("gpt2")["said"]
+    widest = "the best learning rate of gpt2, 0.01, is the largest of the sweep: add 0.03"
+    assert widest in remarks(found)
+    assert not any("best learning rate of llama" in one for one in remarks(found))
+    assert any("the first seed of a sweep chooses" in one for one in remarks(found))
+    assert sum(one["chosen"] for one in found.content["runs"]) == 6
+    fewer = [one for one in given if (one.arm, one.rate) != ("gpt2", 1e-3)]
+    partial = compared(swept, fewer)
+    assert any("unequally many learning rates (llama 3, gpt2 2)" in one for one in remarks(partial))
+    assert "this verdict is not final" in partial.row("gpt2")["said"]
+
+
+def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
+    swept = recipe(rates=[1e-3, 3e-3])
+    given = [
+        record(run, 2.0, diverged="loss of 99")
+        if (run.rate, run.seed) == (3e-3, 1)
+        else record(run, BASE[run.seed] - (run.rate == 3e-3))
+        for run in runs(swept)
+    ]
+    found = compared(swept, given)
+    assert {one["rate"] for one in found.rows} == {1e-3}
+    told = [one for one in remarks(found) if "diverged" in one]
+    assert [one.split(" diverged")[1] for one in told] == [
+        ", so its rate is not chosen: loss of 99"
+    ] * 2
+
+
+def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
+    given = [record(run, 2.0, diverged="loss of 99") for run in runs(recipe())]
+    found = compared(recipe(), given)
+    assert found.row("gpt2")["verdict"] == "diverged"
+    told = [one for one in remarks(found) if "diverged" in one]
+    assert told == [f"{one.name} diverged: loss of 99" for one in by_arm(given)]
+
+
+def test_two_seeds_are_told_what_they_cannot_say() -> None:
+    for seeds, expected in (([1, 2], True), ([1], False), ([1, 2, 3], False)):
+        planned = recipe(seeds=seeds)
+        found = compared(planned, records(planned, losses(BASE, BETTER)))
+        said = [one for one in remarks(found) if one.startswith("with two seeds the spread is")]
+        assert bool(said) == expected
+
+
+def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch": 2}}]
+    plain, declared = recipe(*arms), recipe(*arms, differ=["train.batch"])
+    with pytest.raises(UserError, match=r"train.batch is 4 in llama-s1"):
+        compared(plain, records(plain, losses(BASE, BETTER)))
+    found = compared(declared, records(declared, losses(BASE, BETTER)))
+    assert (
+        "arms also differ in train.batch, so this is no comparison of variants alone"
+        in (found.row("gpt2")["said"])
+    )
+    assert any(one.startswith("declared to differ: train.batch is 4") for one in remarks(found))
+
+
+def test_other_tokens_are_compared_by_the_byte() -> None:
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab": 300}}]
+    given = recipe(*arms, differ=["data.vocab"])
+    found = compared(given, records(given, losses(BASE, BETTER)))
+    assert found.content["metric"] == "bits_per_byte"
+    assert found.row("gpt2")["difference"] == pytest.approx(-0.005, rel=0.01)
+    assert "by 0.0050 bits per byte" in found.row("gpt2")["said"]
+
+
+def test_every_arm_has_the_baseline_that_it_asks_for() -> None:
+    arms = ["llama", "gpt2", {"name": "third", "variant": "gpt2", "against": "gpt2"}]
+    given = recipe(*arms)
+    values = {**losses(BASE, BETTER), "third": BETTER}
+    found = compared(given, records(given, values))
+    assert [one["against"] for one in found.rows] == ["llama", "llama", "gpt2"]
+    assert found.row("third")["verdict"] == "identical"
+    assert found.row("gpt2")["holm"] == pytest.approx(2 * found.row("gpt2")["p"])
+
+
+def test_curves_are_paired_at_the_same_tokens() -> None:
+    found = compared(recipe(), records(recipe(), losses(BASE, BETTER)))
+    (paired,) = found.content["paired"]
+    assert [point["tokens"] for point in paired["points"]] == [640, 1280, 1920]
+    row = found.row("gpt2")
+    assert paired["points"][-1]["difference"] == pytest.approx(row["difference"])
+    assert paired["points"][-1]["low"] == pytest.approx(row["low"])
+    curve = found.content["curves"][0]
+    assert curve["evaluation"]["nats"] == [BASE[1] + 2, BASE[1] + 1, BASE[1]]
+    assert curve["train"]["seconds"] == [1, 2, 3]
+
+
+def test_what_matching_left_is_told() -> None:
+    matched = recipe(match="parameters")
+    given = records(matched, losses(BASE, BETTER))
+    for one in given:
+        if one.arm == "gpt2":
+            one.manifest["model"]["parameters"] = 1012
+    found = compared(matched, given)
+    assert found.row("gpt2")["mismatch"] == pytest.approx(1.2)
+    assert any("gpt2 is matched by parameters and still differs" in one for one in remarks(found))
+    assert (
+        compared(recipe(), records(recipe(), losses(BASE, BETTER))).row("gpt2")["mismatch"] is None
+    )
+
+
+def test_seeds_and_arms_that_were_not_planned_are_left_out_and_named() -> None:
+    more = records(recipe(seeds=[1, 2, 3, 4]), losses({**BASE, 4: 9.0}, {**BETTER, 4: 0.1}))
+    found = compared(recipe(), more)
+    assert found.row("gpt2")["n"] == 3
+    assert sum("none of those fixed in advance" in one for one in remarks(found)) == 2
+    other = compared(recipe("llama", "pangu-pi"), records(recipe(), losses(BASE, BETTER)))
+    assert sum("is left out: the recipe has no arm 'gpt2'" in one for one in remarks(other)) == 3
+
+
+def test_two_runs_cannot_be_one() -> None:
+    given = records(recipe(), losses(BASE, BETTER))
+    with pytest.raises(UserError, match=r"are both llama with seed 1 at rate 0.001; delete one"):
+        compared(recipe(), [*given, given[0]])
+
+
+def test_a_single_arm_is_held_against_none() -> None:
+    given = recipe("llama")
+    found = compared(given, records(given, {"llama": BASE}))
+    assert 'llama is the only arm, and held against none; write arms = ["llama", "pangu-pi"]' in (
+        remarks(found)
+    )
+
+
+def test_a_recipe_without_arms_compares_nothing() -> None:
+    with pytest.raises(UserError, match="the recipe drawn has no compare section; write"):
+        compared(recipe().changed({"compare": None}), [])
+
+
+def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
+    """200 A/A comparisons of four arms: a false verdict in no more than 5 % of them."""
+    draws, names, seeds = 200, ("gpt2", "gpt1", "pangu-pi"), (1, 2, 3)
+    given = recipe("llama", *names, seeds=list(seeds))
+    # A loss is the seed's share and chance, no more; curves are beside the point.
+    blank = [replace(record(run, 3.0), events=()) for run in runs(given)]
+    rng, corrected, raw = np.random.default_rng(20), 0, 0
+    for _ in range(draws):
+        shared = dict(zip(seeds, rng.normal(3, 0.1, len(seeds)).tolist(), strict=True))
+        drawn = [
+            replace(one, result={"nats": shared[one.seed] + float(rng.normal(0, 0.01))})
+            for one in blank
+        ]
+        rows = compared(given, drawn).rows[1:]
+        false = any(row["holm"] < 0.05 for row in rows)
+        assert false == any(row["verdict"] in ("better", "worse") for row in rows)
+        corrected += false
+        raw += sum(row["p"] < 0.05 for row in rows)
+    assert corrected <= stats.binom.ppf(0.975, draws, 0.05)
+    low, high = stats.binom.ppf([0.001, 0.999], 3 * draws, 0.05)
+    assert low <= raw <= high
+
+
+def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> None:
+    values = {"llama": BASE, "gpt2": BETTER, "gpt1": {1: 3.001, 2: 3.3, 3: 3.1}}
+    moderated = recipe(*values)
+    own = recipe(*values, variance="own")
+    rows = [compared(one, records(one, values)).row("gpt2") for one in (moderated, own)]
+    assert [row["variance"] for row in rows] == ["moderated", "paired"]
+    oracle = stats.ttest_rel(list(BETTER.values()), list(BASE.values()))
+    assert rows[1]["p"] == pytest.approx(oracle.pvalue)
+    assert rows[0]["difference"] == pytest.approx(rows[1]["difference"])
+    assert rows[0]["p"] != rows[1]["p"]
+    # A curve of differences ends where the table has them, by the same model.
+    for one, row in zip((moderated, own), rows, strict=True):
+        paired = compared(one, records(one, values)).content["paired"][0]["points"][-1]
+        assert (paired["low"], paired["high"]) == pytest.approx((row["low"], row["high"]))
+
+
+def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
+    seeds = list(range(1, 13))
+    given = recipe(seeds=seeds, looks=[3, 6, 12])
+    rng = np.random.default_rng(3)
+    base = {seed: float(rng.normal(3, 0.1)) for seed in seeds}
+    arm = {seed: base[seed] - 0.05 + float(rng.normal(0, 0.01)) for seed in seeds}
+    table = losses(base, arm)
+
+    def first(count: int) -> Any:
+        several = [one for one in records(given, table) if one.seed <= count]
+        return compared(given, several).row("gpt2")
+
+    assert first(2)["verdict"] == "no verdict"
+    few, more, all_ = first(3), first(6), first(12)
+    # A word stands with the numbers of the look that gave it.
+    assert (few["n"], more["n"], all_["n"]) == (3, 6, 6) and all_["p"] == more["p"]
+    assert "; decided by the look at 6 seeds; over 12 seeds it is -0.04" in all_["said"]
+    assert "decided by" not in more["said"] and "doubt" not in all_["said"]
+    # The first look has a 560th of alpha.
+    assert few["p"] < 0.05 < few["holm"] and few["verdict"] == "not distinguishable"
+    assert more["verdict"] == all_["verdict"] == "better"
+    # Seeds of a look that is not complete do not count yet.
+    assert first(5)["n"] == 3
+    # What was decided after six seeds is not undone by the rest.
+    table = losses(base, {**arm, **{seed: base[seed] + 0.2 for seed in seeds[6:]}})
+    turned = first(12)
+    assert turned["verdict"] == "better" and turned["difference"] == more["difference"]
+    assert turned["said"].startswith("gpt2 is better than llama by 0.0")
+    assert "over 12 seeds it is +0.07" in turned["said"]
+    assert ", on the other side of 0: doubt the word" in turned["said"]
+
+
+def by_arm(given: list[Record]) -> list[Record]:
+    return sorted(given, key=lambda one: (one.arm != "llama", one.seed))
+
+
+def remarks(found: Any) -> list[str]:
+    return list(found.content["remarks"])

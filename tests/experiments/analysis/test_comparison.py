@@ -1,0 +1,37 @@
+"""A comparison gives its parts as tables."""
+
+import pytest
+
+from layerlab import UserError
+from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.comparison import Comparison
+from tests.training.drawn import recipe, records
+
+LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compared(recipe(), records(recipe(), LOSSES))
+
+
+def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
+    points = found.frame("curves")
+    assert len(points) == 6 * (3 + 3)
+    last = points[(points["kind"] == "evaluation") & (points["update"] == 30)]
+    assert last.set_index(["arm", "seed"])["nats"].to_dict() == {
+        (arm, seed): nats for arm, seeds in LOSSES.items() for seed, nats in seeds.items()
+    }
+    assert found.frame("paired")["difference"].iloc[-1] == pytest.approx(-0.01, rel=0.01)
+    assert len(found.frame("runs")) == 6
+
+
+def test_an_arm_that_is_not_there_is_named(found: Comparison) -> None:
+    with pytest.raises(UserError, match="has no arm 'gpt3'; expected one of llama, gpt2"):
+        found.row("gpt3")
+
+
+def test_a_part_that_is_not_there_is_named(found: Comparison) -> None:
+    said = "no part 'bad'; expected one of rows, claims, runs, curves, paired: type frame"
+    with pytest.raises(UserError, match=said):
+        found.frame("bad")

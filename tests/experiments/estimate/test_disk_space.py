@@ -1,0 +1,71 @@
+"""What a plan says of the disk, against the files of real runs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.api.train import compare_task, prepare
+from layerlab.console.progress import Silent
+from layerlab.experiments.estimate.disk_space import checkpoints, journal, kept
+from layerlab.experiments.session import estimate_task
+from layerlab.training import flops
+from layerlab.training.trainer import Training
+
+SMALL: dict[str, Any] = {
+    "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
+    "data": {"vocab": 300},
+    "train": {"updates": 20, "batch": 2},
+    "evaluate": {"blocks": 4, "prompts": ["The "], "length": 4},
+    "monitor": {"every": 10},
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(flops, "matmul_peak", lambda *_: 1e11)
+
+
+def size(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", [True, False])
+def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> None:
+    compare = {"arms": ["llama", "gpt2"], "seeds": [1], "lockstep": True}
+    given = {**SMALL, "compare": compare, "run": {"model": model}}
+    task = prepare(given, tmp_path / "out", progress=False)
+    found = estimate_task(task, several=True)
+    compare_task(task, progress=False)
+    for side, run in zip(found.sides, task.runs, strict=True):
+        folder = task.folder(run)
+        assert not (folder / "checkpoints").exists() and (folder / "model").exists() == model
+        assert 0.7 < side.disk / size(folder.rglob("*")) < 1.4
+        assert 0.7 < journal(run.recipe) / size([folder / "events.jsonl"]) < 1.4
+    under_way = sum(side.checkpoints for side in found.sides)
+    assert 0.9 < (found.disk - under_way) / size((tmp_path / "out").rglob("*")) < 1.1
+
+
+def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None:
+    (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
+    training = Training(run, tmp_path / "run", Silent())
+    training.start()
+    for _ in range(10):
+        training.advance()
+    two = size((tmp_path / "run" / "checkpoints").rglob("*"))
+    # A third is written before the first goes.
+    assert 0.8 < checkpoints(run.recipe) / (two * 3 / 2) < 1.2
+
+
+def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:
+    (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
+    recipe = run.recipe
+    assert kept(recipe.changed({"run.model": False})) < kept(recipe) / 5
+    # Never more than are written: one after each of 20 updates but the last.
+    assert checkpoints(recipe.changed({"run.checkpoint": 20})) == 0
+    one = checkpoints(recipe.changed({"run.checkpoint": 10}))
+    assert checkpoints(recipe) == 3 * one > 0
+    assert journal(recipe.changed({"monitor.every": 0})) < journal(recipe)

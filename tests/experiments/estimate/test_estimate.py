@@ -1,0 +1,171 @@
+"""What a plan says that its runs take, against what they take."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from layerlab.experiments.estimate import startup, step_time
+from layerlab.experiments.estimate.estimate import Estimate, _makespan, estimate
+from layerlab.experiments.estimate.table import _saved
+from layerlab.experiments.plan.plan import plan
+from layerlab.model.cost.cost import account
+from layerlab.recipes.training_sections import RunSection
+from layerlab.system.hardware import here
+from layerlab.training.flops import Work, peak_of
+from layerlab.training.run_spec import designed
+from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.integers(1, 8))
+def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
+    found = _makespan(seconds, slots)
+    assert found is not None
+    least = max(max(seconds), sum(seconds) / slots)
+    assert least * (1 - 1e-9) <= found <= (2 - 1 / slots) * least * (1 + 1e-9)
+    assert math.isclose(_makespan(seconds, 1) or 0.0, sum(seconds))
+
+
+def test_an_estimate_adds_up() -> None:
+    found = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
+    assert [side.arm for side in found.sides] == ["llama", "gpt2"]
+    assert found.runs == 4 and found.slots == 2
+    for side in found.sides:
+        assert side.flops == 20 * side.update_tokens * side.token_flops.full
+        assert not side.measured and side.mfu == pytest.approx(step_time.ASSUMED)
+    assert found.flops == sum(2 * side.flops for side in found.sides)
+    one, two = (side.seconds or 0.0 for side in found.sides)
+    assert found.seconds == pytest.approx(one + two)  # each slot takes one of each arm
+    model = designed(runs()[0].recipe)
+    assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
+
+
+def test_every_run_starts_a_process() -> None:
+    with_them = estimate(runs(), RunSection(slots=2), measure=False)
+    without = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
+    # Two slots: each starts two of the four.
+    assert with_them.start == startup.ASSUMED and without.start == 0
+    assert (with_them.seconds or 0) - (without.seconds or 0) == pytest.approx(2 * startup.ASSUMED)
+
+
+def test_what_was_resized_is_said_at_any_width() -> None:
+    found = estimate(runs(compare={"match": "parameters"}), measure=False)
+    match = found.sides[1].match
+    assert match is not None and found.sides[0].match is None
+    said = f"matched on parameters: gpt2 inner {match.shape.inner}, {match.percent:+.2f} %"
+    assert found.to_json()["arms"][1]["match"]["sizes"]["inner"] == match.shape.inner
+    for width in (80, 140):
+        shown = drawn(found, width)
+        assert said in shown and "layers" in shown.splitlines()[0]
+        assert "MORE MEMORY" not in shown
+    assert "MORE MEMORY than the 1.00 kB" in drawn(replace(found, room=1000), 80).replace("\n", " ")
+
+
+def drawn(found: Estimate, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(found.table(width))
+    shown = captured.get()
+    assert max(map(len, shown.splitlines())) <= width
+    return shown
+
+
+def test_evaluations_take_time_too() -> None:
+    without = estimate(runs(), measure=False)
+    with_all = estimate(runs(), measure=False, validation_tokens=10_000)
+    few = runs(evaluate={"blocks": 10, "every": 10})
+    with_few = estimate(few, measure=False, validation_tokens=10_000)
+    side = with_few.sides[0]
+    reading = 3 * 160 / side.update_tokens / 3 * (side.update_seconds or 0.0)
+    assert side.seconds == pytest.approx((without.sides[0].seconds or 0.0) + reading)
+    assert (with_all.seconds or 0) > (with_few.seconds or 0) > (without.seconds or 0)
+
+
+def test_a_device_that_is_not_here_leaves_times_open() -> None:
+    if here("cuda"):
+        pytest.skip("there is a GPU here")
+    for device in ("cuda", "npu"):
+        found = estimate(runs(run={"device": device}))
+        assert found.peak is None and found.seconds is None and found.flops > 0
+        assert peak_of(recipe(run={"device": device})) is None
+        assert "times are unknown: there is no such device here" in drawn(found, 90)
+
+
+def test_the_table_and_the_json_say_the_same() -> None:
+    found = estimate(runs(), RunSection(slots=2), measure=False)
+    content = json.loads(json.dumps(found.to_json()))
+    assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
+    assert content["arms"][0]["token_flops"]["causal"] < content["arms"][0]["token_flops"]["full"]
+    for width in (80, 140):
+        shown = drawn(found, width)
+        assert "4 runs, 2 at once" in shown and "~ by formula: 40 % of the peak" in shown
+        assert ("disk" in shown.splitlines()[0]) == (width > 100)
+
+
+def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
+    def of(**changes: Any) -> Estimate:
+        found = runs(compare={"lockstep": True, **changes})
+        return estimate(found, RunSection(slots=50), measure=False, lockstep=True)
+
+    one, two = of(), of(rates=[1e-3, 1e-2])
+    # In turn: the time is that of all, and no run has a process to start.
+    assert one.start == 0 and one.slots == 2 and two.slots == 4
+    assert one.seconds == pytest.approx(sum(side.runs * side.seconds for side in one.sides))
+    assert two.seconds == pytest.approx(2 * one.seconds)
+    state = [side.memory - side.activations for side in one.sides]
+    passing = max(side.activations for side in one.sides)
+    assert one.memory == sum(state) + passing and two.memory == 2 * sum(state) + passing
+    assert two.disk - one.disk > sum(side.checkpoints for side in one.sides)
+    assert "4 runs in one process, in lockstep: " in drawn(one, 120)
+    short = drawn(replace(one, room=1000), 120).replace("\n", " ")
+    assert "that are free here: compare.lockstep = false, or a smaller" in short
+
+
+def test_a_cluster_carries_out_as_many_as_it_is_allowed() -> None:
+    def of(**changes: Any) -> Estimate:
+        settings = RunSection.model_validate({"runner": "slurm", "slots": 1, **changes})
+        return estimate(runs(), settings, measure=False)
+
+    many, two = of(), of(slurm={"parallel": 2})
+    assert many.slots == 4 and many.seconds == max(side.seconds or 0.0 for side in many.sides)
+    assert two.slots == 2 and two.seconds > many.seconds
+    # What is free here is not what is free there.
+    assert many.room is None
+    assert "4 runs, 4 at once" in drawn(many, 120)
+    assert "times are those of this machine, and nothing waits in the" in drawn(many, 120)
+
+
+def test_one_run_is_not_several_at_once() -> None:
+    found = estimate(plan(recipe(), EXTENT), RunSection(slots=2), measure=False, processes=False)
+    shown = drawn(found, 120)
+    assert found.slots == 1 and found.memory == found.sides[0].memory
+    assert "1 run: " in shown and "at once" not in shown
+
+
+def test_what_a_mask_saves_is_never_minus_nothing() -> None:
+    assert _saved(Work(full=1000, causal=999)) == _saved(Work(full=9, causal=9)) == "less than 1 %"
+    assert _saved(Work(full=1000, causal=870)) == "13 %"
+    assert "a causal mask saves" in drawn(estimate(runs(), measure=False), 120)
+
+
+def test_what_a_mask_saves_is_said_once_where_arms_agree() -> None:
+    found = estimate(runs(), measure=False)
+    half, fewer = Work(full=100, causal=50), Work(full=100, causal=70)
+    alike = tuple(replace(side, token_flops=half) for side in found.sides)
+    assert "a causal mask saves 50 %\n" in drawn(replace(found, sides=alike), 120)
+    apart = (replace(alike[0], token_flops=fewer), *alike[1:])
+    assert f"saves 30 % ({alike[0].arm}), 50 % (" in drawn(replace(found, sides=apart), 120)
+
+
+def test_times_of_a_column_have_one_format() -> None:
+    found = estimate(runs(), measure=False)
+    one, two = (
+        replace(side, seconds=each) for side, each in zip(found.sides, (9.5, 71.2), strict=True)
+    )
+    shown = drawn(replace(found, sides=(one, two)), 120)
+    assert "~9.5 s" in shown and "~71 s" in shown

@@ -1,0 +1,34 @@
+"""What a run takes beside its updates: measured once, believed from then on."""
+
+from pathlib import Path
+
+import pytest
+
+from layerlab.experiments.estimate import startup
+from layerlab.experiments.estimate.startup import ASSUMED, room, starting
+
+
+def test_a_start_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    assert starting("cpu", measure=False) == ASSUMED
+    assert not list(tmp_path.rglob("*.json"))
+    # Importing torch alone takes a second; all that a worker imports, six.
+    monkeypatch.setattr(
+        startup, "STARTED", startup.STARTED.replace("layerlab.training.trainer, ", "")
+    )
+    found = starting("cpu")
+    assert 0.3 < found < 60
+    monkeypatch.setattr(startup, "STARTED", "raise SystemExit(1)")
+    assert starting("cpu") == starting("cpu", measure=False) == found
+
+
+def test_what_cannot_be_started_is_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(startup, "STARTED", "raise SystemExit(1)")
+    assert starting("cpu") == ASSUMED
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_memory_is_told_where_the_device_tells_it() -> None:
+    assert (room("cpu") or 0) > 10**6
+    assert room("meta") is None

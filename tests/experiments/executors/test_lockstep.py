@@ -1,0 +1,69 @@
+"""All arms of a seed in one process: each learns what it learns alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.console.progress import Silent
+from layerlab.corpus.corpus import extent, prepare
+from layerlab.experiments.executors.lockstep import allow, in_lockstep
+from layerlab.experiments.plan.plan import plan, sides
+from layerlab.recipes.training import recipe_of
+from layerlab.records.result import read_result
+from layerlab.training.run_spec import Run
+from layerlab.training.trainer import carry_out
+
+SMALL: dict[str, Any] = {
+    "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
+    "data": {"vocab": 300},
+    "train": {"updates": 4, "batch": 2, "rate": 0.01},
+    "evaluate": {"blocks": 2},
+}
+
+
+def planned(**comparison: Any) -> list[Run]:
+    recipe = recipe_of({**SMALL, "compare": {"arms": ["llama", "history-3"], **comparison}})
+    return plan(recipe, extent(prepare(recipe.data), 16))
+
+
+def test_each_arm_learns_what_it_learns_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    runs = planned(seeds=[1, 2])
+    in_lockstep(runs, tmp_path / "together", Silent())
+    for run in runs:
+        alone = carry_out(run, tmp_path / "alone" / run.name)
+        together = read_result(tmp_path / "together" / run.name)
+        assert together is not None and together["weights"] == alone["weights"]
+    # What is finished is left alone.
+    in_lockstep(runs, tmp_path / "together", Silent())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train.precision": "bf16"}, r"they ask for \['bf16', 'fp32'\]; expected one"),
+        ({"data.vocab": 400}, "'own' has another text or tokenizer than 'llama'; write lockstep"),
+        ({"data.sources": [{"text": "brown"}]}, "'own' has another text or tokenizer"),
+        ({"data.documents": True}, "'own' has another text or tokenizer"),
+        ({"run.runner": "slurm"}, 'run.runner is "slurm"; write lockstep = false, or runner = "lo'),
+        ({"run.runner": "submitit"}, 'run.runner is "submitit"'),
+        ({"run.processes": 2}, "run.processes is 2; write lockstep = false, or processes = 1"),
+    ],
+)
+def test_what_one_process_cannot_take_in_turn_is_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    own = {"name": "own", "variant": "llama", "set": settings}
+    compare = {"arms": ["llama", own], "lockstep": True}
+    with pytest.raises(UserError, match=said) as told:
+        allow(sides(recipe_of({**SMALL, "compare": compare})))
+    assert str(told.value).startswith("compare.lockstep ") and "\n" not in str(told.value)
+
+
+def test_arms_of_other_blocks_go_in_lockstep() -> None:
+    own = {"name": "own", "variant": "llama", "set": {"data.block": 8}}
+    allow(sides(recipe_of({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}})))

@@ -1,0 +1,149 @@
+"""Each run has cores of its own, or a GPU; where there are too few, nobody is pinned."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.experiments.executors import slots as module
+from layerlab.experiments.executors.slots import Slot, at_once, cores, gpus, slots
+from layerlab.recipes.training_sections import RunSection
+
+FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def settings(**given: object) -> RunSection:
+    return RunSection.model_validate(given)
+
+
+def pinned(found: list[tuple[Slot, ...]]) -> list[list[tuple[int, ...]]]:
+    return [[slot.cores for slot in row] for row in found]
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of four cores with two hardware threads each."""
+    monkeypatch.setattr(module, "cores", lambda: FOUR)
+
+
+@pytest.mark.usefixtures("four")
+def test_a_run_for_every_physical_core() -> None:
+    assert pinned(slots(settings())) == [[(0, 4)], [(1, 5)], [(2, 6)], [(3, 7)]]
+    assert pinned(slots(settings(threads=2))) == [[(0, 4, 1, 5)], [(2, 6, 3, 7)]]
+    assert pinned(slots(settings(processes=2))) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
+    assert pinned(slots(settings(slots=1))) == [[(0, 4)]]
+    assert pinned(slots(settings(threads=3))) == [[(0, 4, 1, 5, 2, 6)]]
+
+
+@pytest.mark.usefixtures("four")
+def test_more_than_there_is_room_for_is_pinned_nowhere() -> None:
+    assert pinned(slots(settings(slots=5))) == [[()]] * 5
+    assert pinned(slots(settings(threads=8))) == [[()]]
+    assert pinned(slots(settings(slots=2, processes=4))) == [[()] * 4] * 2
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    found = cores()
+    usable = os.sched_getaffinity(0)
+    assert found and {one for core in found for one in core} <= usable
+    every = [one for core in found for one in core]
+    assert len(every) == len(set(every)), "a hardware thread belongs to one core"
+    only = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from layerlab.experiments.executors.slots import cores; print(cores())"
+    )
+    told = subprocess.run([sys.executable, "-c", only], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str([(min(usable),)])
+
+
+def test_hardware_threads_are_read_as_the_system_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SIBLINGS", str(tmp_path / "{}"))
+    (tmp_path / "0").write_text("0-1,6\n")
+    (tmp_path / "2").write_text("nonsense")
+    assert module._siblings(0) == {0, 1, 6}
+    assert module._siblings(2) == {2} and module._siblings(9) == {9}
+
+
+def test_a_container_is_not_given_more_than_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(module, "_QUOTA", str(quota))
+    told = {"200000 100000": 2, "max 100000": 64, "50000 100000": 1, "9900000 100000": 64}
+    for text, count in told.items():
+        quota.write_text(text)
+        assert module._allowed(64) == count
+    quota.unlink()
+    assert module._allowed(64) == 64
+
+
+def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
+    """Threads that a process starts later keep to its cores, too."""
+    core = max(os.sched_getaffinity(0))
+    code = (
+        "import os, sys, threading; sys.stdin.readline();"
+        "t = threading.Thread(target=lambda: print(os.sched_getaffinity(0))); t.start(); t.join()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as own:
+        Slot(threads=1, cores=(core,)).pin(own.pid)
+        told, _ = own.communicate("go\n", timeout=60)
+    assert told.strip() == str({core})
+    Slot(threads=1, cores=(core,)).pin(own.pid)  # it has ended; nobody minds
+
+
+def test_threads_and_gpus_are_told_by_the_environment() -> None:
+    assert Slot(threads=3).environment() == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    assert Slot(threads=1, gpus="2,3").environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "GPU-7"])
+    assert [row[0].gpus for row in slots(settings(device="cuda"))] == ["0", "3", "GPU-7"]
+    assert [row[0].gpus for row in slots(settings(device="cuda", slots=4))] == [
+        *("0", "3", "GPU-7"),
+        "0",
+    ]
+    # The processes of one run see all its GPUs: each takes the one with its own number.
+    (both,) = slots(settings(device="cuda", processes=2))
+    assert [slot.gpus for slot in both] == ["0,3", "0,3"]
+    # A device by its number is left to the run.
+    assert slots(settings(device="cuda:1")) == [(Slot(threads=1),)]
+    with pytest.raises(UserError, match=r"one GPU each, and there are 3 here; write processes = 3"):
+        slots(settings(device="cuda", processes=4))
+
+
+@pytest.mark.usefixtures("four")
+def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at_once(settings(), 24) == 4 and at_once(settings(), 3) == 3
+    assert at_once(settings(threads=2), 24) == at_once(settings(processes=2), 24) == 2
+    assert at_once(settings(slots=9), 24) == at_once(settings(slots=9, runner="submitit"), 24) == 9
+    assert at_once(settings(slots=9, runner="slurm", slurm={"parallel": 5}), 24) == 5
+    assert at_once(settings(device="npu"), 24) == 1
+    monkeypatch.setattr(module, "gpus", list)
+    assert at_once(settings(device="cuda"), 24) == 1 and at_once(
+        settings(device="cuda", slots=2), 9
+    )
+    monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "4"])
+    assert at_once(settings(device="cuda"), 24) == 3
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert gpus() == []
+    with pytest.raises(UserError, match="there is no GPU here that PyTorch can use"):
+        slots(settings(device="cuda"))
+
+
+def test_gpus_that_the_environment_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 6")
+    assert gpus() == ["5", "6"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert gpus() == ["0", "1"]

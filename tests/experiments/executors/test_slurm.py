@@ -1,0 +1,190 @@
+"""Runs as jobs: on a real Slurm where it starts, and on submitit's local executor everywhere."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from layerlab import UserError
+from layerlab.experiments.executors import slurm as module
+from layerlab.experiments.executors.local import carry_out, wait
+from layerlab.recipes.training_sections import RunSection, SlurmSection
+from layerlab.system.graceful_stop import Halted
+from layerlab.training.run_spec import Run
+from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
+from tests.training.cluster import cluster, missing
+
+LOCAL = RunSection(runner="submitit", slots=2)
+
+
+class Sudden(Heard):
+    """Preempts the first run as soon as it is heard of."""
+
+    def __init__(self, first: Run, preempt: Any) -> None:
+        super().__init__()
+        self.first, self.preempt = first, preempt
+        self.done = False
+
+    def update(self, name: str, event: Mapping[str, Any]) -> None:
+        super().update(name, event)
+        if name == self.first.name and not self.done:
+            self.done = True
+            self.preempt()
+
+
+def jobs(word: str) -> list[psutil.Process]:
+    """The processes that were started here whose command holds a word."""
+    return [one for one in psutil.Process().children(recursive=True) if word in typed(one)]
+
+
+def typed(process: psutil.Process) -> list[str]:
+    """The words of its command; none of one that has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def preempt_local() -> None:
+    """As a cluster does it: the signal that submitit listens to, to the job of the first run."""
+    found = [
+        one for one in jobs("submitit.core._submit") for kid in one.children() if first_of(kid)
+    ]
+    assert len(found) == 1
+    found[0].send_signal(signal.SIGUSR2)
+
+
+def first_of(process: psutil.Process) -> bool:
+    return "first" in " ".join(typed(process)[-1:])
+
+
+def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
+    plan = runs("first", "second")
+    heard = Sudden(plan[0], preempt_local)
+    outcomes = carry_out(plan, tmp_path / "runs", LOCAL, heard, command("preempted"))
+    assert [one.ending for one in outcomes] == ["finished", "finished"]
+    assert [one.attempts for one in outcomes] == [1, 1], "the job went back into the queue itself"
+    assert [attempts(one, tmp_path / "runs") for one in plan] == [2, 1]
+    assert told(plan[0], tmp_path / "runs")["start"] > 0, "it went on from its checkpoint"
+    assert heard.ends == {one.name: "finished" for one in plan}
+
+
+def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path) -> None:
+    plan, heard = runs("first", "second"), Heard()
+    settings = LOCAL.model_copy(update={"attempts": 1})
+    outcomes = carry_out(plan, tmp_path / "runs", settings, heard, command("crash"))
+    assert [one.ending for one in outcomes] == ["failed", "finished"]
+    assert outcomes[0].text == "failed (exit code 1): ValueError: a model that cannot be"
+
+
+def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
+    (plan,) = runs("first")
+    heard = Sudden(plan, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Halted):
+        carry_out([plan], tmp_path / "runs", LOCAL, heard, command("slow"))
+    assert (tmp_path / "runs" / plan.name / "kept").exists()
+    assert wait(lambda: not jobs("submitit.core._submit"), 20.0)
+
+
+def test_without_submitit_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"which needs submitit; type: pip install 'layerlab\[sl"):
+        module.Cluster(tmp_path, LOCAL)
+
+
+def test_without_slurm_it_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="there is no srun here; type the command on a machine of"):
+        module.Cluster(tmp_path, RunSection(runner="slurm"))
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cluster of this machine."""
+    if missing():
+        pytest.skip(f"no Slurm: apt-get install slurm-wlm munge ({missing()[0]} is not there)")
+    folder = tmp_path_factory.mktemp("slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        started = cluster(folder)
+        try:
+            file = started.__enter__()
+        except AssertionError as error:
+            pytest.skip(f"Slurm does not start here: {error}")
+        try:
+            patch.setenv("SLURM_CONF", str(file))
+            yield
+        finally:
+            started.__exit__(None, None, None)
+
+
+def asked(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def requeue_first() -> None:
+    """Preempt the first job of the array, and spare it the two minutes that it would wait."""
+    listed = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
+    job = min(line.split()[0] for line in asked(*listed).splitlines())
+    asked("scontrol", "requeue", job)
+    assert wait(lambda: f"{job} PENDING" in asked(*listed), 30.0)
+    asked("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("slurm")
+def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> None:
+    plan = runs("first", "second")
+    heard = Sudden(plan[0], requeue_first)
+    settings = RunSection(runner="slurm", slurm=SlurmSection(partition="lab", minutes=30))
+    outcomes = carry_out(plan, tmp_path / "runs", settings, heard, command("preempted"))
+    assert [one.ending for one in outcomes] == ["finished", "finished"], outcomes
+    assert [one.attempts for one in outcomes] == [1, 1], "the job went back into the queue itself"
+    assert [attempts(one, tmp_path / "runs") for one in plan] == [2, 1]
+    assert told(plan[0], tmp_path / "runs")["start"] > 0, "it went on from its checkpoint"
+    assert wait(lambda: asked("squeue", "--noheader") == "", 20.0)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    settings = RunSection(runner="slurm", slurm=SlurmSection(partition="nowhere"))
+    with pytest.raises(UserError, match=r"Slurm takes no jobs: .*Invalid partition"):
+        carry_out(runs("first"), tmp_path / "runs", settings, None, command("well"))
+
+
+@pytest.mark.parametrize(
+    ("last", "remedy"),
+    [
+        ("fatal: Could not establish a configuration source", "Slurm is not set up or not running"),
+        ("error: Batch job submission failed: Invalid qos", r"mend \[run\.slurm\] of the recipe$"),
+    ],
+)
+def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    last: str,
+    remedy: str,
+) -> None:
+    said = f"#!/bin/sh\necho 'sbatch: error: first' >&2\necho 'sbatch: {last}' >&2\nexit 1\n"
+    for name in ("srun", "sbatch"):
+        script = tmp_path / name
+        script.write_text(said)
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match=f"^Slurm takes no jobs: sbatch: {last}; {remedy}"):
+        carry_out(
+            runs("first"), tmp_path / "runs", RunSection(runner="slurm"), None, command("well")
+        )
+    assert "sbatch" not in "".join(capfd.readouterr())
+
+
+def test_submitit_is_imported_only_where_it_is_used() -> None:
+    source = Path(module.__file__).read_text("utf-8")
+    assert "\n    from submitit" in source and "\nfrom submitit" not in source

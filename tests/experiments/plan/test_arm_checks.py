@@ -1,0 +1,78 @@
+"""Runs that could not be compared are refused while they are a plan, in the words of later."""
+
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.experiments.plan.arm_checks import agree
+from layerlab.experiments.plan.equal_terms import Varied, refuse
+from tests.training.drawn import manifest, recipe, runs
+
+
+def half(**settings: Any) -> list[Any]:
+    return ["llama", {"name": "half", "variant": "llama", "set": settings}]
+
+
+def planned(*arms: Any, **compare: Any) -> None:
+    found = recipe(*arms, **compare)
+    assert found.compare is not None
+    agree(found.compare, runs(found))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"train.batch": 2}, {"train.rate": 0.1}, {"train.decay": 0.5}, {"control.clip": 9}]
+)
+def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
+    setting: dict[str, Any],
+) -> None:
+    with pytest.raises(UserError) as early:
+        planned(*half(**setting))
+    with pytest.raises(UserError) as late:
+        refuse([manifest(run) for run in runs(recipe(*half(**setting)))], Varied())
+    assert str(early.value) == str(late.value)
+    planned(*half(**setting), differ=list(setting))
+
+
+def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
+    with pytest.raises(UserError, match=r'machine\.threads is 1 in .* compare\.differ = \["mach'):
+        planned(*half(**{"run.threads": 2}))
+    planned(*half(**{"run.threads": 2}), differ=["machine.*"])
+    # A GPU has one name under two numbers: devices are known when they are used.
+    planned(*half(**{"run.device": "cuda:1"}))
+
+
+def test_arms_seeds_and_swept_rates_may_differ() -> None:
+    planned()
+    planned("llama", "pangu-pi", match="parameters", rates=[1e-3, 3e-3])
+    planned("llama", "gpt2", search="optuna", rates=[1e-3, 3e-3])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [
+        ("trian.batch", "train.batch"),
+        ("train.bach", "train.batch"),
+        ("trian", "train"),
+        ("contol.*", "control.*"),
+        ("version.torch", "versions.torch"),
+        ("run.threads", "machine.threads"),
+    ],
+)
+def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str) -> None:
+    with pytest.raises(UserError) as told:
+        planned(differ=["train.batch", pattern])
+    said = str(told.value)
+    assert said.startswith(f"compare.differ has {pattern!r}, which no run has; ")
+    assert f"; did you mean {near!r}? expected" in said
+    assert said.endswith('by its path, as "train.batch", or a whole section: "machine.*"')
+
+
+@pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])
+def test_whatever_a_run_has_can_be_declared(pattern: str) -> None:
+    planned(differ=[pattern])
+
+
+def test_a_declaration_that_is_near_to_nothing_is_told_what_is_expected() -> None:
+    with pytest.raises(UserError, match=r"has 'zzz', which no run has; expected a setting by its"):
+        planned(differ=["zzz"])

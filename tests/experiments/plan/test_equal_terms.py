@@ -1,0 +1,172 @@
+"""Runs that differ in what was not declared are refused, with the way to declare it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.experiments.plan.equal_terms import Varied, notes, refuse
+from layerlab.records.settings import flattened
+from tests.training.drawn import manifest, recipe, runs
+
+NOTHING = Varied()
+
+
+def manifests(*arms: Any, **compare: Any) -> list[dict[str, Any]]:
+    return [manifest(run) for run in runs(recipe(*arms, **compare))]
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *tables, last = path.split(".")
+    for table in tables:
+        tree = tree[table]
+    tree[last] = value
+
+
+def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
+    assert refuse(manifests(), NOTHING) == []
+    assert refuse(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
+    swept = manifests(rates=[1e-3, 3e-3])
+    assert refuse(swept, Varied(rates=True)) == []
+    with pytest.raises(UserError, match=r'compare.differ = \["train.rate"\]'):
+        refuse(swept, NOTHING)
+
+
+def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
+    """Methods 3, 4 and 6 ran at half the batch with twice the updates (residuals24)."""
+    arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch": 8}}]
+    tokens = {"updates": None, "tokens": 16 * 16 * 40, "batch": 16}
+    found = [manifest(run) for run in runs(recipe(*arms, train=tokens))]
+    lengths = {(one["arm"], one["recipe"]["train"]["updates"]) for one in found}
+    assert lengths == {("llama", 40), ("three", 80)}
+    with pytest.raises(UserError) as told:
+        refuse(found, NOTHING)
+    said = str(told.value)
+    assert said.startswith("runs differ in what was not declared: train.batch is 16 in llama-s1")
+    assert "and 8 in three-s1" in said
+    assert "another batch is another number of updates" in said
+    assert said.endswith('make them equal, or type compare.differ = ["train.batch"]')
+    assert "\n" not in said
+    declared = refuse(found, Varied(differ=("train.batch",)))
+    assert [one.path for one in declared] == ["train.batch"]
+    assert declared[0].values == (16, 8)
+
+
+def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
+    arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch": 8}}]
+    found = [manifest(run) for run in runs(recipe(*arms, train={"batch": 16}))]
+    assert refuse(found, Varied(differ=("train.batch",)))
+    found[1]["recipe"]["train"]["updates"] += 1
+    with pytest.raises(UserError, match=r'differ = \["train.updates"\]'):
+        refuse(found, Varied(differ=("train.batch",)))
+
+
+DECISIVE = [
+    "recipe.train.decay",
+    "recipe.train.precision",
+    "recipe.data.tokenizer",
+    "recipe.evaluate.blocks",
+    "recipe.control.spectral",
+    "recipe.emulate.format",
+    "data.digest",
+    "data.evaluation",
+    "data.order",
+    "machine.processor",
+    "machine.threads",
+    "versions.torch",
+    "batch_tokens",
+]
+
+
+@pytest.mark.parametrize("path", DECISIVE)
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, place: int) -> None:
+    found = manifests()
+    put(found[place], path, "other")
+    name = path.removeprefix("recipe.")
+    with pytest.raises(UserError, match=rf'compare.differ = \["{name}"') as told:
+        refuse(found, NOTHING)
+    assert "other" in str(told.value) and found[place]["run"] in str(told.value)
+    assert [one.path for one in refuse(found, Varied(differ=(name,)))] == [name]
+    pattern = name.split(".")[0] + ("*" if "." not in name else ".*")
+    assert refuse(found, Varied(differ=(pattern,)))
+    assert refuse(found, Varied(differ=(name.split(".")[0],)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_whatever_setting_is_changed_alone_it_is_refused(data: st.DataObject) -> None:
+    found = manifests()
+    beside = ("recipe.model", "model", "run", "arm", "recipe.train.seed", "recipe.train.micro")
+    paths = [path for path, _ in flattened(found[0]) if not path.startswith(beside)]
+    path = data.draw(st.sampled_from([one for one in paths if one != "micro_batch"]))
+    put(found[data.draw(st.integers(0, 5))], path, "other")
+    with pytest.raises(UserError, match="differ in what was not declared"):
+        refuse(found, NOTHING)
+
+
+def test_an_arm_trains_one_model() -> None:
+    found = manifests()
+    found[2]["recipe"]["model"]["inner"] = 48
+    with pytest.raises(UserError) as told:
+        refuse(found, NOTHING)
+    assert "model.inner is 32 in llama-s1" in str(told.value)
+    assert "the runs of one arm must train one model; run that arm anew" in str(told.value)
+
+
+def test_arms_of_one_seed_see_one_order() -> None:
+    found = manifests()
+    assert len({one["data"]["order"] for one in found}) == 3
+    found[3]["data"]["order"] = found[0]["data"]["order"]
+    with pytest.raises(UserError, match=r"data.order is .*text in another order, are no paired"):
+        refuse(found, NOTHING)
+
+
+def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run() -> None:
+    found = manifests()
+    for one in found:
+        one["recipe"]["train"]["updates"] = 20 if one["arm"] == "llama" else 17
+    assert refuse(found, Varied(time=True)) == []
+    with pytest.raises(UserError, match=r'"train.updates"'):
+        refuse(found, NOTHING)
+    found[3]["recipe"]["train"]["updates"] = 5
+    with pytest.raises(UserError, match=r'"train.updates"'):
+        refuse(found, Varied(time=True))
+
+
+def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
+    found = manifests()
+    assert notes(found) == []
+    found[1]["micro_batch"] = 2
+    found[1]["recipe"]["train"]["micro_batch"] = 2
+    assert refuse(found, NOTHING) == []
+    (said,) = notes(found)
+    assert said.startswith("micro-batches of 2, 4 sequences were used; the tokens of an update")
+
+
+def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
+    half = {"name": "half", "variant": "llama", "set": {"train.batch": 2}}
+    found = manifests("llama", half, differ=["train.batch"])
+    assert {one["micro_batch"] for one in found} == {2, 4}
+    assert notes(found) == []
+    found[0]["micro_batch"] = 1
+    assert [one.split(" sequences")[0] for one in notes(found)] == ["micro-batches of 1, 4"]
+
+
+def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> None:
+    found = manifests()
+    for name in ("decay", "clip", "beta1", "beta2", "epsilon", "schedule"):
+        found[1]["recipe"]["train"][name] = "x" * 500
+    with pytest.raises(UserError) as told:
+        refuse(found, NOTHING)
+    said = str(told.value)
+    assert "; and 2 more" in said and '"train.schedule"' in said and "\n" not in said
+    assert len(said) < 1200
+
+
+def test_a_section_declares_what_it_varies() -> None:
+    section = recipe(rates=[1e-3, 1e-2], match="time", differ=["machine.*"]).compare
+    assert section is not None
+    assert Varied.of(section) == Varied(differ=("machine.*",), rates=True, time=True)

@@ -1,0 +1,171 @@
+"""Plans: which runs a recipe stands for, under names that say what decides them."""
+
+import pytest
+
+from layerlab import UserError
+from layerlab.corpus.extent import Extent
+from layerlab.experiments.plan.plan import plan, resolved, sides
+from layerlab.recipes.training import load_recipe, recipe_of
+from layerlab.records.settings import flattened
+from layerlab.training.run_spec import account_of
+
+EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
+
+
+def recipe(**sections):
+    return recipe_of({"model": SMALL, "train": {"updates": 4, "batch": 2}, **sections})
+
+
+def compared(**comparison):
+    return recipe(compare={"arms": ["llama", "history-3"], "seeds": [1, 2], **comparison})
+
+
+def differing(runs):
+    """The paths of settings in which runs differ."""
+    flat = [dict(flattened(run.recipe.decisive())) for run in runs]
+    return {
+        path
+        for path in set().union(*flat)
+        if any(one.get(path) != flat[0].get(path) for one in flat)
+    }
+
+
+def test_a_recipe_without_a_comparison_is_one_run():
+    (run,) = plan(recipe(), EXTENT)
+    assert run.arm == "llama" and run.recipe.model.vocab == 300 and run.recipe.data.block == 16
+
+
+def test_seeds_vary_slowest_so_that_the_first_runs_make_a_comparison():
+    runs = plan(compared(), EXTENT)
+    assert [(run.arm, run.seed) for run in runs] == [
+        ("llama", 1),
+        ("history-3", 1),
+        ("llama", 2),
+        ("history-3", 2),
+    ]
+    assert differing(runs) == {"model.variant", "train.seed"}
+
+
+def test_runs_are_named_after_what_decides_them():
+    first = {run.name for run in plan(compared(), EXTENT)}
+    assert len(first) == 4
+    assert first == {run.name for run in plan(compared(), EXTENT)}
+    other_text = Extent(vocab=300, tokens=10_000, digest="b")
+    assert not first & {run.name for run in plan(compared(), other_text)}
+
+
+def test_rates_multiply_runs():
+    assert len(plan(compared(rates=[1e-3, 2e-3, 4e-3]), EXTENT)) == 12
+
+
+@pytest.mark.parametrize(
+    ("train", "updates"),
+    [({"updates": 7}, 7), ({"tokens": 320}, 10), ({"epochs": 2}, 625)],
+)
+def test_lengths_become_updates(train, updates):
+    found = resolved(recipe(train={"batch": 2, **train}), EXTENT)
+    assert found.train.updates == updates
+
+
+def test_less_than_an_update_is_refused():
+    with pytest.raises(UserError, match="10 tokens are less than one update of 2 x 16"):
+        resolved(recipe(train={"batch": 2, "tokens": 10}), EXTENT)
+
+
+@pytest.mark.parametrize("by", ["ffn", "depth", "width"])
+def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(by):
+    sizes = {**SMALL, "width": 128, "layers": 12, "heads": 4}
+    found = recipe(
+        model=sizes, compare={"arms": ["llama", "pangu-pi"], "match": "parameters", "by": by}
+    )
+    runs = {run.arm: run for run in plan(found, EXTENT) if run.seed == 1}
+    base, other = (account_of(runs[name].recipe).parameters for name in ("llama", "pangu-pi"))
+    match = runs["pangu-pi"].match
+    assert match is not None and match.found == other and match.wanted == base
+    # A layer is a twelfth of the model, and a head's width goes in steps of two.
+    assert abs(match.percent) < {"ffn": 0.5, "depth": 4.5, "width": 2.5}[by]
+
+
+def test_an_arm_may_be_held_against_another_than_the_baseline():
+    runs = plan(load_recipe("sizes"), Extent(vocab=2048, tokens=10**6, digest="a"))
+    wanted = {run.arm: account_of(run.recipe).parameters for run in runs}
+    for width in (64, 96, 128):
+        assert abs(wanted[f"pangu-pi-{width}"] / wanted[f"llama-{width}"] - 1) < 0.005
+
+
+def test_arms_change_other_settings_by_their_paths():
+    arm = {"name": "half", "set": {"train.batch": 1, "train.updates": 8}}
+    runs = plan(compared(arms=["llama", arm]), EXTENT)
+    assert differing(runs) == {"train.batch", "train.updates", "train.seed"}
+
+
+@pytest.mark.parametrize(
+    ("comparison", "said"),
+    [
+        ({"arms": ["llama", "llama"]}, "two arms are called 'llama'"),
+        ({"rates": [1e-3, 1e-3]}, r"compare\.rates \[0\.001, 0\.001\] repeat one; write each once"),
+        ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
+        ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once"),
+        ({"arms": [{"name": "a/b"}]}, "an arm is called 'a/b'"),
+        ({"arms": ["lama"]}, "lama"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(comparison, said):
+    with pytest.raises(UserError, match=said):
+        plan(compared(**comparison), EXTENT)
+
+
+def test_a_vocabulary_below_the_tokenizers_is_refused():
+    with pytest.raises(UserError, match=r"model\.vocab is 100, less than the tokenizer's 300"):
+        resolved(recipe(model={**SMALL, "vocab": 100}), EXTENT)
+
+
+def test_a_block_beyond_the_context_is_refused():
+    with pytest.raises(UserError, match=r"data\.block is 32, more than the model's context of 16"):
+        resolved(recipe(data={"block": 32}), EXTENT)
+
+
+def arm_with(**settings):
+    changes = {path.replace("__", "."): value for path, value in settings.items()}
+    return {"name": "own", "variant": "llama", "set": changes}
+
+
+def test_an_arm_with_words_of_its_own_is_planned_with_them():
+    found = compared(arms=["llama", arm_with(data__vocab=400)], match="parameters")
+    own = Extent(vocab=400, tokens=8_000, digest="b")
+    runs = {run.arm: run for run in plan(found, EXTENT, {"own": own}) if run.seed == 1}
+    assert (runs["llama"].digest, runs["own"].digest) == ("a", "b")
+    assert runs["llama"].recipe.model.vocab == 300 and runs["own"].recipe.model.vocab == 400
+    sizes = {name: account_of(run.recipe) for name, run in runs.items()}
+    assert sizes["own"].embedding == sizes["llama"].embedding * 400 / 300
+    assert sizes["own"].parameters == pytest.approx(sizes["llama"].parameters, rel=0.01)
+
+
+def test_an_arm_with_a_text_of_its_own_is_judged_on_the_recipes():
+    other, heavier = [{"text": "brown"}], [{"text": "python-docs", "weight": 2.0}]
+    own = arm_with(data__sources=other)
+    data = {name: one.data for name, one in sides(compared(arms=["llama", own])).items()}
+    assert data["llama"].held is None and data["own"].sources[0].text == "brown"
+    assert data["own"].held == data["llama"].sources
+    # The same texts in other shares, and other words, leave the held-out text what it is.
+    for same in (arm_with(data__sources=heavier), arm_with(data__vocab=400)):
+        assert sides(compared(arms=["llama", same]))["own"].data.held is None
+
+
+@pytest.mark.parametrize("setting", [{"data__validation": 0.1}, {"data__held": [{"text": "x"}]}])
+def test_an_arm_that_holds_out_other_text_is_refused(setting):
+    with pytest.raises(UserError, match=r"'own' sets data\.\w+, and would be judged on other text"):
+        sides(compared(arms=["llama", arm_with(**setting)]))
+
+
+def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
+    part = {"sources": [{"limit": 9000}]}
+    longer = compared(arms=["llama", arm_with(data__sources=[{"limit": 9001}])]).changed(
+        {f"data.{name}": value for name, value in part.items()}
+    )
+    said = "reads 'python-docs' beyond the 9,000 bytes whose end is held out"
+    with pytest.raises(UserError, match=said):
+        sides(longer)
+    shorter = compared(arms=["llama", arm_with(data__sources=[{"limit": 8000}])])
+    assert sides(shorter)["own"].data.held == shorter.data.sources

@@ -1,0 +1,186 @@
+"""Arm + seed + residual against statsmodels, against paired tests, and with holes in the table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
+
+from layerlab.experiments.statistics.additive_model import Additive, presence
+from layerlab.experiments.statistics.differences import Level, holm, paired
+from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior
+
+Values = dict[str, dict[int, float]]
+LEVEL = Level()
+
+
+def drawn(arms: int, seeds: int, start: int = 0) -> Values:
+    rng = np.random.default_rng(start)
+    shared = rng.normal(3, 0.5, seeds)
+    return {
+        f"a{arm}": {seed: float(shared[seed] + rng.normal(0, 0.05)) for seed in range(seeds)}
+        for arm in range(arms)
+    }
+
+
+def long(values: Values) -> pd.DataFrame:
+    rows = [(arm, str(seed), one) for arm, found in values.items() for seed, one in found.items()]
+    return pd.DataFrame(rows, columns=["arm", "seed", "loss"])
+
+
+def without(values: Values, *cells: tuple[str, int]) -> Values:
+    return {
+        arm: {seed: one for seed, one in found.items() if (arm, seed) not in cells}
+        for arm, found in values.items()
+    }
+
+
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variances are held to be equal: nothing is left of an arm's own."""
+    monkeypatch.setattr(Additive, "common", property(lambda self: Prior(self.pooled, 1e12)))
+
+
+@pytest.mark.usefixtures("alike")
+@pytest.mark.parametrize("holes", [(), (("a1", 0),), (("a0", 1), ("a2", 3), ("a3", 0))])
+def test_with_equal_variances_it_is_the_two_way_analysis_of_statsmodels(
+    holes: tuple[tuple[str, int], ...],
+) -> None:
+    values = without(drawn(4, 5), *holes)
+    model = Additive(values)
+    fit = smf.ols("loss ~ arm + seed", long(values)).fit()
+    table = sm.stats.anova_lm(fit, typ=2)
+    assert model.freedom == pytest.approx(table.df["Residual"])
+    assert model.pooled == pytest.approx(table.sum_sq["Residual"] / table.df["Residual"])
+    for arm in ("a1", "a2", "a3"):
+        found, name = model.difference(arm, "a0", LEVEL), f"arm[T.{arm}]"
+        assert found.kind == "moderated"
+        assert found.mean == pytest.approx(fit.params[name])
+        assert found.error == pytest.approx(fit.bse[name])
+        assert found.p == pytest.approx(fit.pvalues[name], rel=1e-5)
+        assert found.interval == pytest.approx(tuple(fit.conf_int().loc[name]), rel=1e-5)
+
+
+@pytest.mark.usefixtures("alike")
+def test_seeds_drawn_at_random_give_the_same_differences() -> None:
+    """In a whole table a mixed model and this one agree: what a seed has to itself leaves."""
+    values = drawn(4, 6)
+    fit = smf.mixedlm("loss ~ arm", long(values), groups="seed").fit(reml=True)
+    for arm in ("a1", "a2", "a3"):
+        found = Additive(values).difference(arm, "a0", LEVEL)
+        assert found.mean == pytest.approx(fit.params[f"arm[T.{arm}]"], abs=1e-8)
+        assert found.error == pytest.approx(fit.bse[f"arm[T.{arm}]"], rel=1e-2)
+
+
+def test_a_margin_is_tested_as_statsmodels_tests_equivalence() -> None:
+    values = drawn(2, 6)
+    ours, theirs = (np.array(list(found.values())) for found in values.values())
+    found = paired(ours.tolist(), theirs.tolist())
+    margin = 0.08
+    p, (_, below, _), (_, above, _) = ttost_paired(ours, theirs, -margin, margin)
+    # Theirs are one-sided; a test with a direction is at the two-sided level here.
+    assert found.p_at(-margin) == pytest.approx(2 * below)
+    assert found.p_at(margin) == pytest.approx(2 * above)
+    assert max(found.p_at(-margin), found.p_at(margin)) == pytest.approx(2 * p)
+    assert found.interval == pytest.approx(DescrStatsW(ours - theirs).tconfint_mean())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3, 8), st.integers(2, 6), st.integers(0, 1000))
+def test_degrees_and_squares_of_arms_add_up_to_those_of_all(
+    arms: int, seeds: int, start: int
+) -> None:
+    model = Additive(drawn(arms, seeds, start))
+    assert model.freedom == pytest.approx((arms - 1) * (seeds - 1))
+    assert model.freedoms.sum() == pytest.approx(model.freedom)
+    assert model.freedoms @ model.variances == pytest.approx(model.pooled * model.freedom)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3, 6), st.integers(3, 6), st.integers(0, 1000), st.floats(-5, 5))
+def test_the_order_of_arms_and_a_shift_of_a_seed_change_nothing(
+    arms: int, seeds: int, start: int, shift: float
+) -> None:
+    values = drawn(arms, seeds, start)
+    moved = {
+        arm: {seed: one + shift * (seed == 0) for seed, one in found.items()}
+        for arm, found in reversed(values.items())
+    }
+    one, other = (Additive(each).difference("a1", "a0", LEVEL) for each in (values, moved))
+    assert one.mean == pytest.approx(other.mean, abs=1e-9)
+    assert one.error == pytest.approx(other.error, rel=1e-6)
+    turned = Additive(values).difference("a0", "a1", LEVEL)
+    assert turned.p == pytest.approx(one.p) and turned.mean == pytest.approx(-one.mean)
+
+
+def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less() -> None:
+    values = drawn(6, 4)
+    rng = np.random.default_rng(9)
+    values["a5"] = {seed: one + float(rng.normal(0, 1)) for seed, one in values["a5"].items()}
+    model = Additive(values, shared={"a0": 1.0})
+    noisy, calm = (model.difference(arm, "a0", LEVEL).error for arm in ("a5", "a1"))
+    assert noisy > 1.5 * calm
+    assert model.unequal() < 0.01 and Additive(drawn(6, 4)).unequal() > 0.05
+    assert model.common.freedom <= MOST
+    own = model.freedoms[0]
+    assert dict(zip(model.arms, model.moderated, strict=True))["a0"][1] <= own * (1 + LENT) + 1e-9
+
+
+def test_an_arm_is_lent_the_less_the_more_tests_it_stands_in() -> None:
+    hubs = [("a1", "a0"), ("a2", "a0"), ("a3", "a0"), ("a2", "a1"), ("a1", "a2"), ("a3", "a1")]
+    found = presence(hubs)
+    assert found == {"a0": 0.5, "a1": 0.5, "a2": 0.25, "a3": 0.25}
+    model = Additive(drawn(4, 8), found)
+    degrees = [freedom for _, freedom in model.moderated]
+    own = model.freedoms[0]
+    assert degrees[0] == pytest.approx(own + min(4 * LENT * own, model.common.freedom))
+    assert degrees[2] == pytest.approx(own + min(16 * LENT * own, model.common.freedom))
+    assert presence([("a", "b"), ("b", "a")]) == {"a": 0.0, "b": 0.0} and presence([]) == {}
+
+
+def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
+    found = 0, 0
+    for start in range(100):
+        values = drawn(8, 3, start)
+        values["a7"] = {seed: one + 0.2 for seed, one in values["a7"].items()}
+        model = Additive(values, {"a0": 1.0})
+        each = [model.difference(f"a{arm}", "a0", LEVEL).p for arm in range(1, 8)]
+        base = list(values["a0"].values())
+        alone = [paired(list(values[f"a{arm}"].values()), base).p for arm in range(1, 8)]
+        found = found[0] + (holm(each)[-1] < 0.05), found[1] + (holm(alone)[-1] < 0.05)
+    assert found[0] >= 3 * max(1, found[1])
+
+
+def test_equal_losses_identical_arms_and_tables_of_nothing() -> None:
+    values = drawn(3, 3)
+    twice = {**values, "again": dict(values["a0"])}
+    model = Additive(twice, {"a0": 1.0})
+    assert model.difference("again", "a0", LEVEL).identical
+    # An arm that is another arm tells of noise no more than that one does.
+    assert model.freedom == Additive(values).freedom
+    assert model.difference("a1", "a0", LEVEL) == Additive(values, {"a0": 1.0}).difference(
+        "a1", "a0", LEVEL
+    )
+    shifted = {f"a{arm}": {seed: seed + arm / 8 for seed in range(3)} for arm in range(4)}
+    assert not Additive(shifted).usable and Additive(shifted).difference("a1", "a0", LEVEL).flat
+    assert not Additive({}).usable and not Additive({"a0": {}, "a1": {1: 3.0}}).usable
+    assert Additive({}).difference("a0", "a1", LEVEL).n == 0
+    one = Additive({arm: {1: found[1]} for arm, found in values.items()})
+    assert not one.usable and one.difference("a1", "a0", LEVEL).n == 1
+
+
+def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone() -> None:
+    values = drawn(4, 4)
+    # Two halves without a seed in common.
+    cut = {
+        "a0": {seed: values["a0"][seed] for seed in (0, 1)},
+        "a1": {seed: values["a1"][seed] for seed in (0, 1)},
+        "a2": {seed: values["a2"][seed] for seed in (2, 3)},
+        "a3": {seed: values["a3"][seed] for seed in (2, 3)},
+    }
+    model = Additive(cut)
+    assert model.difference("a1", "a0", LEVEL).kind == "moderated"
+    assert model.difference("a2", "a0", LEVEL).n == 0

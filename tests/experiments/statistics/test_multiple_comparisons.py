@@ -1,0 +1,107 @@
+"""One family of tests: exact p of divergence, what alpha is spent when, and one word for a pair."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from layerlab.experiments.statistics.differences import paired
+from layerlab.experiments.statistics.multiple_comparisons import (
+    Evidence,
+    Family,
+    PairTest,
+    shares,
+    spent,
+)
+
+BASE = [3.0, 3.3, 3.1]
+LOOKS = st.lists(st.integers(2, 60), min_size=1, max_size=6, unique=True).map(sorted)
+
+
+class Fixed:
+    """The same evidence for every pair but its sign."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.given = evidence
+
+    def evidence(self, test: PairTest) -> Evidence:
+        return self.given
+
+
+def evidence(shift: float = -0.01, **given: tuple[int, int]) -> Evidence:
+    arm = [one + shift + wobble for one, wobble in zip(BASE, (0, 5e-4, -5e-4), strict=True)]
+    return Evidence(found=paired(arm, BASE), **given)
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 8))
+def test_unequal_divergence_has_fishers_exact_p(ours: int, theirs: int, runs: int) -> None:
+    lost = min(ours, runs), min(theirs, runs)
+    found = evidence(lost=lost, ended=(runs, runs)).divergence
+    oracle = stats.fisher_exact([[lost[0], runs - lost[0]], [lost[1], runs - lost[1]]]).pvalue
+    assert found == pytest.approx(oracle) and found > 0
+
+
+def test_three_seeds_can_never_decide_by_divergence_alone() -> None:
+    nothing = Evidence(found=paired([], []), lost=(3, 0), ended=(3, 3))
+    assert nothing.at(0.0) == (pytest.approx(0.1), 1)
+    assert Evidence(found=paired([], []), lost=(5, 0), ended=(5, 5)).at(0.0)[0] < 0.05
+
+
+def test_where_a_run_diverged_two_tests_are_made_and_counted() -> None:
+    whole, some = evidence(), evidence(lost=(0, 1), ended=(3, 4))
+    assert some.at(0.0) == (pytest.approx(2 * whole.at(0.0)[0]), -1)
+    assert evidence(lost=(1, 0), ended=(4, 3)).at(0.0) == (1.0, 0)
+    assert evidence(0.01, lost=(1, 0), ended=(4, 3)).at(0.0)[1] == 1
+
+
+@given(LOOKS, st.floats(0.001, 0.2))
+def test_looks_spend_all_of_alpha_and_no_more(looks: list[int], alpha: float) -> None:
+    parts = shares(looks, alpha)
+    assert math.fsum(parts) == pytest.approx(1) and all(0 <= part <= 1 for part in parts)
+    running = np.cumsum(parts) * alpha
+    assert running == pytest.approx([spent(alpha, look / looks[-1]) for look in looks], abs=1e-12)
+
+
+def test_spending_is_lan_and_demets() -> None:
+    """2 - 2 Phi(z / sqrt(t)) with z the quantile of alpha / 2."""
+    for part in (0.1, 0.25, 0.5, 1.0):
+        oracle = 2 - 2 * stats.norm.cdf(stats.norm.isf(0.025) / math.sqrt(part))
+        assert spent(0.05, part) == pytest.approx(oracle, abs=1e-12)
+
+
+def test_a_test_is_counted_once_from_whichever_arm_it_is_told() -> None:
+    one, other = PairTest("a", "b", 0.02), PairTest("b", "a", -0.02)
+    family = Family([one, other, one, PairTest("a", "b")], [(1.0, Fixed(evidence()))], 0.05)
+    assert len(family) == 2
+    assert family[one].corrected == family[other].corrected
+    assert family[one].side == -family[other].side
+    assert family[one].toward(1) == (1.0, 1.0)
+
+
+def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share() -> None:
+    test = PairTest("a", "b")
+    sure, unsure = Fixed(evidence()), Fixed(evidence(1e-5))
+    early = Family([test], [(0.5, sure), (0.5, unsure)], 0.05)[test]
+    assert early.side == -1 and early.corrected == pytest.approx(2 * early.raw)
+    late = Family([test], [(0.5, unsure), (0.5, sure)], 0.05)[test]
+    assert (early.look, late.look) == (0, 1) and replace(late, look=0) == early
+    # p of 0.0008 is no word where the look has a hundredth of alpha.
+    assert Family([test], [(0.01, sure)], 0.05)[test].corrected > 0.05
+    assert not Family([test], [], 0.05).looked
+
+
+def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promised() -> None:
+    draws, false = 300, 0
+    rng, test = np.random.default_rng(1), PairTest("a", "b")
+    for _ in range(draws):
+        gaps = rng.normal(0, 1, 12)
+        stages = [
+            (part, Fixed(Evidence(found=paired(gaps[:look].tolist(), [0.0] * look))))
+            for part, look in zip(shares([3, 6, 12], 0.05), (3, 6, 12), strict=True)
+        ]
+        false += Family([test], stages, 0.05)[test].corrected < 0.05
+    assert false <= stats.binom.ppf(0.999, draws, 0.05)

@@ -1,0 +1,23 @@
+from layerlab.loading.checkpoint_series import expanded, step
+
+
+def test_a_step_is_read_from_the_name_of_a_checkpoint():
+    assert step("run/checkpoint-1500") == 1500
+    assert step("run/checkpoint-20/") == 20
+    assert step("gpt2") is None and step("checkpoint-final") is None
+
+
+def test_a_run_folder_stands_for_its_checkpoints_in_order(tmp_path):
+    for number in (1000, 200, 30):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        (folder / "config.json").touch()
+    (tmp_path / "checkpoint-broken").mkdir()
+    names = [tmp_path / f"checkpoint-{number}" for number in (30, 200, 1000)]
+    assert expanded([str(tmp_path)]) == [str(name) for name in names]
+    assert expanded([str(name) for name in reversed(names)]) == [str(name) for name in names]
+
+
+def test_other_models_keep_their_order(tmp_path):
+    assert expanded(["llama", "pre-norm", str(tmp_path)]) == ["llama", "pre-norm", str(tmp_path)]
+    assert expanded(["checkpoint-9", "llama"]) == ["checkpoint-9", "llama"]

@@ -1,0 +1,162 @@
+import io
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab import UserError, builtin
+from layerlab.loading.inputs import LEAST, Passage, passage, read_file, sample, sequences
+from layerlab.loading.model import Subject, subject
+
+
+@pytest.fixture(scope="module")
+def llama() -> Subject:
+    return subject("llama")
+
+
+@pytest.fixture
+def bare(tiny) -> Subject:
+    return Subject(name="bare", source="memory", model=tiny("gpt2"), tokenizer=None)
+
+
+def test_the_built_in_sample_is_cut_into_whole_samples(llama):
+    pieces = sequences(sample(samples=3, context=32), llama)
+    assert [len(piece) for piece in pieces] == [32, 32, 32]
+    text = llama.tokenizer.decode(torch.cat(pieces))
+    assert builtin.SAMPLE.read_text("utf-8").startswith(text.strip()[:40])
+
+
+def test_texts_stay_whole_without_a_context_and_are_cut_with_one(llama):
+    texts = ["A short one.", "A longer text that goes on for quite a few more words than that."]
+    whole = sequences(passage(texts), llama)
+    cut = sequences(passage(texts, context=5), llama)
+    assert len(whole) == 2
+    assert all(2 <= len(piece) <= 5 for piece in cut) and len(cut) > 2
+
+
+def test_padding_is_cut_from_either_end(bare):
+    ids = torch.tensor([[9, 9, 1, 2, 3], [4, 5, 6, 9, 9]])
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
+    pieces = sequences(passage(input_ids=ids, attention_mask=mask), bare)
+    assert [piece.tolist() for piece in pieces] == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_ids_are_cut_into_samples_too(bare):
+    pieces = sequences(passage(input_ids=[list(range(9))], context=4), bare)
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_closed_standard_input_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="standard input is closed; give a file"):
+        read_file("-")
+
+
+@pytest.mark.parametrize("samples", [0, -1, "many"])
+def test_samples_that_cannot_be_are_one_clear_line(samples):
+    with pytest.raises(UserError, match=r"samples is .*; expected a whole number, at least 1"):
+        Passage(source="texts", samples=samples)
+
+
+def test_the_hash_tells_texts_apart():
+    assert passage("one").hash == passage(["one"]).hash != passage(["one", ""[:0] or "two"]).hash
+    assert passage(["ab", "c"]).hash != passage(["a", "bc"]).hash
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"texts": ""}, "text 0 is empty; expected some words"),
+        ({"texts": ["fine", " \n"]}, "text 1 is empty"),
+        ({"texts": []}, "texts is empty"),
+        ({"texts": [7]}, "text 0 is a int; expected a string"),
+        ({"texts": "a", "input_ids": [[1, 2]]}, "both texts and input_ids were given"),
+        ({"attention_mask": [[1]]}, "attention_mask was given without input_ids"),
+        ({"input_ids": [[1, 2], [3]]}, "input_ids cannot be made into one tensor"),
+        ({"input_ids": [[1.0, 2.0]]}, "expected integers, batch x token"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask has shape"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 .* has a hole"),
+        ({"context": 1}, "context is 1; expected a whole number, at least 2"),
+        ({"context": "8"}, "context is '8'; expected a whole number"),
+        ({"texts": 5}, "texts is a int; expected a string or a list"),
+    ],
+)
+def test_bad_input_is_one_clear_line(given, message):
+    with pytest.raises(UserError, match=message) as caught:
+        passage(**given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"input_ids": [[5]]}, "text 0 has 1 token for bare; two are the least"),
+        ({"input_ids": [list(range(64)) * 2]}, "text 0 has 128 tokens, the context of bare is 64"),
+        ({"input_ids": [[1, 64]]}, "text 0 holds token 64, the vocabulary of bare has 64"),
+        ({"input_ids": [[-1, 1]]}, "text 0 holds token -1, the vocabulary of bare has 64"),
+        ({"texts": "words"}, "bare has no tokenizer; put its tokenizer files into the folder"),
+        ({"texts": "words", "context": 65}, "--context 65 is longer than the 64 positions of bare"),
+    ],
+)
+def test_what_a_model_cannot_read_is_one_clear_line(bare, given, message):
+    with pytest.raises(UserError, match=message):
+        sequences(passage(**given), bare)
+
+
+def test_a_file_or_standard_input_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "naïve.txt"
+    file.write_text("\ufeffcafé 北京", "utf-8")
+    assert read_file(str(file)).texts == ("café 北京",)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("café".encode())))
+    assert read_file("-").texts == ("café",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b" \n", "the text is empty"), (b"ab\xff", "byte 2 is not UTF-8")]
+)
+def test_a_file_without_text_is_one_clear_line(tmp_path, content, message):
+    file = tmp_path / "text"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_file(str(file))
+    with pytest.raises(UserError, match="no such file or directory; expected a text file"):
+        read_file(str(tmp_path / "missing"))
+
+
+class Endless(io.RawIOBase):
+    """Standard input that never ends, of a letter of three bytes."""
+
+    given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        whole = ("的" * (len(buffer) // 3 + 1)).encode()[: len(buffer)]
+        start = self.given % 3
+        whole = (whole[start:] + "的".encode() * 2)[: len(buffer)]
+        buffer[:] = whole
+        self.given += len(buffer)
+        return len(buffer)
+
+
+def test_standard_input_without_an_end_is_read_as_far_as_samples_go(monkeypatch) -> None:
+    endless = Endless()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(endless)))
+    passage = read_file("-", samples=2, context=16)
+    assert set(passage.texts[0]) == {"的"} and endless.given <= LEAST + 2**20
+
+
+def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
+    broken = subject("llama")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OverflowError("int too big\nto convert")
+
+    with pytest.raises(UserError) as caught:
+        sequences(sample(), replace(broken, tokenizer=refuse))
+    assert str(caught.value) == (
+        "the tokenizer of llama cannot read the text: int too big to convert; mend its files"
+    )

@@ -1,0 +1,160 @@
+import shutil
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import layerlab
+from layerlab import UserError
+from layerlab.loading.model import Subject, check_named, subject, weights_hash
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    folder = tmp_path / "model"
+    tiny("llama").save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_is_loaded_and_described(saved):
+    found = subject(str(saved))
+    facts = found.facts()
+    assert found.tokenizer is None and found.context == 64
+    assert (facts["family"], facts["class"]) == ("llama", "LlamaForCausalLM")
+    assert (facts["layers"], facts["heads"], facts["kv_heads"], facts["head_width"]) == (2, 4, 2, 4)
+    assert facts["parameters"] == sum(p.numel() for p in found.model.parameters())
+
+
+def test_the_hash_of_the_weights_follows_the_weights(saved, tiny):
+    before = weights_hash(subject(str(saved)))
+    assert weights_hash(subject(str(saved))) == before
+    changed = tiny("llama")
+    changed.model.norm.weight.data[0] = 2
+    memory = [
+        weights_hash(Subject(name="x", source="memory", model=model, tokenizer=None))
+        for model in (tiny("llama"), tiny("llama"), changed)
+    ]
+    assert memory[0] == memory[1] != memory[2]
+    changed.save_pretrained(saved)
+    assert weights_hash(subject(str(saved))) != before
+
+
+def test_a_dtype_is_what_was_asked_for(saved):
+    assert subject(str(saved)).model.dtype == torch.float32
+    assert subject(str(saved), dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_a_mixture_of_experts_runs_in_float64(tmp_path):
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
+    MixtralForCausalLM(MixtralConfig(**shape, **heads)).save_pretrained(tmp_path)
+    model = subject(str(tmp_path), dtype="float64").model
+    assert model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float64
+
+
+def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
+    tiny("gpt2").half().save_pretrained(tmp_path)
+    assert subject(str(tmp_path)).model.dtype == torch.float32
+    assert subject(str(tmp_path), dtype="float16").model.dtype == torch.float16
+
+
+def test_a_loaded_model_is_taken_as_it_is(tiny):
+    model = tiny("gpt2")
+    found = subject(model)
+    assert found.model is model and found.source == "memory"
+    with pytest.raises(UserError, match=r"this one is loaded: call model.to\(...\) before"):
+        subject(model, dtype="float64")
+
+
+def test_an_encoder_decoder_is_one_clear_line():
+    shape = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8}
+    with pytest.raises(UserError, match="T5ForConditionalGeneration is an encoder-decoder"):
+        subject(T5ForConditionalGeneration(T5Config(vocab_size=9, **shape)))
+
+
+def test_weights_that_cannot_be_fetched_are_one_clear_line(saved, monkeypatch):
+    def gone(*args, **options):
+        raise OSError("no such object")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", gone)
+    with pytest.raises(UserError, match=r"no safetensors weights for .* could be read: no such"):
+        subject(str(saved))
+
+
+def broken(folder, kind, tiny):
+    """A folder with one thing wrong."""
+    weights = folder / "model.safetensors"
+    if kind == "empty":
+        shutil.rmtree(folder)
+        folder.mkdir()
+    elif kind == "no weights":
+        weights.unlink()
+    elif kind == "pickle":
+        weights.rename(folder / "pytorch_model.bin")
+    elif kind == "broken config":
+        (folder / "config.json").write_text("{")
+    elif kind == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif kind == "other shape":
+        config = tiny("llama", hidden_size=32).config
+        config.save_pretrained(folder)
+    elif kind == "more layers":
+        config = tiny("llama", num_hidden_layers=3).config
+        config.save_pretrained(folder)
+    elif kind == "encoder":
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        BertForMaskedLM(BertConfig(**shape, intermediate_size=16, vocab_size=9)).save_pretrained(
+            folder
+        )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("empty", "has no config.json; expected a saved transformers model"),
+        ("no weights", r"has a config.json but no weights; expected \*.safetensors beside it"),
+        ("pickle", r"only pickled weights \(pytorch_model.bin\).*save_pretrained\(FOLDER\)"),
+        ("broken config", "config.json in .* cannot be read"),
+        ("truncated", "the weights of .* are damaged .*; copy them anew"),
+        ("other shape", "the weights of .* do not fit its config.json"),
+        ("more layers", "lack 9 tensors of LlamaForCausalLM .*they would be random"),
+        ("encoder", "is a BertForMaskedLM, not a causal language model"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, message):
+    with pytest.raises(UserError, match=message) as caught:
+        subject(broken(saved, kind, tiny))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "nobody/nothing"}, "'nobody/nothing' is neither a folder, nor a built-in model"),
+        ({"model": 7}, "model is a int; expected a Hub id"),
+        ({"model": "llama", "dtype": "int9"}, "dtype 'int9' is not one of float32"),
+        ({"model": "llama", "device": "moon"}, "device 'moon' is not here; expected cpu, cuda"),
+        ({"model": " "}, "the model's name is empty"),
+        ({"model": "llama", "device": "meta"}, "device 'meta' is not here"),
+        ({"model": __file__}, "is a file; expected the folder that holds config.json"),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_clear_line(given, message):
+    with pytest.raises(UserError, match=message):
+        subject(**given)
+
+
+def test_names_are_checked_before_any_model_is_loaded(tiny, tmp_path):
+    check_named(["pre-norm", tiny("gpt2")])
+    for wrong, said in (("prenorm", "neither a folder"), (tmp_path, "has no config.json")):
+        with pytest.raises(UserError, match=said):
+            layerlab.inspect(["pre-norm", wrong], dtype="none such", progress=False)

@@ -1,0 +1,93 @@
+"""Condition numbers of a model's own parts, against dense Jacobians of its own modules."""
+
+import copy
+
+import pytest
+import torch
+
+from layerlab.loading.model import Subject
+from layerlab.measures.quantities.condition import mixed, normwise
+from layerlab.measures.runner import readings
+from layerlab.numerics.theory import condition_numbers
+from layerlab.plugins import resolve
+
+TOKENS = torch.arange(2, 18)
+PARTS = [
+    *("attention norm", "scores", "softmax", "attention", "attention sum"),
+    *("feed-forward norm", "feed-forward", "feed-forward sum"),
+]
+
+
+def measured(model, name="condition"):
+    patient = Subject(name="patient", source="memory", model=model, tokenizer=None)
+    return readings(patient, [TOKENS], resolve([name]))
+
+
+@pytest.fixture(scope="module")
+def found(tiny):
+    model = tiny("llama")
+    return model, measured(model)
+
+
+def test_every_part_of_a_llama_is_recognised_and_none_is_refused(found):
+    _, read = found
+    rows = read.rows["condition"]
+    assert [(row["layer"], row["component"]) for row in rows] == [
+        (layer, part) for layer in (1, 2) for part in PARTS
+    ]
+    assert "condition" not in read.notes
+
+
+def test_numbers_of_the_first_norm_and_feedforward_are_those_of_dense_jacobians(found):
+    model, read = found
+    block, seen = model.model.layers[0], {}
+    for name in ("input_layernorm", "mlp"):
+        getattr(block, name).register_forward_pre_hook(
+            lambda module, args, name=name: seen.__setitem__(name, args[0][0].detach())
+        )
+    with torch.no_grad():
+        model(input_ids=TOKENS[None])
+    rows = {row["component"]: row for row in read.rows["condition"] if row["layer"] == 1}
+    for name, component in (("input_layernorm", "attention norm"), ("mlp", "feed-forward")):
+        wide, sizes = copy.deepcopy(getattr(block, name)).double(), []
+        for x in seen[name].double():
+            jacobian = torch.autograd.functional.jacobian(wide, x[None])[0, :, 0]
+            value = wide(x[None])[0].detach()
+            sizes.append(condition_numbers.normwise(jacobian, x, value))
+            # In closed form: exact of a norm, from above of a feed-forward layer.
+            exact = float(condition_numbers.componentwise(jacobian, x, value))
+            assert exact <= rows[component]["worst"] * (1 + 1e-3)
+        # Norms of transformers compute in float32; power steps come from below.
+        wanted = float(torch.stack(sizes).median())
+        assert 0.98 * wanted <= rows[component]["normwise"] <= wanted * (1 + 1e-3)
+        assert 0 < rows[component]["mixed"] <= rows[component]["worst"]
+
+
+def test_power_steps_and_sampled_jacobians_meet_a_matrix():
+    generator = torch.Generator().manual_seed(0)
+    matrix, x = (torch.randn(9, 9, generator=generator, dtype=torch.float64) for _ in range(2))
+    matrix = torch.diag(2.0 ** -torch.arange(9, dtype=torch.float64)) @ torch.linalg.qr(matrix).Q
+    values = x @ matrix.mT
+    wanted = torch.linalg.matrix_norm(matrix, 2) * x.norm(dim=-1) / values.norm(dim=-1)
+    assert normwise(lambda v: v @ matrix.mT, x, alone=True) == pytest.approx(
+        float(wanted.median()), rel=1e-6
+    )
+    whole = torch.linalg.matrix_norm(matrix, 2) * x.norm() / values.norm()
+    assert normwise(lambda v: v @ matrix.mT, x, alone=False) == pytest.approx(float(whole))
+    rows = x[:: -(-9 // 4)]
+    reach = (rows.abs() @ matrix.abs().mT).amax(-1) / (rows @ matrix.mT).abs().amax(-1)
+    assert mixed(lambda v: v @ matrix.mT, x) == pytest.approx(float(reach.median()))
+
+
+def test_a_post_norm_model_says_which_norm_is_not_there(tiny):
+    read = measured(tiny("openai-gpt"))
+    parts = {row["component"] for row in read.rows["condition"]}
+    assert {"attention", "feed-forward", "feed-forward sum"} <= parts
+    assert "attention norm" not in parts
+    assert any("no norm in front of its attention" in note for note in read.notes["condition"])
+
+
+def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observed(tiny):
+    rows = measured(tiny("llama"), "rounding").rows["rounding"]
+    assert [row["layer"] for row in rows if row["apriori"] != row["apriori"]] == [0]
+    assert all(row["apriori"] > row["worst"] for row in rows[1:])

@@ -1,0 +1,110 @@
+"""Which sublayers have the form that a theorem speaks about, found from their data."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.measures.support.sublayer_forms import (
+    attention_fit,
+    feedforward_fit,
+    rounding,
+    routed,
+)
+from layerlab.observe.architecture.head_weights import project
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.trace import trace
+
+
+def traced(model: PreTrainedModel, tokens: int = 20) -> list[Layer]:
+    """Every block of one sequence with its weights; only tests keep more than one."""
+    stack, layers = anatomy(model), list[Layer]()
+    trace(model, stack, [torch.arange(tokens)], layers.append)
+    weights = [
+        project(
+            stack.blocks[part.block],
+            part.module,
+            name=part.name,
+            layer=part.number,
+            config=model.config,
+        )
+        for part in stack.attentions
+    ]
+    return [replace(one, weights=weights[one.layer - 1]) for one in layers if one.layer]
+
+
+def named(name: str) -> Activation:
+    return next(activation for activation in ACTIVATIONS if activation.name == name)
+
+
+@pytest.mark.parametrize(
+    ("hugging_face", "name"),
+    [
+        ("gelu_new", "gelu-tanh"),
+        ("gelu", "gelu"),
+        ("relu", "relu"),
+        ("silu", "silu"),
+        ("quick_gelu", "quick-gelu"),
+        ("tanh", "tanh"),
+        ("relu2", "relu-squared"),
+    ],
+)
+def test_activation_is_found_from_what_the_layer_gives(
+    hugging_face: str, name: str, tiny: Callable[..., PreTrainedModel]
+) -> None:
+    model = tiny("gpt2", activation_function=hugging_face, initializer_range=0.5)
+    layer = traced(model)[0]
+    assert layer.block is not None
+    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    assert found is not None and found.activation == named(name)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
+def test_attention_is_computed_again_up_to_rounding(
+    family: str, tiny: Callable[..., PreTrainedModel]
+) -> None:
+    for layer in traced(tiny(family)):
+        assert layer.attention is not None and layer.weights is not None
+        fit = attention_fit(layer.attention, layer.weights, layer.sublayers["attention"])
+        assert fit.holds and fit.gap <= rounding(torch.float32, 64) < 1e-4
+
+
+def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedModel]) -> None:
+    layer = traced(tiny("llama"))[0]
+    assert layer.attention is not None and layer.weights is not None
+    part = layer.sublayers["attention"]
+    wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))
+    assert not attention_fit(layer.attention, layer.weights, wrong).holds
+
+
+def test_a_gated_layer_has_no_plain_form(tiny: Callable[..., PreTrainedModel]) -> None:
+    layer = traced(tiny("llama"))[0]
+    assert layer.block is not None
+    assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is None
+
+
+@pytest.mark.parametrize(
+    ("paths", "mixed"),
+    [
+        (("mlp.experts.0", "mlp.gate"), True),
+        (("moe.router", "moe.input_linear"), True),
+        (("self_attention.experts", "mlp.up_proj"), False),
+        (("mlp.shared_expert_gate", "mlp.fc"), False),
+    ],
+)
+def test_a_block_with_experts_outside_of_attention_routes(
+    paths: tuple[str, ...], mixed: bool
+) -> None:
+    block = nn.Module()
+    for path in paths:
+        place = block
+        for name in path.split("."):
+            if name not in dict(place.named_children()):
+                place.add_module(name, nn.Module())
+            place = place.get_submodule(name)
+    assert routed(block) == mixed

@@ -1,0 +1,137 @@
+import tempfile
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+
+from layerlab.errors import NotApplicable
+from layerlab.loading.model import Subject
+from layerlab.measures.measure import Measure
+from layerlab.measures.runner import readings
+from layerlab.plugins import resolve
+
+TOKENS = [torch.arange(2, 26), torch.arange(10, 40)]
+
+
+def patient(model) -> Subject:
+    return Subject(name="patient", source="memory", model=model, tokenizer=None)
+
+
+def own(read, **changes) -> Measure:
+    fields = {
+        "name": "own",
+        "title": "Own",
+        "unit": "none",
+        "source": "Own",
+        "about": "One. Two.",
+        "equation": "1",
+        "per": ("sequence", "layer"),
+        "columns": {"value": "a number"},
+        "plot": ("value",),
+        "better": None,
+        "needs": frozenset({"stream"}),
+        "read": read,
+    }
+    return Measure(**{**fields, **changes})
+
+
+class Watcher:
+    def __init__(self):
+        self.total, self.steps = 0, []
+
+    def start(self, model, steps):
+        self.total = steps
+
+    def step(self, layer, measure):
+        self.steps.append((layer, measure))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
+def test_every_default_measure_reads_every_layer_of_a_plain_model(tiny, family):
+    found = readings(patient(tiny(family)), TOKENS, resolve())
+    assert found.refused == {} and found.faults == []
+    assert set(found.rows) == {measure.name for measure in resolve()}
+    heads = tiny(family).config.num_attention_heads
+    assert len(found.rows["spectrum"]) == len(TOKENS) * 2 * heads
+    assert len(found.rows["querykey"]) == 2 * heads
+    assert len(found.rows["dimension"]) == 3
+    assert len(found.rows["diversity"]) == len(TOKENS) * (1 + 2 * 3)
+    assert len(found.rows["gain"]) == len(TOKENS) * 2 * 2
+    for measure in resolve():
+        for row in found.rows[measure.name]:
+            assert set(measure.per) <= set(row) <= {*measure.per, *measure.columns}
+
+
+def test_progress_announces_as_many_steps_as_it_takes(tiny):
+    watcher = Watcher()
+    readings(patient(tiny("llama")), TOKENS, resolve(["stream", "spectrum", "querykey"]), watcher)
+    assert watcher.total >= len(watcher.steps) >= 2 * 3 + 2 * 2 + 2
+    assert (1, "spectrum") in watcher.steps
+
+
+def test_a_batch_reads_like_each_sequence_alone(tiny):
+    chosen = resolve(["diversity", "spectrum", "attention"])
+    both = readings(patient(tiny("llama")), TOKENS, chosen)
+    alone = readings(patient(tiny("llama")), TOKENS[1:], chosen)
+    for name, rows in alone.rows.items():
+        second = [row for row in both.rows[name] if row["sequence"] == 1]
+        assert [{**row, "sequence": 1} for row in rows] == second
+
+
+def test_a_model_without_attention_reads_what_it_has():
+    config = MambaConfig(hidden_size=16, num_hidden_layers=2, vocab_size=64, state_size=4)
+    found = readings(patient(MambaForCausalLM(config).eval()), TOKENS, resolve())
+    for name in ("spectrum", "attention", "querykey"):
+        assert found.refused[name] == "MambaForCausalLM has no softmax attention"
+    assert {"diversity", "dimension", "stream"} <= set(found.rows)
+
+
+def test_a_reason_is_kept_in_place_of_readings(tiny):
+    def refuse(layer, run):
+        raise NotApplicable("there is nothing to read")
+
+    chosen = [
+        own(refuse),
+        own(lambda layer, run: [], name="mute"),
+        own(lambda layer, run: [], name="other", applies=lambda subject: "it is another kind"),
+    ]
+    found = readings(patient(tiny("gpt2")), TOKENS, chosen)
+    assert found.refused == {
+        "own": "there is nothing to read",
+        "mute": "it gave no reading on this model",
+        "other": "it is another kind",
+    }
+    assert found.rows == {}
+
+
+def test_weights_that_are_not_finite_are_faults_with_their_layer(tiny):
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight[0, 0] = torch.inf
+    found = readings(patient(model), TOKENS, resolve(["diversity", "spectrum"]))
+    assert [(fault["kind"], fault["layer"]) for fault in found.faults] == [
+        ("weights", 2),
+        ("stream", 2),
+    ]
+    assert found.faults[0]["name"] == "transformer.h.1.attn.c_attn.weight"
+    assert {row["layer"] for row in found.rows["diversity"]} == {0, 1}
+    assert {row["layer"] for row in found.rows["spectrum"]} == {0}
+
+
+def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
+    whole = tiny("llama")
+    whole.save_pretrained(tmp_path)
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
+    places |= {"lm_head": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk"}
+    with tempfile.TemporaryDirectory() as scratch:
+        spread = AutoModelForCausalLM.from_pretrained(
+            tmp_path, device_map=places, offload_folder=scratch, use_safetensors=True
+        )
+        chosen = resolve()
+        mine, theirs = (readings(patient(model), TOKENS, chosen) for model in (spread, whole))
+    assert patient(spread).offloaded and not patient(whole).offloaded
+    assert list(mine.refused) == ["lipschitz"]
+    assert "offloaded" in mine.refused["lipschitz"]
+    for name in mine.rows:
+        # repr: a NaN is a NaN
+        assert repr(mine.rows[name]) == repr(theirs.rows[name]), name

@@ -1,0 +1,236 @@
+"""A pretrained model as a variant: the same function before training, and trainable after."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.model.cost.cost import account
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.surgery.convert import read
+from layerlab.model.surgery.retrofit import rebuilt, step0
+from layerlab.model.surgery.transplant import grafted
+from layerlab.variants.registry import variant, variants
+from tests.model.family import pretrained
+
+IDENTICAL = [
+    name
+    for name, one in variants().items()
+    if one.start == "identity" and one.baseline == "llama" and name != "llama"
+]
+
+
+@pytest.mark.parametrize("name", IDENTICAL)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
+    model = pretrained(kind)
+    new = rebuilt(model, name, {})
+    said = step0(model, new)
+    # A start that computes more than it adds may round once more in each of 2 x 2 sublayers.
+    assert said.difference <= 64 * torch.finfo(torch.float32).eps * said.scale, said
+    assert said.dropped == ()
+
+
+def test_pangu_on_gpt2_keeps_gpt2s_own_feed_forward() -> None:
+    new = rebuilt(pretrained("gpt2"), "pangu-pi", {})
+    options = new.config.parsed().block.ffn.given()
+    assert options["body"] == "mlp" and options["bias"] is True
+    assert new.config.parsed().stack.position == "learned"
+
+
+def test_retrofitted_model_trains() -> None:
+    new = rebuilt(pretrained("llama"), "pangu-pi", {"r": 8}).train()
+    ids = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(new.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = new(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_one_of_ours_can_be_rebuilt_again() -> None:
+    first = rebuilt(pretrained("llama"), "pangu-pi-no-siaf", {})
+    again = rebuilt(first, None, {})
+    assert again.config.spec == first.config.spec
+    assert step0(first, again).identical
+
+
+def test_a_filled_slot_is_not_overwritten() -> None:
+    spec = variant("qk-norm").spec
+    with pytest.raises(UserError, match="slot of this model holds 'qk-norm' already"):
+        grafted(spec, variant("value-residual"), kind="qk-norm")
+
+
+def accounted(model: LabForCausalLM) -> int:
+    """As many parameters as the spec and the sizes in the configuration say."""
+    return account(model.config.parsed(), model.config.shape()).parameters
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"),
+    [
+        ("llama", "pangu-pi", {}),
+        ("qwen2", "pangu-pi", {"head": "tied"}),
+        ("qwen2", "pangu-pi", {"head": "untied"}),
+        ("gpt2", "pangu-pi", {"head": "untied"}),
+        ("gpt2", None, {"position": "rotary"}),
+        ("llama", None, {"position": "none"}),
+        ("gpt2", "gpt1-final-norm", {}),
+        ("openai-gpt", "ffn-relu", {}),
+        ("llama", "attention-only", {}),
+    ],
+)
+def test_what_is_built_has_the_parameters_that_its_spec_says(
+    kind: str, name: str | None, options: dict[str, str]
+) -> None:
+    model = pretrained(kind)
+    new = rebuilt(model, name, options)
+    head = new.config.parsed().stack.head
+    assert new.config.tie_word_embeddings == (head == "tied")
+    assert (new.lm_head.weight is new.model.embed_tokens.weight) == (head == "tied")
+    assert new.num_parameters() == accounted(new)
+    said = step0(model, new)
+    lost = {key: one for key, one in read(model).state.items() if key in said.dropped}
+    assert new.num_parameters() == (
+        model.num_parameters() + said.added - sum(one.numel() for one in lost.values())
+    )
+
+
+def test_a_tied_head_that_is_untied_is_a_matrix_of_its_own() -> None:
+    model = pretrained("gpt2")
+    for shared in (False, True):
+        new = rebuilt(model, None, {"head": "untied"}, shared=shared)
+        said = step0(model, new)
+        assert said.identical and said.added == new.lm_head.weight.numel()
+        assert new.lm_head.weight.data_ptr() != new.model.embed_tokens.weight.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("pangu-pi", {"head": "tied"}, "are one weight in the variant and.* type head=untied"),
+        (None, {"sharing": "blocks"}, "two that differ in the model;.* type sharing=none"),
+        ("widenet", {}, "in the variant; expected the same sizes"),
+        ("widenet", {"ffn": {"experts": 1, "k": 1}}, "two that differ in the model"),
+        (None, {"position": "learned"}, "has no table of positions to learn on from.*=rotary"),
+    ],
+)
+def test_what_cannot_keep_the_weights_is_refused(
+    name: str | None, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        rebuilt(pretrained("llama"), name, options)
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_that_are_alike_may_be_shared() -> None:
+    model = pretrained("llama")
+    model.model.layers[1].load_state_dict(model.model.layers[0].state_dict())
+    new = rebuilt(model, None, {"sharing": "blocks"})
+    first, second = new.model.layers
+    assert first.attention.query.weight is second.attention.query.weight
+    assert new.num_parameters() == accounted(new) and step0(model, new).identical
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (
+            "llama",
+            "gpt2",
+            "a llama model cannot be rebuilt as gpt2: expected a variant of llama; t",
+        ),
+        ("llama", "gpt1", "a llama model cannot be rebuilt as gpt1"),
+        ("gpt2", "llama", "a gpt2 model cannot be rebuilt as llama"),
+        ("openai-gpt", "gpt2", "a gpt1 model cannot be rebuilt as gpt2"),
+        ("qwen3", "llama", "a qk-norm model cannot be rebuilt as llama"),
+        ("llama", "gpt1-pre-norm", "gpt1-pre-norm changes nothing of a llama model: what sets it"),
+        ("llama", 5, "the variant is a int; expected the name of a variant: type retrofit"),
+    ],
+)
+def test_a_model_of_another_kind_is_not_called_by_its_name(
+    kind: str, name: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        rebuilt(pretrained(kind), name, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gpt2", "gpt2"),
+        ("openai-gpt", "gpt1"),
+        ("gpt2", "gpt1"),
+        ("gpt2", "gpt1-pre-norm"),
+        ("gpt2", "gpt1-scaled-init"),
+        ("openai-gpt", "gpt1-final-norm"),
+    ],
+)
+def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name: str) -> None:
+    model = pretrained(kind)
+    new = rebuilt(model, name, {})
+    found, wanted = new.config.parsed(), variant(name).spec
+    assert found.block.placement == wanted.block.placement
+    assert found.stack.final_norm.name == wanted.stack.final_norm.name
+    assert found.stack.initialisation == wanted.stack.initialisation
+    assert step0(model, new).remark == ""
+
+
+def test_what_is_carried_over_to_another_kind_is_said() -> None:
+    model = pretrained("gpt2")
+    said = step0(model, rebuilt(model, "pangu-pi", {})).told("gpt2", "pangu-pi", "there")
+    assert (
+        "only what pangu-pi changes of llama is carried over (ffn, shortcut); all else stays as in "
+        "gpt2\n"
+    ) in said
+
+
+def test_many_weights_without_a_place_are_named_in_short() -> None:
+    model = pretrained("llama")
+    said = step0(model, rebuilt(model, "attention-only", {}))
+    assert len(said.dropped) > 4
+    assert f" and {len(said.dropped) - 4} more\n" in said.told("x", "y", "z")
+
+
+def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:
+    model = pretrained("gpt2").train()
+    new = rebuilt(model, None, {}).train()
+    model.transformer.h[1].eval()
+    before = {name: one.training for name, one in model.named_modules()}
+    assert step0(model, new).identical
+    assert {name: one.training for name, one in model.named_modules()} == before
+    assert all(one.training for one in new.modules())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_training_the_result_leaves_the_source_alone_unless_shared(kind: str) -> None:
+    model = pretrained(kind)
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    new = rebuilt(model, "pangu-pi", {})
+    theirs = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    assert not theirs & {one.untyped_storage().data_ptr() for one in new.parameters()}
+    with torch.no_grad():
+        for one in new.parameters():
+            one.zero_()
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_weights_of_another_size_are_refused() -> None:
+    model = pretrained("llama")
+    model.config.intermediate_size = 128
+    with pytest.raises(UserError, match="in the variant; expected the same sizes"):
+        rebuilt(model, None, {})
+
+
+def test_settings_of_generation_are_kept() -> None:
+    model = pretrained("llama")
+    model.generation_config.temperature = 0.3
+    new = rebuilt(model, "as-4", {})
+    assert new.generation_config.temperature == 0.3
+    assert new.generation_config is not model.generation_config

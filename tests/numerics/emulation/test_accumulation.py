@@ -1,0 +1,121 @@
+"""Products by group and products with rounded sums, beside torch's own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.numerics.emulation.accumulation import accumulated, grouped
+from layerlab.numerics.emulation.emulate import emulate
+from layerlab.numerics.formats.round import rounder
+from tests.measures.family import built
+
+
+def same(values: Tensor) -> Tensor:
+    return values
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 7], [0, 3, 6]])
+@pytest.mark.parametrize("axes", [(2, 3), (2, 2), (3, 2), (3, 3)])
+def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> None:
+    torch.manual_seed(0)
+    rows, inner, columns = 7, 16, 8
+    shapes = {
+        (2, 3): ((rows, inner), (3, inner, columns)),
+        (2, 2): ((inner, rows), (rows, columns)),
+        (3, 2): ((3, columns, inner), (inner, rows)),
+        (3, 3): ((3, rows, inner), (3, inner, columns)),
+    }
+    left, right = (torch.randn(shape) for shape in shapes[axes])
+    offsets = None if axes == (3, 3) else torch.tensor(ends, dtype=torch.int32)
+    expected = torch.zeros_like(grouped(left, right, offsets))
+    starts = [0, *ends]
+    for group in range(3):
+        span = slice(starts[group], ends[group])
+        if axes == (2, 3):
+            expected[span] = left[span] @ right[group]
+        elif axes == (2, 2):
+            expected[group] = left[:, span] @ right[span]
+        elif axes == (3, 2):
+            expected[:, span] = left[group] @ right[:, span]
+        else:
+            expected[group] = left[group] @ right[group]
+    torch.testing.assert_close(grouped(left, right, offsets), expected)
+    if axes == (2, 3) and ends[-1] == rows:
+        own = torch.nn.functional.grouped_mm(left, right, offs=offsets)
+        torch.testing.assert_close(grouped(left, right, offsets), own)
+
+
+@pytest.mark.parametrize("terms", [1, 4, 5, 100])
+@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm"])
+def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms: int) -> None:
+    torch.manual_seed(0)
+    batch = () if name.endswith("mm") and "b" not in name else (3,)
+    left = torch.randn(*batch, 6, 17, dtype=torch.float64)
+    right = torch.randn(*batch, 17, 5, dtype=torch.float64)
+    addend = torch.randn(5, dtype=torch.float64)
+    factors = (addend, left, right) if "add" in name else (left, right)
+    expected = left @ right + (addend if "add" in name else 0)
+    torch.testing.assert_close(accumulated(name, factors, {}, terms, same), expected)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.5}, {"beta": 0.25}, {"alpha": 2, "beta": 0}])
+def test_scaled_products_are_those_of_torch(options: dict[str, float]) -> None:
+    torch.manual_seed(0)
+    addend, left, right = (torch.randn(3, 6, 6, dtype=torch.float64) for _ in range(3))
+    if options.get("beta") == 0:
+        addend = addend * torch.nan
+    expected = torch.baddbmm(addend, left, right, **options)
+    found = accumulated("baddbmm", (addend, left, right), options, 4, same)
+    torch.testing.assert_close(found, expected)
+
+
+def test_bloom_runs_with_rounded_sums() -> None:
+    model = built("bloom")
+    with emulate(model, "bf16", where="*:scores", accumulate=8) as run:
+        assert model(torch.arange(3, 7)[None]).logits.isfinite().all()
+    assert run.roundings
+
+
+def test_rounding_more_often_errs_more() -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(64, 256), torch.randn(256, 64)
+    exact = left.double() @ right.double()
+    errors = [
+        float((accumulated("mm", (left, right), {}, terms, rounder("bf16")) - exact).norm())
+        for terms in (256, 32, 4, 1)
+    ]
+    assert errors == sorted(errors)
+    assert errors[-1] > 2 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("mv", {}, "accumulate= cannot look into"),
+        ("addmm", {"out_dtype": 2}, "accumulate= cannot follow"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(name: str, options: dict[str, int], text: str) -> None:
+    factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
+    with pytest.raises(UserError, match=text):
+        accumulated(name, factors, options, 2, same)
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp16", "fp32"])
+def test_products_by_group_are_refused_for_mixed_dtypes_alone(format: str) -> None:
+    class Experts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            low, wide = x.new_ones(2, 8, 8), x.new_ones(2, 8, 8).float()
+            ends = torch.tensor([1, 4], dtype=torch.int32)
+            first = nn.functional.grouped_mm(x, low, offs=ends)
+            return first + torch._grouped_mm(x, wide, ends)
+
+    for model, given in (
+        (built("mixtral"), torch.arange(3, 9)[None]),
+        (Experts(), torch.ones(4, 8)),
+    ):
+        with emulate(model, format) as run:
+            model(given)
+        mixed = isinstance(model, Experts) and format != "fp32"
+        assert {str(place) for place in run.refused} == ({":product"} if mixed else set())

@@ -1,0 +1,177 @@
+"""What emulation refuses, in one line each."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.emulate import Emulation, emulate
+from layerlab.numerics.prediction.predict import Kind, Prediction
+from tests.measures.family import built
+from tests.numerics.emulation.test_emulate import words
+
+
+def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:
+    model = built("llama")
+    with pytest.raises(UserError, match="matches nothing in this model; near it are") as caught:
+        with emulate(model, "bf16", where="model.layers.*.self_atn"):
+            pass
+    assert "self_attn" in str(caught.value)
+    model.set_attn_implementation("eager")
+    with pytest.raises(UserError, match=r"near it are .*softmax"):
+        with emulate(model, "bf16", where="*.self_attn:sofmax"):
+            model(words(model))
+
+
+def test_a_pattern_for_what_stays_in_float32_says_how_it_is_rounded() -> None:
+    model = built("llama")
+    with pytest.raises(UserError, match=r"rounds nothing as run: .*softmax is in a dtype that"):
+        with emulate(model, "bf16", where="*:softmax"):
+            model(words(model, 8))
+    with emulate(model, "bf16", "flat", where="*:softmax") as run:
+        model(words(model, 8))
+    assert {place.operation for place in run.roundings} == {"softmax"}
+    with pytest.raises(UserError, match="only moves or chooses values; type"):
+        with emulate(model, "bf16", "flat", where="*.self_attn:transpose"):
+            model(words(model, 8))
+
+
+@pytest.mark.parametrize("wrong", ["*.mlp:mull", "*.self_attn:softmax"])
+def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
+    model = built("llama")
+    with pytest.raises(UserError, match=re.escape(f"where='{wrong}'")):
+        with emulate(model, "bf16", where=["*.mlp:mul", wrong]):
+            model(words(model, 8))
+    run = Emulation(model, regime("bf16"), ["*.mlp:mul", "*:weight", "*:input", "*:cache"])
+    features = torch.ones(1, 3, model.config.hidden_size)
+    with pytest.raises(UserError, match=r"where='\*:cache' matches nothing"), run.running():
+        model(inputs_embeds=features)
+    # What was chosen before does not count for what is chosen now.
+    run.select(["*.mlp:mul", "*:weight"])
+    with run.running():
+        model(words(model, 8))
+    run.select("*:softmax")
+    with pytest.raises(UserError, match="rounds nothing as run"), run.running():
+        model(words(model, 8))
+    with run.running():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ([], "selects no place; type where=None"),
+        (5, "where=5 is no pattern; expected a text or a list of texts"),
+        (["lm_head", 5], "is no pattern; expected"),
+    ],
+)
+def test_patterns_are_texts(where: object, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        Emulation(built("llama"), regime("bf16"), where)
+
+
+@pytest.mark.parametrize("kind", ["variance", "bound"])
+def test_predictions_check_their_patterns_too(kind: Kind) -> None:
+    model = built("llama")
+    for where, text in (("*:softmax", "rounds nothing as run"), ("*.mlp:mull", "matches nothing")):
+        run = Prediction(model, regime("bf16"), kind, ["*.mlp:mul", where])
+        with torch.no_grad(), pytest.raises(UserError, match=text), run.running():
+            model(words(model, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"mode": "as-runn"},
+            "no mode is called 'as-runn'; type one of 'as-run', 'flat', 'autocast'",
+        ),
+        (
+            {"accumulate": 0},
+            "accumulate=0 is no number of terms; expected a whole number at least 1",
+        ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text), emulate(built("gpt2"), "bf16", **options):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"accumulate": "4"}, "accumulate='4' is no number of terms"),
+        ({"accumulate": 2.5}, "accumulate=2.5 is no number of terms"),
+        ({"accumulate": True}, "accumulate=True is no number of terms"),
+        ({"seed": "a"}, "seed='a' is no seed; expected a whole number"),
+        ({"seed": 2**64}, "is no seed; expected"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        regime("bf16", **options)
+
+
+def test_an_option_that_emulate_does_not_have_is_told_where_it_is_typed() -> None:
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'weigths'"):
+        emulate(nn.Linear(2, 2), "bf16", weigths="int8")
+
+
+@pytest.mark.parametrize("given", ["policy.toml", Path("policy.toml")])
+def test_a_policy_by_its_path_is_told_how_to_be_read(given: str | Path) -> None:
+    with pytest.raises(UserError, match="is no policy but what one may be read from") as caught:
+        Emulation(nn.Linear(2, 2), regime("bf16"), policy=given)
+    assert "type policy=layerlab.load_policy('policy.toml')" in str(caught.value)
+
+
+def test_a_kernel_of_somebody_else_is_refused() -> None:
+    @torch.library.custom_op("layerlab_test::double", mutates_args=())
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    class Kernel(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return double(x)
+
+    with pytest.raises(UserError, match="is a kernel of its own"), emulate(Kernel(), "bf16"):
+        Kernel()(torch.ones(2))
+
+
+def test_sums_of_an_operation_that_has_none_to_split_are_refused() -> None:
+    class Direct(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mv(torch.ones(2, 2), x)
+
+    model = Direct()
+    with pytest.raises(UserError, match="accumulate= cannot look into"):
+        with emulate(model, "bf16", "flat", accumulate=1):
+            model(torch.ones(2))
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(UserError, match="there is nothing to round"):
+        with emulate(built("llama").to("meta"), "bf16"):
+            pass
+
+
+def test_flex_attention_is_refused() -> None:
+    model = built("llama")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(UserError, match="which cannot be looked into"), emulate(model, "bf16"):
+        pass
+
+
+def test_writing_into_several_tensors_at_once_is_refused() -> None:
+    class Many(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            values = [x.clone(), x.clone()]
+            torch._foreach_add_(values, 1.0)
+            return values[0]
+
+    with pytest.raises(UserError, match="writes into several tensors at once"):
+        with emulate(Many(), "bf16"):
+            Many()(torch.ones(2))

@@ -1,0 +1,134 @@
+"""Policies as files: written whole, read back exactly, and refused in one line."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import layerlab
+from layerlab import UserError
+from layerlab.numerics.emulation.policy import Policy, check_place, load_policy
+
+NAMES = st.text(max_size=12)
+NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    keep=st.lists(NAMES, max_size=4),
+    measured=st.dictionaries(NAMES, NAMES | NUMBERS, max_size=4),
+    format=st.sampled_from(["bf16", "fp16", "fp8_e4m3", "int8", "t11"]),
+)
+def test_what_is_saved_is_what_is_read(tmp_path_factory, keep, measured, format) -> None:
+    path = tmp_path_factory.getbasetemp() / "policy.toml"
+    policy = Policy(format=format, keep=tuple(keep), measured=measured)
+    policy.save(path)
+    assert load_policy(path) == policy
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['a "quoted" name', "back\\slash", "тензор.слой", "\x7f\x00\n\t", "😀", "]", "# no comment"],
+)
+def test_names_of_any_kind_survive(name: str, tmp_path: Path) -> None:
+    policy = Policy(format="bf16", keep=(name,), measured={name: name, "not a number": math.inf})
+    policy.save(tmp_path / "policy.toml")
+    assert layerlab.load_policy(tmp_path / "policy.toml") == policy
+
+
+@pytest.mark.parametrize("spelling", ["BF16", "bfloat16", " bf16", torch.bfloat16])
+def test_a_format_is_held_by_its_own_name(spelling: object) -> None:
+    assert Policy(format=spelling).format == "bf16"
+
+
+def test_a_single_entry_is_not_taken_for_its_letters() -> None:
+    assert Policy(format="bf16", keep="lm_head").keep == ("lm_head",)
+    assert Policy(format="bf16", keep=["lm_head", "residual"]).keep == ("lm_head", "residual")
+
+
+def test_a_policy_names_a_format_that_there_is() -> None:
+    with pytest.raises(UserError, match="bf61"):
+        Policy(format="bf61")
+
+
+WRONG = {
+    'keep = ["residual"]': "is not a policy: it needs format, a string, and keep, a list",
+    'format = "bf16"\nkeep = "residual"': "is not a policy: it needs format",
+    'format = "bf16"\nkeep = [1]': "is not a policy: it needs format",
+    "format = 16": "is not a policy: it needs format",
+    'format = "bf16"\nmeasured = 3': "strings; measured, a table of numbers, is for the reader",
+    'format = "bf16"\nmeasured.left = [1]': "measured, a table of numbers",
+    'format = "bf16"\nkept = ["a"]\nalso = 1': "; it knows no also, kept",
+    'format = "bf16': "is not TOML: .*; write format and keep",
+    'format = "bf61"': "bf61",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_no_policy_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=WRONG[text]) as told:
+        load_policy(path)
+    assert "\n" not in str(told.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_bytes(b"format = '\xff'")
+    with pytest.raises(UserError, match="is not TOML"):
+        load_policy(tmp_path / "policy.toml")
+
+
+def test_a_missing_file_says_how_one_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="type `layerlab precision MODEL --out"):
+        load_policy(tmp_path / "policy.toml")
+
+
+@pytest.mark.parametrize("place", ["no/such/policy.toml", "file/policy.toml", "folder"])
+def test_what_cannot_be_written_leaves_nothing_behind(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here before")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="name a file in a folder that exists and can be"):
+        Policy(format="bf16").save(tmp_path / place)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_write_that_breaks_off_leaves_the_old_policy(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "policy.toml"
+    Policy(format="fp16").save(path)
+    write = Path.write_text
+
+    def full(self: Path, text: str, **options: str) -> int:
+        write(self, text[:5], **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        Policy(format="bf16", keep=("residual",)).save(path)
+    assert load_policy(path) == Policy(format="fp16")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    check_place(path, overwrite=False)
+    path.touch()
+    check_place(path, overwrite=True)
+    with pytest.raises(UserError, match="is there already; type another name, or --overwrite"):
+        check_place(path, overwrite=False)
+    with pytest.raises(UserError, match="it is a folder; name a file"):
+        check_place(tmp_path, overwrite=True)
+    with pytest.raises(UserError, match=r"no folder .*; make it first"):
+        check_place(tmp_path / "no" / "policy.toml", overwrite=False)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path: Path, monkeypatch) -> None:
+    def refuse(self: Path, *args: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(UserError, match="Read-only file system; name a file in a folder"):
+        check_place(tmp_path / "policy.toml", overwrite=False)

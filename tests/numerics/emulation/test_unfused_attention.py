@@ -1,0 +1,64 @@
+"""Attention taken apart gives what the fused kernel gives."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from layerlab.numerics.emulation.unfused_attention import Unfused, attention
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": torch.tril(torch.ones(7, 7, dtype=torch.bool))},
+        {"attn_mask": torch.randn(7, 7, dtype=torch.float64)},
+    ],
+)
+def test_it_is_the_fused_kernel_in_float64(options: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    query, key, value = (drawn(2, 3, 7, 8) for _ in range(3))
+    expected = functional.scaled_dot_product_attention(query, key, value, **options)
+    torch.testing.assert_close(attention(query, key, value, **options), expected)
+
+
+def test_heads_may_share_keys() -> None:
+    torch.manual_seed(0)
+    query, key, value = drawn(2, 6, 5, 8), drawn(2, 2, 5, 8), drawn(2, 2, 5, 8)
+    expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(attention(query, key, value, enable_gqa=True), expected)
+
+
+def test_a_row_that_may_look_nowhere_gives_zeros() -> None:
+    query, key, value = (drawn(1, 1, 3, 4) for _ in range(3))
+    mask = torch.tensor([[True, True, True], [False, False, False], [True, False, False]])
+    found = attention(query, key, value, attn_mask=mask)
+    assert found.isfinite().all()
+    assert not found[0, 0, 1].any()
+
+
+def test_the_mode_takes_the_fused_function_s_place_and_leaves() -> None:
+    query = drawn(1, 2, 4, 8).float()
+    fused = functional.scaled_dot_product_attention
+    with Unfused():
+        inside = functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    assert functional.scaled_dot_product_attention is fused
+    torch.testing.assert_close(inside, attention(query, query, query, is_causal=True))
+
+
+def test_bf16_weights_meet_values_in_bf16() -> None:
+    """As flash kernels do: scores and sums in float32, weights brought to the values' dtype."""
+    torch.manual_seed(0)
+    query, key, value = (drawn(1, 4, 64, 16, dtype=torch.bfloat16) for _ in range(3))
+    exact = functional.scaled_dot_product_attention(query.double(), key.double(), value.double())
+    kernel = functional.scaled_dot_product_attention(query, key, value)
+    ours = attention(query, key, value)
+    assert ours.dtype == torch.bfloat16
+    errors = [float((out.double() - exact).norm()) for out in (kernel, ours)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.1)

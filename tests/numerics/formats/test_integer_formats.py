@@ -1,0 +1,129 @@
+"""Whole numbers with a scale, against torch's own and against the words of their definition."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab import UserError
+from layerlab.numerics.formats.formats import Integer, find
+from layerlab.numerics.formats.round import round_to
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def literal(values: list[float], format: Integer) -> list[float]:
+    """One scale for these values, one value at a time; Python rounds ties to even."""
+    if format.symmetric:
+        most = 2 ** (format.bits - 1) - 1
+        scale = max(map(abs, values)) / most or 1.0
+        return [scale * round(value / scale) for value in values]
+    steps = 2**format.bits - 1
+    low, high = min(0.0, *values), max(0.0, *values)
+    scale = (high - low) / steps or 1.0
+    zero = round(-low / scale)
+    return [scale * (min(max(round(value / scale) + zero, 0), steps) - zero) for value in values]
+
+
+@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_tensor_a_channel_and_a_group_share_a_scale(bits: int, symmetry: str) -> None:
+    x = torch.randn(3, 4, 20, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.1])[:, None, None]
+    shares = {
+        "tensor": [(slice(None),)],
+        "channel": [(i, j) for i in range(3) for j in range(4)],
+        "channel:axis-2": [(i, slice(None), k) for i in range(3) for k in range(20)],
+        "group8": [
+            (i, j, slice(k, k + 8)) for i in range(3) for j in range(4) for k in range(0, 20, 8)
+        ],
+    }
+    for per, places in shares.items():
+        name = f"int{bits}:{per}:{symmetry}"
+        format = find(name)
+        assert isinstance(format, Integer)
+        wanted = torch.empty_like(x)
+        for place in places:
+            values = x[place].flatten().tolist()
+            wanted[place] = torch.tensor(literal(values, format), dtype=x.dtype).view_as(x[place])
+        # A scale that is computed in another order differs in its last digits.
+        torch.testing.assert_close(round_to(x, name), wanted, rtol=1e-14, atol=0)
+
+
+def test_whole_numbers_are_those_of_torch() -> None:
+    x = torch.randn(500)
+    scale = float(x.abs().max() / 127)
+    theirs = torch.fake_quantize_per_tensor_affine(x, scale, 0, -127, 127)
+    # torch multiplies by the reciprocal of the scale: a tie may fall otherwise, by one step.
+    ours = round_to(x, "int8")
+    assert float((ours - theirs).abs().max()) <= scale * 1.001
+    assert float(((ours - theirs).abs() < scale / 2).float().mean()) > 0.99
+
+
+@pytest.mark.parametrize("name", ["int8", "int4:group16", "int4:channel:asymmetric"])
+def test_the_error_is_at_most_half_a_step(name: str) -> None:
+    x = torch.randn(8, 64)
+    format = find(name)
+    assert isinstance(format, Integer)
+    steps = 2**format.bits - 1 - format.symmetric
+    step = 2 * float(x.abs().max()) / steps
+    found = round_to(x, name)
+    assert float((found - x).abs().max()) <= step / 2 * (1 + 1e-5)
+    assert found.unique().numel() < x.numel()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+def test_odd_values_and_shapes(symmetry: str, dtype: torch.dtype) -> None:
+    name = f"int8:{symmetry}"
+    limits = torch.finfo(dtype)
+    for values in ([], [0.0, -0.0], [1e-45, 3e-45], [limits.max, -limits.max], [limits.max, 1.0]):
+        x = torch.tensor(values, dtype=dtype)
+        found = round_to(x, name)
+        assert found.dtype is dtype and found.shape == x.shape
+        assert bool(found.isfinite().all())
+    mixed = torch.tensor([math.inf, -math.inf, math.nan, 1.0, -2.0], dtype=dtype)
+    found = round_to(mixed, name).tolist()
+    assert math.isnan(found[2]) and found[4] == pytest.approx(-2.0, rel=0.01)
+    assert found[0] == pytest.approx(2.0 if symmetry == "symmetric" else 1.0, rel=0.02)
+    assert round_to(torch.tensor(3.0, dtype=dtype), "int8:channel").tolist() == pytest.approx(3.0)
+
+
+def rounded(mode: str, draws: int = 1) -> Tensor:
+    x = torch.tensor([127.0, 2.5, -2.5, 0.3, -0.3, 0.49999997]).repeat(draws, 1)
+    generator = torch.Generator().manual_seed(0)
+    return round_to(x, "int8:channel", mode, generator)
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [
+        ("nearest", [2, -2, 0, 0, 0]),
+        ("away", [3, -3, 0, 0, 0]),
+        ("zero", [2, -2, 0, 0, 0]),
+        ("up", [3, -2, 1, 0, 1]),
+        ("down", [2, -3, 0, -1, 0]),
+    ],
+)
+def test_modes(mode: str, wanted: list[int]) -> None:
+    assert rounded(mode)[0, 1:].tolist() == wanted
+
+
+def test_stochastic_whole_numbers_have_the_right_mean() -> None:
+    draws = 20_000
+    found = rounded("stochastic", draws)
+    x = torch.tensor([2.5, -2.5, 0.3, -0.3])
+    chance = (x - x.floor()) * (x.ceil() - x)
+    error = (found[:, 1:5].mean(0) - x).abs()
+    assert bool((error <= 5 * (chance / draws).sqrt()).all())
+
+
+def test_gradient_passes_straight_through() -> None:
+    x = torch.randn(6, requires_grad=True)
+    round_to(x, "int4").sum().backward()
+    assert torch.equal(x.grad, torch.ones(6))
+
+
+def test_an_axis_that_is_not_there() -> None:
+    with pytest.raises(UserError, match="along axis -3 of a tensor with 2 axes"):
+        round_to(torch.ones(2, 2), "int8:channel:axis-3")

@@ -1,0 +1,73 @@
+"""Errors that are drawn, beside those that an emulation makes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.formats.formats import find
+from layerlab.numerics.prediction.error_state import spacing
+from layerlab.numerics.prediction.monte_carlo import Sample, sampled
+from layerlab.numerics.prediction.predict import spreads
+from tests.measures.family import built
+
+
+def size(error: Tensor, value: Tensor) -> float:
+    return float((error.norm(dim=-1) / value.norm(dim=-1)).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp8_e5m2", "fp32"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: str) -> None:
+    model = built(family)
+    ids = torch.randint(3, 64, (2, 32), generator=torch.Generator().manual_seed(1))
+    layers = tuple(next(one for one in model.modules() if isinstance(one, nn.ModuleList)))
+    found = regime(format)
+    values, predicted = sampled(model, lambda: model(ids), found, layers)
+    seen = outputs(Emulation(model, found), lambda: model(ids), layers)[1:]
+    for value, spread, one in zip(values, predicted, seen, strict=True):
+        assert size(one - value, value) / size(spread, value) == pytest.approx(1, abs=0.3)
+
+
+def test_it_is_a_kind_of_prediction_and_repeats() -> None:
+    model = built("llama")
+    ids = torch.arange(3, 15)[None]
+    first = spreads(model, lambda: model(ids), regime("bf16"), [], "sampled")
+    again = sampled(model, lambda: model(ids), regime("bf16"), [])
+    other = sampled(model, lambda: model(ids), regime("bf16", seed=9), [])
+    assert torch.equal(first[1][0], again[1][0])
+    assert torch.equal(first[0][0], other[0][0])
+    assert not torch.equal(first[1][0], other[1][0])
+
+
+@pytest.mark.parametrize("format", ["bf16", "t11"])
+def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: str) -> None:
+    run = Sample(nn.Linear(2, 2), regime(format))
+    kind = find(format)
+    torch.manual_seed(0)
+    values = torch.randn(20_000, dtype=torch.float64) + 0.1
+    moved = run._round(kind)(values)
+    part = (moved - values) / spacing(values, kind)
+    assert float(part.abs().max()) <= 0.5
+    # Uniform on (-1/2, 1/2): variance 1/12, and a mean within five standard errors of 0.
+    assert float(part.square().mean()) == pytest.approx(1 / 12, rel=0.05)
+    assert abs(float(part.mean())) < 5 * (1 / 12 / len(values)) ** 0.5
+
+
+def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
+    run = Sample(nn.Linear(2, 2), regime("fp8_e4m3"))
+    values = torch.tensor([0.0, 1.0, -0.375, 448.0, 1000.0, torch.inf, -3e38]).double()
+    held = torch.tensor([0.0, 1.0, -0.375, 448.0, 448.0, 448.0, -3e38]).double()
+    moved = run._round(find("fp8_e4m3"))(values)
+    assert torch.equal(moved[:5], held[:5])
+    assert moved[6] == values[6]
+
+
+def test_weights_are_rounded_and_not_drawn() -> None:
+    layer = nn.Linear(3, 3)
+    for run in (Sample(layer, regime("bf16")), Emulation(layer, regime("bf16"))):
+        stored = run._weight(layer.weight.data.double(), Place("", "weight"), find("bf16"))
+        assert torch.equal(stored, layer.weight.data.to(torch.bfloat16).double())

@@ -1,0 +1,120 @@
+"""Blocks that are computed a second time give the same gradients, and need less memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.gradients import differentiated
+from layerlab.observe.tracing.trace import observing
+from tests.measures.asked import TOKENS, gradients
+from tests.measures.family import FAMILIES, built
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_computed_twice_gives_the_same_gradients(family):
+    model = built(family)
+    tokens = torch.arange(3, 19)
+    _, once = gradients(model, tokens=tokens, again=False)
+    _, twice = gradients(model, tokens=tokens)
+    assert set(twice) == set(once) == set(range(len(anatomy(model).blocks) + 1))
+    for layer in once:
+        torch.testing.assert_close(twice[layer], once[layer], rtol=1e-4, atol=1e-6)
+        assert once[layer].any()
+
+
+def saved(model, tokens, again):
+    """How many numbers autograd holds for the backward pass, outside what is computed again."""
+    sizes = []
+    seen = {parameter.data_ptr() for parameter in model.parameters()}
+
+    def pack(tensor):
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        gradients(model, tokens=tokens, again=again)
+    return sum(sizes)
+
+
+def test_no_more_than_token_x_width_is_kept_of_a_layer(tiny):
+    tokens, held = torch.arange(48), {}
+    for depth in (2, 6):
+        for again in (True, False):
+            held[depth, again] = saved(tiny("gpt2", n_layer=depth), tokens, again)
+    # Four blocks more: token x width each. All that they compute is far more than that.
+    assert held[6, True] - held[2, True] == 4 * 48 * 16
+    assert held[6, False] - held[2, False] > 4 * 8 * 48 * 16
+
+
+def test_a_stream_that_is_written_over_is_kept_as_a_copy(tiny):
+    model = tiny("gpt2")
+    _, expected = gradients(model)
+
+    class Over(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, hidden, *args, **options):
+            out = self.block(hidden, *args, **options)
+            hidden.mul_(1)
+            return out
+
+    class Sound(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, hidden, *args, **options):
+            return self.block(hidden + 0, *args, **options)
+
+    blocks = model.transformer.h
+    blocks[1] = Over(Sound(blocks[1]))
+    _, found = gradients(model)
+    for layer in expected:
+        torch.testing.assert_close(found[layer], expected[layer], rtol=1e-5, atol=1e-7)
+
+
+def failing(model, tokens=TOKENS):
+    with observing(model), pytest.raises(NotApplicable) as caught:
+        differentiated(model, anatomy(model), tokens, 0, lambda z: z[0], lambda *given: None)
+    return str(caught.value)
+
+
+def test_a_model_without_logits_is_not_applicable(tiny):
+    assert failing(tiny("gpt2").transformer) == "it gives no logits"
+
+
+def test_a_model_without_a_backward_pass_says_so(tiny):
+    model = tiny("gpt2")
+
+    class Stubborn(torch.autograd.Function):
+        @staticmethod
+        def forward(context, features):
+            return features.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise NotImplementedError("no way back")
+
+    class Wall(nn.Module):
+        def forward(self, features):
+            return Stubborn.apply(features)
+
+    model.transformer.ln_f = Wall()
+    assert failing(model) == "its backward pass failed: no way back"
+
+
+def test_blocks_that_run_twice_have_no_layer(tiny):
+    model = tiny("gpt2")
+
+    plain = model.transformer.forward
+    model.transformer.forward = lambda *args, **options: (
+        plain(*args, **options),
+        plain(*args, **options),
+    )[1]
+    assert failing(model) == "it runs its blocks more than once in one forward"

@@ -1,0 +1,203 @@
+import copy
+from functools import partial
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.trace import trace
+
+FAMILIES = ["gpt2", "openai-gpt", "llama"]
+TOKENS = torch.arange(2, 30)
+
+
+def traced(model, tokens=TOKENS, **options):
+    layers = []
+    found = trace(model, anatomy(model), [tokens], layers.append, **options)
+    return layers, found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streams_are_block_outputs_and_the_last_is_before_the_final_norm(tiny, family):
+    model = tiny(family)
+    layers, _ = traced(model)
+    with torch.no_grad():
+        states = model(input_ids=TOKENS[None], output_hidden_states=True).hidden_states
+    assert [layer.layer for layer in layers] == [0, 1, 2]
+    for layer, state in zip(layers[:2], states[:2], strict=True):
+        assert torch.equal(layer.stream, state[0])
+    same = torch.equal(layers[2].stream, states[2][0])
+    assert same == (family == "openai-gpt"), "only GPT-1 has no norm behind the last block"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_stream_plus_branches_is_the_next_stream(tiny, family):
+    for layer in traced(tiny(family))[0][1:]:
+        total = layer.entered + sum(part.branch for part in layer.sublayers.values())
+        error = 4 * torch.finfo(torch.float32).eps * layer.stream.abs().max()
+        assert (total - layer.stream).abs().max() <= error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_is_the_matrix_that_eager_attention_reports(tiny, family):
+    model = tiny(family)
+    layers, found = traced(model)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(input_ids=TOKENS[None], output_attentions=True).attentions
+    assert not found.silent
+    error = len(TOKENS) * torch.finfo(torch.float32).eps
+    for layer, matrix in zip(layers[1:], expected, strict=True):
+        assert (layer.attention.weights() - matrix[0]).abs().max() <= error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_is_heard_in_other_dtypes_too(tiny, family, dtype):
+    model = tiny(family).to(dtype)
+    layers, found = traced(model)
+    assert not found.silent and all(layer.attention is not None for layer in layers[1:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_bit_identical_under_the_trace(tiny, family):
+    model, seen = tiny(family), []
+    with torch.no_grad():
+        before = model(input_ids=TOKENS[None], use_cache=False).logits
+    hook = model.register_forward_hook(lambda module, args, output: seen.append(output.logits))
+    traced(model)
+    hook.remove()
+    assert torch.equal(seen[0], before)
+
+
+def state(model):
+    """All that a trace could leave behind."""
+    hooks = [
+        (len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
+    ]
+    flags = [(p.requires_grad, p.grad is None) for p in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    entries = {name: id(entry) for name, entry in AttentionInterface().items()}
+    return hooks, flags, modes, entries, copy.deepcopy(model.config.to_dict())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_restored_exactly_also_after_an_exception(tiny, family, fails):
+    model = tiny(family)
+    model.train()
+    next(iter(model.parameters())).requires_grad_(False)
+    before = state(model)
+
+    def read(layer):
+        assert not any(p.requires_grad for p in model.parameters()) and not model.training
+        if fails and layer.layer == 1:
+            raise RuntimeError("in the middle")
+
+    run = partial(trace, model, anatomy(model), [TOKENS], read, gradient=True)
+    if fails:
+        with pytest.raises(RuntimeError, match="in the middle"):
+            run()
+    else:
+        run()
+    assert state(model) == before
+
+
+def test_a_hook_of_the_users_is_not_lost(tiny):
+    model, calls = tiny("llama"), []
+    model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    traced(model)
+    with torch.no_grad():
+        model(input_ids=TOKENS[None])
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_of_the_next_token_loss(tiny, family):
+    model = tiny(family)
+    layers, found = traced(model, gradient=True)
+    states = model(input_ids=TOKENS[None], output_hidden_states=True, labels=TOKENS[None])
+    expected = torch.autograd.grad(states.loss, states.hidden_states[:2])
+    assert found.loss_nats[0] == pytest.approx(states.loss.item(), rel=1e-5)
+    for layer, gradient in zip(layers, expected, strict=False):
+        error = 64 * torch.finfo(torch.float32).eps * gradient.abs().max()
+        assert (layer.gradient - gradient[0]).abs().max() <= error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rerunning_a_block_gives_its_output_again(tiny, family):
+    outputs = []
+
+    def read(layer):
+        if layer.rerun is not None:
+            outputs.append((layer.rerun(layer.entered), layer.stream))
+
+    model = tiny(family)
+    trace(model, anatomy(model), [TOKENS], read)
+    assert len(outputs) == 2
+    assert all(torch.equal(again, stream) for again, stream in outputs)
+
+
+def test_two_sequences_read_like_each_alone(tiny):
+    model, both = tiny("llama"), []
+    pieces = [TOKENS, TOKENS.flip(0)[:9]]
+    trace(model, anatomy(model), pieces, both.append)
+    alone = traced(model, pieces[1])[0]
+    for layer, other in zip(both[3:], alone, strict=True):
+        assert layer.sequence == 1 and torch.equal(layer.stream, other.stream)
+
+
+def test_an_attention_that_is_not_heard_is_named(tiny):
+    model = tiny("llama")
+    blocks = model.model.layers
+    blocks[1].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+    layers, found = traced(model)
+    assert list(found.silent) == [1]
+    assert "model.layers.1.self_attn (LlamaAttention) was heard 0 times" in found.silent[1]
+    assert layers[2].attention is None and layers[1].attention is not None
+
+
+def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    def doubled(module, query, key, value, mask, scaling=None, **_):
+        weights = torch.softmax(2 * query @ key.transpose(-1, -2) * scaling + mask, -1)
+        return (weights @ value).transpose(1, 2), weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", doubled)
+    model = tiny("llama", num_key_value_heads=4, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(20 if parameter.dim() > 1 else 1)
+    _, found = traced(model)
+    assert "it is not plain attention" in found.silent[0]
+
+
+def test_a_stream_that_is_not_finite_is_reported_with_its_layer(tiny):
+    model = tiny("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_proj.weight[0, 0] = torch.nan
+    layers, found = traced(model)
+    assert list(found.faults) == [2] and "of 448 features not finite" in found.faults[2]
+    assert [layer.layer for layer in layers] == [0, 1]
+
+
+def test_where_the_stream_has_another_shape_only_attention_is_handed_out(tiny):
+    model = tiny("gpt2")
+    model.transformer.h[0].register_forward_pre_hook(
+        lambda module, args: (args[0].transpose(0, 1), *args[1:]), prepend=True
+    )
+    layers, found = traced(model)
+    assert "of shape (28, 1, 16), not batch x token x width" in found.no_stream
+    assert [layer.attention.layer for layer in layers] == [0, 1]
+    assert not any(layer.stream.numel() for layer in layers)
+
+
+def test_blocks_that_run_twice_are_refused(tiny):
+    model = tiny("gpt2")
+    first, second = model.transformer.h
+    second.register_forward_hook(lambda module, args, output: first(*args))
+    with pytest.raises(NotApplicable, match="more than once in one forward"):
+        traced(model)

@@ -1,0 +1,97 @@
+"""What a run cannot do is refused when it is planned."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.corpus.extent import Extent
+from layerlab.experiments.plan.plan import plan
+from layerlab.experiments.session import prepare
+from layerlab.recipes.checks import permit
+from layerlab.recipes.training import recipe_of
+
+EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"train.batch": 3, "run.processes": 2},
+            "2 processes cannot share evenly; write batch = 4",
+        ),
+        ({"run.sharding": "fsdp"}, "nothing can be shared out; write processes = 2"),
+        (
+            {"run.sharding": "fsdp", "run.processes": 2, "monitor.every": 1},
+            r"\[monitor\] reads whole weights, and run.sharding = \"fsdp\" leaves",
+        ),
+        ({"run.sharding": "fsdp", "run.processes": 2, "control.clip": 9.0}, r"\[control\] reads"),
+        ({"run.sharding": "fsdp", "run.processes": 2, "emulate.format": "bf16"}, "emulate"),
+        (
+            {"emulate.format": "bf16", "train.precision": "bf16"},
+            'train.precision is "bf16", and its own rounding would come on top of the emulated one',
+        ),
+        ({"emulate.format": "bf16", "train.precision": "fp16", "run.device": "cuda"}, "is .fp16."),
+        ({"emulate.format": "bf16", "train.compile": True}, "a compiled layer rounds inside cann"),
+        (
+            {"emulate.format": "bf16", "run.processes": 2},
+            "run.processes is 2: emulated gradients are not exchanged between processes; write pro",
+        ),
+        ({"train.precision": "fp16"}, "which PyTorch trains in on GPUs alone"),
+        ({"train.attention": "flex_attention"}, "on a CPU: it has no backward pass on a CPU; wri"),
+        ({"train.attention": "flash_attention_2"}, "cannot be had on a CPU: FlashAttention has no"),
+        (
+            {"run.device": "potato"},
+            "'potato', which is no device; expected cpu, .* device = \"cpu\"",
+        ),
+        ({"run.device": "cuda:x"}, "'cuda:x', which is no device; .*: write device = \"cuda\""),
+        ({"run.device": "cpu:0"}, "'cpu:0', which is no device; .*: write device = \"cpu\""),
+        ({"train.warmup": 4}, "warmup is 4, and the run has 4 updates, in all of which the rate"),
+        ({"train.warmup": 4000}, "write warmup = 0.05, a share of the run, or a longer run"),
+        ({"train.warmup": 0.9}, "train.warmup is 0.9, and the run has 4 updates"),
+    ],
+)
+def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], said: str) -> None:
+    recipe = recipe_of({"train": {"updates": 4, "batch": 4}, "model": SMALL})
+    for good in (
+        *({}, {"train.warmup": 3}, {"run.processes": 2, "run.sharding": "fsdp"}),
+        *({"run.device": "npu"}, {"run.device": "cuda:1"}, {"emulate.format": "bf16"}),
+        {"train.precision": "fp16", "train.attention": "flex_attention", "run.device": "cuda"},
+    ):
+        permit(recipe.changed(good))
+        plan(recipe.changed(good), EXTENT)
+    with pytest.raises(UserError, match=said):
+        permit(recipe.changed(changes))
+    with pytest.raises(UserError, match=said):
+        plan(recipe.changed(changes), EXTENT)
+
+
+def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded = {"name": "rounded", "set": {"emulate.format": "bf16"}}
+    given = {
+        "train": {"updates": 4, "precision": "bf16"},
+        "model": SMALL,
+        "compare": {"arms": ["llama", rounded]},
+    }
+    monkeypatch.setattr(
+        "layerlab.experiments.session.prepare_corpus", lambda *_, **__: pytest.fail("it was read")
+    )
+    with pytest.raises(UserError, match="on top of the emulated one"):
+        prepare(given, Path("nowhere"), progress=False)
+
+
+def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> None:
+    section = {"arms": ["llama", {"variant": "gpt2", "set": {"train.warmup": 2}}], "seeds": [1, 2]}
+    train = {"tokens": 64, "batch": 2}
+    with pytest.raises(UserError, match=r"train\.warmup is 2, and the run has 2 updates"):
+        plan(recipe_of({"train": train, "model": SMALL, "compare": section}), EXTENT)
+
+
+def test_it_needs_no_torch() -> None:
+    program = "import layerlab.recipes.checks, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,308 @@
+"""Recipes: what is wrong in one is named, and what decides a run decides its hash."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import Annotated, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
+
+from layerlab import UserError
+from layerlab.recipes.adaptation import Recipe as Adaptation
+from layerlab.recipes.error_messages import expected
+from layerlab.recipes.training import Recipe, load_recipe, packaged, recipe_of
+
+LENGTH = {"train": {"updates": 3}}
+ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"train": {"updates": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
+        ({"trian": {}, **LENGTH}, r"a recipe has no 'trian'; did you mean 'train'\?"),
+        (
+            {"train": {"updates": "a"}},
+            r"train\.updates is 'a'; expected a whole number from 1 to 1e\+15: write",
+        ),
+        (
+            {"train": {"updates": 3, "rate": -1}},
+            r"train\.rate is -1; expected a number above 0: write train\.rate = 0\.001",
+        ),
+        ({"train": {"updates": 1, "tokens": 3}}, "train gives updates and tokens; expected one of"),
+        ({}, "train gives no length; expected one of updates, tokens, epochs: write updates = 400"),
+        ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
+        (
+            {**LENGTH, "compare": {"arms": []}},
+            r"arms is \[\]; expected a list of 1 or more, each a text or a table: write compare\.",
+        ),
+        ({**LENGTH, "compare": {"seeds": [1]}}, r"compare\.arms is missing; expected a list of 1"),
+        (
+            {**LENGTH, "train": 3},
+            r"train is 3; expected a table: write \[train\] above its settings",
+        ),
+        ({**LENGTH, "model": {"inner": "x"}}, "model.inner is 'x'; expected a whole number or a"),
+        ({**LENGTH, "run": {"track": ["x"]}}, r"'trackio': write run.track = \[\"tensorboard\"\]"),
+        (
+            {**LENGTH, "compare": {"arms": ["a"], "claims": [{"source": "x", "says": 3}]}},
+            'claims.0.says is 3; expected a text that is not empty: write says = "NAME"',
+        ),
+        ({**LENGTH, "data": {"sources": [{"txt": "x"}]}}, "has no 'txt'; did you mean 'text'"),
+        ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
+        ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
+        ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
+        (
+            {**LENGTH, "name": "../out"},
+            r"name is '\.\./out'; .*a digit or _: write name = \"my-recipe\"$",
+        ),
+        (
+            {**LENGTH, "compare": {"arms": ["llama"], "lockstep": True, "search": "optuna"}},
+            r"compare\.lockstep runs all arms side by side, and a search decides as it goes",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(content, said):
+    with pytest.raises(UserError, match=said) as raised:
+        recipe_of(content, "my.toml")
+    assert str(raised.value).startswith("my.toml: ") and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_recipes_of_the_package_are_recipes(name):
+    found = load_recipe(name)
+    assert found.name == name and found.about.endswith((".", "?"))
+
+
+def test_a_name_that_is_no_recipe_is_told_its_nearest():
+    with pytest.raises(UserError, match="no recipe 'eight-residual'; did you mean eight-residuals"):
+        load_recipe("eight-residual")
+
+
+def test_a_name_beside_a_file_of_that_name_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text('extends = "smoke"\n')
+    (tmp_path / "mine.toml").write_text('extends = "tiny"\n')
+    with pytest.raises(UserError, match=r"no recipe 'tiny'; did you mean tiny\.toml\?"):
+        load_recipe(tmp_path / "mine.toml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no recipe 'tiny'; did you mean tiny\.toml\?"):
+        load_recipe("tiny")
+
+
+def test_a_file_that_is_no_toml_is_told_so(tmp_path):
+    file = tmp_path / "mine.toml"
+    with pytest.raises(UserError, match="cannot read the recipe"):
+        load_recipe(file)
+    file.write_text("[train\n")
+    with pytest.raises(UserError, match="is not TOML"):
+        load_recipe(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="it is not UTF-8"):
+        load_recipe(file)
+    file.write_text("[train]\nupdates = 3\n")
+    assert load_recipe(file).name == "mine"
+
+
+def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
+    twin = load_recipe("eight-residuals-twin")
+    file = tmp_path / "long.toml"
+    file.write_text('extends = "eight-residuals-twin"\n[train]\nupdates = 600\n')
+    found = load_recipe(file)
+    assert found == twin.changed({"name": "long", "train.updates": 600})
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "mine.toml").write_text(
+        'extends = "../long.toml"\n[train]\ntokens = 4096\n[model.options]\nqk_norm = true\n'
+        '[compare]\narms = ["llama", "gpt2"]\nclaims = []\n'
+    )
+    mine = load_recipe(tmp_path / "more" / "mine.toml")
+    assert (mine.train.tokens, mine.train.updates, mine.train.batch) == (4096, None, 16)
+    assert mine.model.options == {"head": "untied", "qk_norm": True}
+    assert mine.compare.arms == ("llama", "gpt2") and mine.compare.baseline == "llama"
+    alone = recipe_of({"extends": "smoke", "train": {"rate": 0.5}})
+    assert (alone.name, alone.train.rate) == ("recipe", 0.5)
+    assert alone.train.updates == load_recipe("smoke").train.updates
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("extends = 3", r"mine\.toml: extends is 3; expected a TOML file or the name of a recipe"),
+        ('extends = "smke"', "no recipe 'smke'; did you mean smoke"),
+        ('extends = "none.toml"', "cannot read the recipe '.*none.toml': No such file"),
+        ('extends = "mine.toml"', "extends 'mine.toml', which extends it in turn; leave one out"),
+        ('extends = "other.toml"', r"other\.toml: extends 'mine.toml', which extends it in turn"),
+        ('extends = "deep/../mine.toml"', r"which extends it in turn"),
+        ('extends = "wrong.toml"\n[train]\nupdates = 2', r"mine\.toml: a recipe has no 'batch'"),
+        ('extends = "smoke"\ntrain = 3', r"mine\.toml: train is 3"),
+    ],
+)
+def test_what_cannot_be_extended_is_named(tmp_path, line, said):
+    (tmp_path / "mine.toml").write_text(f"{line}\n")
+    (tmp_path / "other.toml").write_text('extends = "mine.toml"\n')
+    (tmp_path / "wrong.toml").write_text("batch = 3\n")
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(UserError, match=said) as raised:
+        load_recipe(tmp_path / "mine.toml")
+    assert "\n" not in str(raised.value)
+
+
+def test_how_a_run_is_carried_out_does_not_decide_it():
+    plain = recipe_of(LENGTH)
+    other = recipe_of({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
+    assert plain.hash() == other.hash()
+
+
+@given(st.sampled_from([("train.rate", 0.5), ("model.width", 64), ("data.vocab", 300)]))
+def test_every_other_setting_decides_it(setting):
+    plain = recipe_of(LENGTH)
+    assert plain.changed(dict([setting])).hash() != plain.hash()
+
+
+def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("a = 1\n")
+    first = recipe_of({**LENGTH, "model": {"load": [str(file)]}})
+    before = first.hash()
+    file.write_text("a = 2\n")
+    assert first.hash() != before
+
+
+def test_a_hash_is_the_same_in_every_process():
+    code = (
+        "from layerlab.recipes.training import load_recipe;"
+        "print(load_recipe('eight-residuals-twin').hash())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    }
+    assert found == {load_recipe("eight-residuals-twin").hash()}
+    assert re.fullmatch(r"[0-9a-f]{12}", found.pop())
+
+
+def test_a_comparison_may_be_set_on_a_recipe_that_has_none():
+    found = recipe_of(LENGTH).changed({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
+    assert found.compare is not None and found.compare.seeds == (1,)
+
+
+def test_settings_are_changed_by_their_paths():
+    found = recipe_of(LENGTH).changed(
+        {"train.tokens": 1000, "model.options.r": 3, "model.options.shortcut.form": "full"}
+    )
+    assert found.train.updates is None and found.train.tokens == 1000
+    assert found.model.options == {"r": 3, "shortcut.form": "full"}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("train.bach", r"no setting 'train\.bach'; did you mean 'train\.batch'"),
+        ("nothing.x", r"no setting 'nothing\.x'"),
+        (
+            "train.batch.x",
+            r"no setting 'train\.batch\.x'; train\.batch is a value, no table; known",
+        ),
+        ("trian.batch", r"no setting 'trian\.batch'; did you mean 'train\.batch'"),
+        ("nothing.train", r"no setting 'nothing\.train'; known here: .*train"),
+        (
+            "data.sources.0.text",
+            r"no setting 'data\.sources\.0\.text': data\.sources is a list, and a list is set "
+            r"whole; write data\.sources = \[\{text = ",
+        ),
+        ("model.load.0", r"model\.load is a list, and a list is set whole; write model\.load = \["),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
+    with pytest.raises(UserError, match=said):
+        recipe_of(LENGTH).changed({path: 1})
+
+
+def test_the_example_of_a_list_can_be_typed():
+    from layerlab.cli.train import settings
+
+    given = recipe_of({**LENGTH, "compare": {"arms": [ARM]}})
+    with pytest.raises(UserError, match="is set whole") as raised:
+        given.changed({"compare.arms.0.name": "c"})
+    path, _, value = str(raised.value).partition("write ")[2].partition(" = ")
+    found = given.changed(settings([f"{path}={value}"]))
+    assert found.compare == given.compare
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (
+            "train.batch",
+            "a",
+            "train.batch is 'a'; expected a whole number from 1 to 1e+15: write",
+        ),
+        (
+            "data.sources",
+            [{"text": "x", "weight": -1}],
+            "data.sources.0.weight is -1; expected a number above 0 to 1e+09: write weight = 1.0",
+        ),
+    ],
+)
+def test_a_setting_that_is_refused_is_named_once(path, value, said):
+    with pytest.raises(UserError) as raised:
+        recipe_of(LENGTH).changed({"train.rate": 0.1, path: value})
+    assert str(raised.value).startswith(said)
+
+
+def test_settings_may_complete_a_recipe(tmp_path):
+    file = tmp_path / "frag.toml"
+    file.write_text('[compare]\narms = ["llama", "gpt2"]\n')
+    with pytest.raises(UserError, match=r"frag\.toml: train gives no length"):
+        load_recipe(file)
+    settings = {"train.updates": 10, "model.options.head": "tied", "compare.differ": ["model.*"]}
+    found = load_recipe(file, settings)
+    assert (found.train.updates, found.model.options) == (10, {"head": "tied"})
+    assert found == load_recipe(file, {"train.updates": 10}).changed(settings)
+    assert load_recipe("smoke", {"train.tokens": 100}).train.updates is None
+    assert load_recipe(file, {"train.updates": 1, "run.slurm.gpus": 2}).run.slurm.gpus == 2
+    with pytest.raises(UserError, match=r"^train\.updates is 0; "):
+        load_recipe(file, {"train.updates": 0})
+    for path in ("train.batch.x", "trian.updates", "compare.arms.0.name", "train.options.x"):
+        with pytest.raises(UserError, match="a recipe has no setting"):
+            load_recipe(file, {"train.updates": 1, path: 1})
+
+
+def test_every_setting_has_words_and_an_example_that_it_takes():
+    """All of both kinds of recipe, by their own declarations: what is advised is accepted."""
+    for kind in (Recipe, Adaptation):
+        found = {path: expected(kind, path.split(".")) for path in leaves(kind)}
+        assert [path for path, one in found.items() if one is None] == []
+        for path, (words, name, example) in found.items():
+            assert "a value" not in words and name == path
+            *_, field = fields(kind, path)
+            if example == [{}]:  # told to write [[...]] above the settings of each
+                continue
+            taken = TypeAdapter(Annotated[field.annotation, field])
+            taken.validate_json(json.dumps(example))
+
+
+def leaves(kind, place=""):
+    for name, field in kind.model_fields.items():
+        inside = section(field)
+        if inside is None:
+            yield f"{place}{name}"
+        else:
+            yield from leaves(inside, f"{place}{name}.")
+
+
+def fields(kind, path):
+    for name in path.split("."):
+        field = kind.model_fields[name]
+        yield field
+        kind = section(field)
+
+
+def section(field):
+    kinds = [field.annotation, *get_args(field.annotation)]
+    tables = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+    return tables[0] if tables and get_origin(field.annotation) is not tuple else None

@@ -1,0 +1,78 @@
+"""Folders of runs are read as they are, and damaged ones are named."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.records.run import Record, read_record
+from tests.training.drawn import recipe, record, runs, write
+
+RUN = runs(recipe())[0]
+
+
+def test_a_run_is_read_back(tmp_path: Path) -> None:
+    given = record(RUN, 3.5)
+    found = read_record(write(tmp_path, given))
+    assert found == given
+    assert (found.arm, found.seed, found.rate, found.name) == ("llama", 1, 1e-3, RUN.name)
+    assert found.finished and found.diverged is None and found.value("nats") == 3.5
+
+
+def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path: Path) -> None:
+    folder = write(tmp_path, Record(manifest=record(RUN, 3.5).manifest, events=()))
+    (folder / "events.jsonl").write_text('{"kind":"train","update":1,"loss":5.0}\n{"kind":"tr')
+    found = read_record(folder)
+    assert found is not None and not found.finished and found.value("nats") is None
+    assert [event["update"] for event in found.events] == [1]
+
+
+def test_a_divergence_is_declared_and_never_inferred() -> None:
+    given = record(RUN, 3.5)
+    unsaid = {**(given.result or {}), "nats": math.nan}
+    assert Record(manifest=given.manifest, result=unsaid).diverged is None
+    assert record(RUN, 3.5, diverged="NaN in layer 2").diverged == "NaN in layer 2"
+    assert record(RUN, None).diverged is None
+
+
+def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    with pytest.raises(UserError, match="no folder of a run at"):
+        read_record(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("manifest.json", "{", "delete .* and run it again"),
+        ("result.json", "[]", "is no table; delete"),
+        ("manifest.json", '{"run": "a", "arm": "b"}', "it has no recipe; delete"),
+        ("manifest.json", '{"run": "a", "arm": "b", "recipe": 3}', "its recipe is 3: .*; delete"),
+        ("result.json", "{}", "it has no schema; delete"),
+        ("result.json", "[" * 9999, "nested too deeply"),
+        ("events.jsonl", "", "the last evaluation in events.jsonl has None"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str) -> None:
+    folder = write(tmp_path, record(RUN, 3.5))
+    (folder / file).write_text(text)
+    with pytest.raises(UserError, match=said) as told:
+        read_record(folder)
+    assert str(folder) in str(told.value) and file in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_result_alone_is_no_run(tmp_path: Path) -> None:
+    folder = write(tmp_path, record(RUN, 3.5))
+    (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"has a result and no manifest\.json; delete it, run it"):
+        read_record(folder)
+
+
+def test_a_journal_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, record(RUN, 3.5))
+    (folder / "events.jsonl").unlink()
+    (folder / "events.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"events.jsonl is a folder; delete .*, run it again"):
+        read_record(folder)

@@ -1,0 +1,204 @@
+"""The figures of a report: all of its pictures, the numbers of the page, files of their own."""
+
+import base64
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.report.figures import heatmaps
+from layerlab.report.figures.export import draw
+from layerlab.report.figures.inspection import figures, slugs
+from layerlab.report.results import report
+from layerlab.report.results.report import Report
+from layerlab.report.views import inspection
+from tests.report.clouded import clouded, picture
+from tests.report.figures.test_export import really
+from tests.report.looked import looked
+from tests.report.sample import HOSTILE, sample
+
+__all__ = ["really"]
+
+MOST = 1_000_000
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Stand in for kaleido: every figure becomes a file of its format's name."""
+
+    def write(orders, **options):
+        for order in orders:
+            Path(order["path"]).write_text(order["opts"]["format"])
+
+    monkeypatch.setitem(sys.modules, "kaleido", SimpleNamespace(write_fig_from_object_sync=write))
+    monkeypatch.setattr(report, "check_drawing", lambda kind: None)
+
+
+def test_every_picture_of_a_report_is_a_figure():
+    content = sample(["a", "b"])
+    found = figures(content)
+    view = inspection.compact(content)
+    for measure in view["measures"]:
+        for column in measure["plot"]:
+            for kind in measure["kinds"] or [""]:
+                assert "-".join(filter(None, [measure["name"], column, kind])) in found
+            if measure["per_head"]:
+                assert {f"{measure['name']}-{column}-heads-{m}" for m in "ab"} <= set(found)
+    assert "map-1-layer-1-head-2" in found
+    seen = figures(looked(["a"])) | figures(clouded(["a"], layers=8))
+    assert {"saliency-a-layer-0", "saliency-a-layer-3", "features-a-layer-4"} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("measure", "column"),
+    [
+        ("dimension", "effective_dimension"),
+        ("diversity", "relative_residual"),
+        ("spectrum", "norm"),
+    ],
+)
+def test_curves_of_several_models_stand_in_one_figure(measure, column):
+    content = sample(["a", "b", "c"])
+    name = f"{measure}-{column}" + ("-stream" if measure == "diversity" else "")
+    figure = figures(content)[name]
+    lines = [t for t in figure.data if t["mode"] == "lines+markers"]
+    assert [line["name"] for line in lines] == ["a", "b", "c"]
+    view = next(m for m in inspection.compact(content)["measures"] if m["name"] == measure)
+    for line, series in zip(lines, (s for s in view["series"] if s["kind"] == 0), strict=True):
+        assert line["y"] == series["values"][column]["mean"] and line["x"] == series["layers"]
+    assert figure.layout["showlegend"]
+
+
+def test_checkpoints_of_a_run_are_drawn_over_its_steps():
+    content = sample(["c", "a", "b"], steps=[300, 100, 200], layers=4)
+    figure = figures(content)["dimension-effective_dimension-steps"]
+    assert [trace["x"] for trace in figure.data] == [[100, 200, 300]] * 4
+    rows = inspection.frame(content, "dimension").set_index(["model", "layer"])[
+        "effective_dimension"
+    ]
+    assert figure.data[0]["y"] == pytest.approx([rows[m].mean() for m in "abc"], rel=1e-3)
+    assert figure.data[3]["y"] == pytest.approx([rows[m].iloc[-1] for m in "abc"], rel=1e-3)
+    assert "dimension-effective_dimension-steps" not in figures(sample(["a", "b"]))
+
+
+def test_a_bound_is_dashed_and_named_once():
+    figure = figures(sample(["a", "b"]))["spectrum-norm"]
+    limits = [t for t in figure.data if t.get("name") == "column_bound"]
+    assert len(limits) == 2 and [t["showlegend"] for t in limits] == [True, False]
+    assert all(t["line"]["dash"] != "solid" for t in limits)
+
+
+def test_wide_and_positive_readings_stand_in_powers_and_zeros_are_left_out():
+    content = sample(["a"])
+    norms = content["frames"]["stream"]["data"]["norm"]
+    norms[:] = [10.0 ** (layer % 7) for layer in range(len(norms))]
+    assert figures(content)["stream-norm"].layout["yaxis"]["type"] == "log"
+    norms[:] = [0.0, *norms[1:]]
+    content["frames"]["stream"]["data"]["norm"] = [v - 1 for v in norms]
+    assert "type" not in figures(content)["stream-norm"].layout["yaxis"]
+
+
+def test_a_reading_that_is_nowhere_is_no_figure():
+    content = sample(["a"])
+    norms = content["frames"]["stream"]["data"]["norm"]
+    norms[:] = [None] * len(norms)
+    found = figures(content)
+    assert "stream-norm" not in found and "stream-kurtosis" in found
+
+
+def test_hostile_names_and_tokens_are_letters_and_no_paths(tmp_path):
+    content = clouded(["../../etc", "<b>x</b>"])
+    found = figures(content)
+    assert all(Path(name).name == name and not name.startswith(".") for name in found)
+    assert {"features-etc-layer-0", "features-b-x-b-layer-0"} <= set(found)
+    names = {t.get("name") for t in found["features-etc-layer-0"].data}
+    assert "&lt;b&gt;x&lt;/b&gt;" in names and not any("<" in str(name) for name in names)
+    lines = {t.get("name") for t in found["dimension-effective_dimension"].data}
+    assert "&lt;b&gt;x&lt;/b&gt;" in lines
+    ticks = figures(looked(["a"]))["saliency-a-layer-0"].layout["xaxis"]["ticktext"]
+    assert HOSTILE[:12] not in ticks and "&lt;/script&gt;&lt;im" in ticks
+
+
+@given(names=st.lists(st.text(max_size=60), max_size=6))
+def test_every_name_is_another_file(names):
+    found = slugs(names)
+    assert len({one.lower() for one in found}) == len(names)
+    assert all(one == Path(one).name and "/" not in one and one.strip(".-") for one in found)
+
+
+def test_the_cloud_is_drawn_on_one_scale_with_its_shares():
+    content = clouded(["a"])
+    figure = figures(content)["features-a-layer-3"]
+    own = figure.layout
+    assert own["xaxis"]["range"] == own["yaxis2"]["range"] == own["yaxis"]["range"]
+    assert own["yaxis"]["scaleanchor"] == "x" and own["yaxis2"]["scaleanchor"] == "x2"
+    assert own["yaxis2"]["title"]["text"] == "direction 3 (10.0%)"
+    points = content["pictures"]["features"]["a"]["points"][3]
+    largest = max(abs(v) for word in points for point in word for v in point)
+    for word, trace in zip(points, figure.data[::2], strict=True):
+        assert trace["x"] == pytest.approx([p[0] for p in word], abs=2e-3 * largest)
+        assert trace["y"] == pytest.approx([p[1] for p in word], abs=2e-3 * largest)
+
+
+def test_maps_are_those_that_were_packed():
+    given_ = looked(["a"])
+    packed = given_["pictures"]["saliency"]["a"]["maps"][0]
+    flat = zlib.decompress(base64.b64decode(packed))
+    (trace,) = figures(given_)["saliency-a-layer-0"].data
+    assert trace["z"][3][5] == flat[5 * 4 + 3] / 255
+    detail = next(iter(inspection.compact(sample(["a"]))["details"].values()))
+    (cells,) = heatmaps.attention(detail).data
+    assert cells["z"][0][1] is None and 0 < cells["z"][5][0] <= 1
+
+
+def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
+    whole = Report(clouded(["a"]))
+    folder = whole.save(tmp_path / "out", figures="pdf")
+    kept = {file.stem for file in (folder / "figures").iterdir()}
+    assert kept == set(figures(whole.to_dict())) and len(kept) > 20
+    whole.save(folder)  # an earlier one is replaced, figures and all
+    assert not (folder / "figures").exists()
+    whole.save(folder, figures="svg")
+    own = folder / "figures" / "mine.svg"
+    own.write_text("mine")
+    with pytest.raises(UserError, match="something other than a report"):
+        whole.save(folder)
+    assert own.read_text() == "mine"
+
+
+def test_a_failure_while_drawing_loses_nothing_that_was_measured(drawn, tmp_path, monkeypatch):
+    folder = Report(sample(["a"])).save(tmp_path / "out")
+
+    def fail(*args, **options):
+        raise RuntimeError("gone", "and a page of advice")
+
+    monkeypatch.setattr(sys.modules["kaleido"], "write_fig_from_object_sync", fail)
+    with pytest.raises(UserError, match=r"not drawn: gone; .*; all else is in .*out$"):
+        Report(sample(["b"])).save(tmp_path / "out", figures="svg")
+    assert (folder / "report.json").read_text("utf-8") == Report(sample(["b"])).to_json()
+    assert not (folder / "figures").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.full
+def test_the_largest_pictures_stay_below_a_megabyte(really, tmp_path):
+    content = clouded(["a", "b", "c"], layers=3, points=100)
+    content["pictures"]["features"]["a"] = picture(3, 5000)  # as `points=5000` asks for
+    wide = looked(["a"], tokens=512)
+    found = figures(content) | figures(wide) | figures(sample(layers=36, heads=20))
+    kinds = ("features-", "saliency-a", "map-1", "spectrum-norm", "diversity-")
+    alike = [[name for name in found if name.startswith(kind)] for kind in kinds]
+    most = (max(names, key=lambda name: len(str(found[name].data))) for names in alike)
+    chosen = {name: found[name] for name in most}
+    draw(chosen, tmp_path, "svg")
+    sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+    assert set(sizes) == {f"{name}.svg" for name in chosen}
+    assert max(sizes.values()) < MOST, max(sizes.items(), key=lambda item: item[1])
+    for file in tmp_path.iterdir():
+        text = file.read_text("utf-8")
+        assert "<script" not in text and "onerror=window" not in text.replace("&lt;", "")

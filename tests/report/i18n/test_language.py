@@ -1,0 +1,175 @@
+"""The page in Chinese: nothing fixed is left in English, sentences keep their numbers."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError, load_report
+from layerlab.report.i18n.language import FOLDER, language, languages
+from layerlab.report.i18n.template import filled, pattern
+from layerlab.report.pages.inspection import render
+from layerlab.report.results.report import Report
+from tests.report.findings.test_find import SICK, sick
+from tests.report.sample import sample
+from tests.report.window import PHONE, Open
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOL = runpy.run_path(str(ROOT / "docs" / "language.py"))
+CODES = [code for code in languages() if code != "en"]
+CHINESE = re.compile("[\u4e00-\u9fff]")
+FIELD = re.compile(r"\{\w+\}|%\(\w+\)s")
+NUMBER = re.compile(r"\d(?:[\d,.]*\d)?")
+WAY = "type: python docs/language.py, and translate what is new in the .po"
+
+
+def catalogue(code: str) -> Any:
+    return TOOL["stored"](FOLDER / code / "LC_MESSAGES" / "layerlab.po")
+
+
+def words(message: Any) -> tuple[str, str]:
+    """The last form of a message, and of its translation."""
+    last = [part if isinstance(part, str) else part[-1] for part in (message.id, message.string)]
+    return last[0], last[1]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_no_fixed_label_is_untranslated(code: str):
+    stored = catalogue(code)
+    missing = [
+        f"{place}: {message}"
+        for context, message, place in TOOL["labels"]()
+        if message and not ((found := stored.get(message, context)) and all(found.string or [""]))
+    ]
+    assert missing == [], WAY
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_nearly_every_sentence_is_translated(code: str):
+    stored = catalogue(code)
+    messages = [message for _, message, _ in TOOL["sentences"]()]
+    found = [message for message in messages if (one := stored.get(message)) and one.string]
+    assert len(found) > 0.95 * len(messages) > 100, WAY
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_compiled_catalogue_is_that_of_the_text(code: str):
+    compiled = (FOLDER / code / "LC_MESSAGES" / "layerlab.mo").read_bytes()
+    assert compiled == TOOL["compiled"](catalogue(code)), "type: python docs/language.py"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_translation_fills_in_what_its_original_does(code: str):
+    pairs = [words(message) for message in catalogue(code) if message.id and any(message.string)]
+    assert len(pairs) > 600
+    wrong = [said for said, own in pairs if set(FIELD.findall(said)) != set(FIELD.findall(own))]
+    assert wrong == []
+
+
+def test_a_template_is_taken_from_every_kind_of_text():
+    source = (
+        'def f(n):\n    """Two words."""\n    return f"layer {n.layer} of {len(n)} {\'a\'} more"'
+    )
+    assert TOOL["Phrases"].of(source, words=True) == ["layer {layer} of {n} {value} more"]
+    assert TOOL["Phrases"].of('x = "one_word"\nraise UserError("two words")', words=False) == []
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
+    finding, chinese = sick(name), language("zh")
+    said, advice = chinese.said(finding.sentence), chinese.said(finding.advice)
+    assert CHINESE.search(said) and CHINESE.search(advice)
+    assert sorted(NUMBER.findall(said)) == sorted(NUMBER.findall(finding.sentence))
+    assert not re.search(r"[a-z]{3,} [a-z]{3,}", said.replace("spectrum norm", ""))
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("Layer 3 head 2: largest score 131, above 100", "第 3 层第 2 头：最大分数 131，高于 100"),
+        ("Layer 3 head 2: largest score 131, above 100 (range of a row 60.2), and 11 more heads in "
+         "layers 2-3, 5", "第 3 层第 2 头：最大分数 131，高于 100（一行的跨度 60.2），"
+         "层 2-3, 5 中另有 11 个头"),
+        ("wte holds nothing that anyone knows.", "wte holds nothing that anyone knows."),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_sentence_is_known_by_its_template_or_stands(english: str, chinese: str):
+    assert language("zh").said(english) == chinese
+    assert language("en").said(english) == english
+
+
+@given(st.text(max_size=80))
+def test_no_text_breaks_a_language(text: str):
+    chinese = language("zh")
+    assert isinstance(chinese.said(text), str)
+    assert isinstance(chinese.remark(f"m: {text}", [{"name": "m"}]), str)
+    assert chinese.label(text) or not text
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1e6).map(lambda number: f"{number:.3g}"))
+def test_what_was_filled_in_is_found_again(layer: int, value: str):
+    message = "{place}: nothing {value}{more}"
+    parts = {"place": f"layer {layer}", "value": value, "more": ", and 2 more"}
+    found = pattern(message).fullmatch(filled(message, parts))
+    assert found and found.groupdict() == parts
+
+
+def test_what_rows_have_in_common_is_translated_part_by_part():
+    assert language("zh").names("llama, bf16, by component") == "llama, bf16, 按组件"
+
+
+def test_an_unknown_language_is_refused_with_those_that_there_are(tmp_path: Path):
+    with pytest.raises(UserError, match="there is no page in 'zg'; its languages are: en, zh"):
+        Report(sample(["a"])).save(tmp_path / "out", lang="zg")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_data_stay_english(tmp_path: Path):
+    report = Report(sample(["a"]))
+    report.save(tmp_path / "out", lang="zh")
+    stored = (tmp_path / "out" / "report.json").read_text("utf-8")
+    assert not CHINESE.search(json.dumps(json.loads(stored), ensure_ascii=False))
+    assert load_report(tmp_path / "out") == report
+    assert '<html lang="zh">' in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_an_english_page_carries_no_other_words():
+    assert '<html lang="en">' in render(sample(["a"]))
+    assert not CHINESE.search(render(sample(["a"])).partition("plotly.js")[0])
+
+
+def test_the_page_is_chinese_in_a_browser(window: Open):
+    report = sample(layers=3, sequences=1)
+    report["findings"][0]["sentence"] = "Layer 1 head 2: largest score 131, above 100"
+    page = window(render(report, "zh"))
+    assert page.locator("html").get_attribute("lang") == "zh"
+    assert page.locator(".sentence").first.inner_text() == "第 1 层第 2 头：最大分数 131，高于 100"
+    section = page.locator("section#spectrum")
+    section.scroll_into_view_if_needed()
+    page.wait_for_selector("section#spectrum[data-drawn]")
+    section.locator(".plot .xtitle").wait_for(state="attached")
+    assert section.locator(".plot .xtitle").text_content() == "层"
+    assert section.locator(".plot .ytitle").text_content() == "范数 (norm)"
+    section.get_by_text("数值表").click()
+    assert section.locator("table.sortable th").nth(1).inner_text() == "层"
+    section.locator("table.sortable th button").nth(2).click()
+    assert page.evaluate("document.activeElement.textContent") == "范数 (norm)"
+    assert "读数成立" in section.locator(".verdicts").inner_text()
+    page.get_by_role("button", name="显示注意力图").click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    assert dialog.locator("h2").inner_text() == "pre-norm：第 1 层，第 2 头"
+
+
+def test_a_chinese_page_fits_a_phone(window: Open):
+    page = window(render(sample(layers=3, sequences=1), "zh"), viewport=PHONE)
+    for name in ("spectrum", "gain"):
+        page.locator(f"section#{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"section#{name}[data-drawn]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -1,0 +1,218 @@
+"""The page as text: safe, small, whole."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs
+
+from layerlab.report.pages.inspection import ranked, render
+from layerlab.report.pages.shell import embedded, number, option, policy
+from layerlab.report.views import text
+from layerlab.report.views.inspection import compact
+from tests.report.sample import HOSTILE, WORDS, sample
+
+LIMIT = 1_100_000
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, its attributes, and the text of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.inside = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag == "script"
+        if self.inside:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def test_json_in_a_script_cannot_end_it_and_reads_back_the_same():
+    value = {"a": HOSTILE, "b": "<!--<script>", "c": "\u2028\u2029&amp;", "d": "汉字"}
+    written = embedded(value)
+    assert not set(written) & set("<>&\u2028\u2029")
+    assert json.loads(written) == value
+
+
+def test_json_that_is_not_strict_is_refused():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        embedded([float("nan")])
+
+
+@given(st.text())
+def test_whatever_a_token_holds_it_is_visible_short_and_writable(token):
+    shown = text.token(token)
+    assert shown.isprintable()
+    assert 0 < len(shown) <= 24
+    assert text.prose(token).isprintable()
+    shown.encode()
+
+
+def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page():
+    calm = Tags(render(hostile("calm")))
+    wild = Tags(render(hostile(f"{HOSTILE}\" onload='x' {{{{7*7}}}}")))
+    assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]
+    assert [sorted(a) for _, a in wild.tags] == [sorted(a) for _, a in calm.tags]
+    assert "onerror" not in {name for _, attributes in wild.tags for name in attributes}
+
+
+def hostile(words: str):
+    """A report whose every free text is `words`."""
+    report = sample(["a", words])
+    for finding in report["findings"]:
+        finding |= {"sentence": words, "advice": words, "source": words}
+    report["notes"] = [{"title": words, "text": words, "source": words}]
+    report["text"]["source"] = report["text"]["sequences"][0]["excerpt"] = words
+    report["models"][0] |= {"card": words, "source": words, "revision": words}
+    for measure in report["measures"]:
+        measure |= {"about": words, "notes": [words], "equation": words, "unit": words}
+        measure["not_applicable"] = [{"model": "a", "reason": words}]
+    report["options"]["x"] = {words: {words: words}}
+    return report
+
+
+def test_the_page_names_no_other_file_and_no_address():
+    page = Tags(render(sample()))
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "action", "data", "srcset", "poster"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), (tag, target)
+    assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "base", "form"})
+
+
+def test_every_script_that_runs_is_allowed_by_its_hash_and_nothing_else_is():
+    page = Tags(render(sample()))
+    given_policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
+    running = [s for s in page.scripts if not s.startswith("{")]
+    assert given_policy == policy(running)
+    assert "unsafe-inline" not in re.search(r"script-src[^;]*", given_policy)[0]
+    assert "unsafe-eval" not in given_policy
+
+
+def test_a_large_model_stays_below_the_limit_beside_plotly():
+    report = sample(["large"], layers=36, heads=20, tokens=256)
+    page = render(report)
+    assert len(page.encode()) - len(get_plotlyjs().encode()) <= LIMIT
+
+
+def test_a_large_model_with_as_many_pictures_as_findings_stays_below_the_limit():
+    report = sample(["large"], layers=36, heads=20, tokens=64)
+    (first,) = [f for f in report["findings"] if f["detail"] == "head"]
+    for index in range(200):
+        report["details"][f"h{index}"] = report["details"]["head"]
+        report["findings"].append({**first, "id": f"x{index}", "detail": f"h{index}"})
+    page = render(report)
+    assert len(page.encode()) - len(get_plotlyjs().encode()) <= LIMIT
+    assert "its picture is in report.json" in page
+
+
+def test_findings_are_listed_worst_first_with_number_threshold_and_source():
+    report = sample()
+    report["findings"].reverse()
+    order = [f["severity"] for f in ranked(report["findings"], compact(report))]
+    assert order == ["error", "warning", "warning", "info"]
+    page = render(report)
+    assert "<b>131.2</b>, threshold 100 (kimi25)" in page
+    assert page.index("131.2") < page.index("912.4") < page.index("0.33")
+
+
+def test_every_measure_says_what_it_is_and_how_it_is_defined():
+    report = sample()
+    page = render(report)
+    for measure in report["measures"]:
+        assert f'id="{measure["name"]}"' in page
+        assert f'id="docs-{measure["name"]}"' in page
+        assert f'href="#docs-{measure["name"]}"' in page
+        for column in measure["columns"]:
+            assert f'<dt data-column="{column}">{column}</dt>' in page
+
+
+def test_no_path_of_another_file_stands_on_the_page_as_if_it_could_be_opened():
+    assert "docs/measures" not in render(sample())
+
+
+def test_what_all_cards_say_is_said_once_and_backticks_become_code():
+    report = sample(["a", "b"])
+    report["models"][0]["card"] = "It is `GPT2LMHeadModel`. Trained in lockstep on <one> text."
+    report["models"][1]["card"] = "It is `LlamaForCausalLM`. Trained in lockstep on <one> text."
+    page = render(report)
+    assert page.count("Trained in lockstep on &lt;one&gt; text.") == 1
+    assert page.count("It is <code>GPT2LMHeadModel</code>.") == 1
+    assert "`" not in page[page.index("<body>") : page.index('id="data"')]
+
+
+def test_a_single_card_and_no_card_at_all_are_no_row():
+    one, none = sample(["a"]), sample(["a", "b"])
+    for model in none["models"]:
+        model["card"] = None
+    assert render(one).count("Trained by this project") == 1
+    assert "card" not in re.findall(r'<th scope="row">(\w+)', render(none).lower())
+
+
+def read_by(tokens):
+    report = sample(["a", "b"])
+    for model, counts in zip(report["models"], tokens, strict=True):
+        model["tokens"] = counts
+    return render(report)
+
+
+def test_models_that_read_different_lengths_are_said_to():
+    page = read_by([[256] * 4, [256, 256, 200, 31]])
+    assert "<td>4 × 256</td><td>2 × 256, 1 × 200, 1 × 31</td>" in page
+    assert "743 to 1,024 tokens of" in page
+    assert "attention norms follow length" in page
+
+
+def test_models_that_read_the_same_get_no_remark():
+    page = read_by([[256] * 4, [256] * 4])
+    assert page.count("<td>4 × 256</td>") == 2
+    assert " 1,024 tokens of" in page
+    assert "attention norms follow length" not in page
+
+
+def test_the_same_total_in_other_lengths_is_a_difference():
+    assert "attention norms follow length" in read_by([[100, 300], [200, 200]])
+
+
+def test_a_report_without_counts_per_model_names_those_of_the_text():
+    page = render(sample(["a", "b"]))
+    assert " 160 tokens of" in page
+    assert "Tokens read" not in page
+
+
+def test_what_is_not_applicable_says_why():
+    report = sample(["a", "b"])
+    report["measures"][3]["not_applicable"] = [{"model": "b", "reason": "its rows do not sum to 1"}]
+    assert "not applicable, because its rows do not sum to 1" in render(report)
+
+
+def test_the_same_report_gives_the_same_page():
+    assert render(sample()) == render(sample())
+
+
+@pytest.mark.parametrize("index", range(len(WORDS)))
+def test_a_token_is_one_visible_word(index):
+    assert not re.search(r"\s", text.token(WORDS[index]))
+
+
+def test_numbers_are_short_and_absent_ones_are_a_dash():
+    assert number(0.123456) == "0.1235"
+    assert number("Infinity") == "Infinity"
+    assert option({"a": {"b": 1}, "c": {}}) == "a (b=1), c"
+    assert option(["x", 1]) == "x, 1"

@@ -1,0 +1,62 @@
+"""Foretold and observed errors: planted factors are judged, and no error passes its bound."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.models.error_prediction import (
+    BOUND,
+    NEAR,
+    SAMPLED,
+    TWICE,
+    VARIANCE,
+    length,
+    medians,
+    named,
+    near,
+    one,
+    telling,
+)
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+
+
+def planted(factor, places=3):
+    spread = np.linspace(0.95, 1.05, 8)[:, None, None]
+    found = factor * spread * np.ones((8, places, 3))
+    return {(model, "bf16"): found for model in builtin.NAMES}
+
+
+def test_planted_factors_are_found_and_judged():
+    found = medians(planted(0.7), VARIANCE, 0)
+    assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
+    words = [near(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
+    assert words == ["holds", "fails", "fails"]
+    assert near(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
+
+
+def test_a_bound_of_one_says_nothing():
+    for size, word in ((1.5, "fails"), (0.2, "holds"), (1.0, "not decided")):
+        assert (
+            telling({label: found[..., 0] for label, found in planted(size).items()}).word == word
+        )
+
+
+def test_lengths_and_names():
+    assert length(torch.tensor([[[3.0], [4.0]], [[torch.inf], [0.0]]])).tolist() == [5.0, torch.inf]
+    assert named(3) == ["block 1", "block 2", "logits"]
+
+
+def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
+    draw = [Draw(count=2, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    first, second = (one(each, "post-norm", "fp32") for each in draw)
+    assert torch.equal(first["ratios"], second["ratios"])
+    assert (first["ratios"][..., BOUND] <= 1).all()
+    assert first["ratios"].shape == (2, 9, 3)
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("predictor", fast=True, progress=False)
+    assert [each["word"] for each in found.verdicts] == ["holds", "fails", "fails"]

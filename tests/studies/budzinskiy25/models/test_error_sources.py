@@ -1,0 +1,68 @@
+"""Rounding by component: names, an error that is planted in one, and sums that are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials, component
+from layerlab.studies.budzinskiy25.models.error_sources import NAMES, adding, attention, shared
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.statistics import LOOKED
+from layerlab.studies.support.passages import tokens_of
+
+
+@pytest.fixture(scope="module")
+def trials():
+    return Trials("llama", tokens_of("llama")[:24].view(2, 12), "bf16", "flat")
+
+
+def test_all_components_together_are_the_whole_and_none_is_nothing(trials):
+    assert torch.equal(trials.rounding(COMPONENTS), trials.whole)
+    assert torch.equal(trials.keeping(), trials.whole)
+    # A llama adds no positions; what is left is that of float32, which holds the values.
+    assert (trials.rounding(["embedding + position"]) < 1e-12).all()
+    assert (trials.whole > 0).all()
+
+
+def test_the_error_of_a_passage_does_not_know_its_neighbours(trials):
+    alone = Trials("llama", tokens_of("llama")[None, 12:24], "bf16", "flat")
+    assert torch.allclose(alone.whole[0], trials.whole[1], rtol=0.02)
+
+
+def test_rounding_the_logits_alone_errs_by_a_rounding(trials):
+    error = trials.rounding(["logits"]).sqrt()
+    # Uniform within half a gap, and a gap is 2^-8 to 2^-7 of the number.
+    assert (error < 2**-7 / 12**0.5).all() and (error > 2**-8 / 12**0.5).all()
+
+
+def test_what_is_no_component_is_told():
+    with pytest.raises(ValueError, match="no component"):
+        component("conv")
+
+
+def planted(**shares):
+    errors = np.zeros((6, len(NAMES)))
+    errors[:, -1] = np.linspace(1, 2, 6)
+    for name, share in shares.items():
+        errors[:, NAMES.index(name.replace("_", " "))] = share * errors[:, -1]
+    return {model: errors for model in builtin.NAMES}
+
+
+def test_a_planted_share_is_found_and_judged():
+    for share, word in ((0.8, "holds"), (0.1, "fails")):
+        errors = planted(scores_and_softmax=share, norms=0.1)
+        assert shared(errors["llama"], ["scores and softmax"], 0).value == pytest.approx(share)
+        assert attention(errors, 0, "bf16").word == word
+    assert adding(planted(norms=0.5, logits=0.45), 0).word == "holds"
+    assert adding(planted(norms=0.5, logits=0.9), 0).word == "fails"
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("where-noise", fast=True, progress=False)
+    assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails", "holds"]
+    asked = ["above 0.5 was", "intervals apart were", "one name was", "within 0.25 of 1 was"]
+    for threshold, verdict in zip(asked, found.verdicts, strict=True):
+        assert f"{threshold} asked for" in verdict["said"]
+    assert LOOKED in found.to_dict()["remarks"]

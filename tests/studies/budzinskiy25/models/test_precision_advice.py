@@ -1,0 +1,57 @@
+"""What keeping a part buys: known extremes, planted shares, and the stored words."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab import builtin
+from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
+from layerlab.studies.budzinskiy25.models.precision_advice import (
+    ALL,
+    AS_RUN,
+    KEPT,
+    NAMES,
+    SOFTMAX,
+    advised,
+    islands,
+    left,
+    most,
+    together,
+)
+from layerlab.studies.engine.runner import study
+from layerlab.studies.support.passages import tokens_of
+
+
+def test_what_is_kept_is_a_component_and_keeping_all_leaves_nothing():
+    assert {name for names in KEPT.values() for name in names} <= set(COMPONENTS)
+    trials = Trials("post-norm", tokens_of("post-norm")[None, :8], "bf16", "flat")
+    assert trials.keeping(*COMPONENTS) < 1e-10 < trials.whole
+    # GPT-1's code has no float32 of its own.
+    run = Trials("post-norm", tokens_of("post-norm")[None, :8], "bf16", "as-run")
+    assert torch.equal(run.whole, trials.whole)
+
+
+def planted(**shares):
+    """What is left by name, everything else as if nothing had been kept."""
+    errors = np.outer(np.linspace(1, 2, 6), np.ones(len(NAMES)))
+    for name, share in shares.items():
+        errors[:, NAMES.index({"softmax": SOFTMAX, "code": AS_RUN}.get(name, name))] *= share
+    found = {name: left(errors, name, 0) for name in NAMES[:-1]}
+    return {(model, name): one for model in builtin.NAMES for name, one in found.items()}
+
+
+def test_planted_shares_are_judged():
+    assert planted(softmax=0.4)["llama", SOFTMAX].value == pytest.approx(0.4)
+    assert advised(planted(softmax=0.4), "bf16").word == "holds"
+    assert advised(planted(softmax=0.95), "bf16").word == "fails"
+    assert most(planted(softmax=0.4, norms=0.8)).word == "holds"
+    assert most(planted(softmax=0.8, norms=0.4)).word == "fails"
+    assert together(planted(**{ALL: 0.9})).word == "fails"
+    assert islands(planted(code=1.1)).word == "fails"
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("precision-advice", fast=True, progress=False)
+    words = [one["word"] for one in found.verdicts]
+    assert words == ["fails", "holds", "fails", "holds", "holds"]

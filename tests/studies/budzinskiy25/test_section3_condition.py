@@ -1,0 +1,87 @@
+"""Condition numbers by experiment: known maps give known numbers, a false bound is found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.numerics.theory import condition_numbers
+from layerlab.numerics.theory.modules import Norm
+from layerlab.studies.budzinskiy25.section3_condition import ROWS, never, normed
+from layerlab.studies.budzinskiy25.support.amplification import (
+    COLUMNS,
+    EXACT,
+    FORM,
+    TYPICAL,
+    UNIFORM,
+    WORST,
+    Module,
+    measured,
+)
+from layerlab.studies.engine.runner import study
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def linear(normwise=False):
+    matrix = torch.randn(3, 5, generator=generator(1), dtype=torch.float64)
+    x = torch.randn(5, generator=generator(2), dtype=torch.float64)
+    form = condition_numbers.affine(x, matrix)
+    none = torch.tensor(torch.nan)
+    return Module(
+        name="scores", f=lambda v: matrix @ v, x=x, form=form, uniform=none, normwise=normwise
+    )
+
+
+def test_of_a_linear_map_the_worst_signs_attain_the_closed_form():
+    found = measured(linear(), generator())
+    assert found[WORST].item() == pytest.approx(found[FORM].item(), rel=1e-6)
+    assert found[EXACT].item() == pytest.approx(found[FORM].item(), rel=1e-12)
+    assert found[TYPICAL] < found[WORST]
+
+
+def test_a_power_multiplies_relative_errors_by_its_exponent():
+    three = torch.tensor(3.0, dtype=torch.float64)
+    x = torch.tensor([2.0, -5.0], dtype=torch.float64)
+    cube = Module(name="softmax", f=lambda v: v**3, x=x, form=three, uniform=three)
+    assert np.allclose(measured(cube, generator())[[EXACT, WORST, TYPICAL]], 3, rtol=1e-6)
+
+
+def test_a_rotation_keeps_lengths_of_errors():
+    turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    x = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    one = torch.ones((), dtype=torch.float64)
+    found = Module(
+        name="rotary positions",
+        f=lambda v: (v @ turn.T)[-1],
+        x=x,
+        form=one,
+        uniform=one,
+        normwise=True,
+    )
+    assert np.allclose(measured(found, generator())[[EXACT, WORST]], 1)
+
+
+def test_a_layer_norm_near_a_constant_is_as_bad_as_its_uniform_form_allows():
+    x = 1 + 1e-3 * torch.randn(16, generator=generator(3), dtype=torch.float64)
+    plain = next(normed(Norm(kind="layer"), x))
+    found = measured(plain, generator())
+    assert 500 < found[WORST] <= found[FORM] * (1 + 1e-4) < found[UNIFORM]
+
+
+def test_a_form_that_is_too_small_is_found():
+    true = linear()
+    for form, word in ((true.form, "holds"), (true.form / 2, "fails")):
+        every = np.full((4, 1, len(ROWS), len(COLUMNS)), np.nan)
+        every[:, 0, 0] = measured(replace(true, form=form), generator())
+        assert never(every).word == word
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("condition-table", fast=True, draws=4, progress=False)
+    words = [one["word"] for one in found.verdicts]
+    assert words == ["holds", "holds", "fails", "fails", "fails"]

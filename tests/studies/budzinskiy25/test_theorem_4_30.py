@@ -1,0 +1,65 @@
+"""The bound for depth: the two ways to write a block agree, and planted bounds are judged."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.budzinskiy25.support import reference_transformer
+from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact
+from layerlab.studies.budzinskiy25.theorem_4_30 import (
+    COLUMNS,
+    LAYERS,
+    OBSERVED,
+    ORDINARY,
+    PRINTED,
+    RECURSION,
+    blocked,
+    never,
+    one,
+    size,
+    speaking,
+)
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+
+
+def draw(count=2):
+    return Draw(count=count, generator=torch.Generator().manual_seed(5))
+
+
+def test_the_block_of_the_theory_is_that_of_the_experiment():
+    drawn = draw()
+    x, weights = ORDINARY.start(drawn), ORDINARY.weights(drawn)
+    expected = reference_transformer.block(Exact(), x.clone(), weights, "rms")
+    for number in range(2):
+        assert torch.allclose(blocked(weights, number).value(x[number]), expected[number])
+
+
+def test_errors_fall_with_digits_and_bounds_with_them():
+    coarse, fine = (one(draw(), digits)["bounds"] for digits in (11, 24))
+    for column in (OBSERVED, RECURSION, PRINTED):
+        assert (coarse[:, 0, column] > 100 * fine[:, 0, column]).all()
+    assert (fine[:, 1:, RECURSION] > fine[:, :-1, RECURSION]).all()
+
+
+def planted(above):
+    found = np.full((5, LAYERS, len(COLUMNS)), 1e-5)
+    found[..., RECURSION] *= above
+    found[..., PRINTED] *= above
+    return {"t = 24": found}
+
+
+def test_planted_bounds_are_judged():
+    assert never(planted(2)).word == "holds" and never(planted(0.5)).word == "fails"
+    assert size(planted(10), RECURSION, "", 0).word == "holds"
+    assert size(planted(1e9), PRINTED, "", 0).word == "fails"
+    assert size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)
+    for error, word in ((10.0, "fails"), (0.1, "holds")):
+        model = {"errors": np.full((4, 8), error), "factors": np.full((4, 8), np.inf)}
+        assert speaking(model, 0).word == word
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("bound-depth", fast=True, draws=4, progress=False)
+    assert [each["word"] for each in found.verdicts] == ["holds", "fails", "fails", "fails"]

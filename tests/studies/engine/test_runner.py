@@ -1,0 +1,212 @@
+"""A study by name: its record, its folder, its options, and what a user may mistype."""
+
+import dataclasses
+import json
+import re
+import sys
+from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.studies.engine import runner
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.record import Record, load_record
+from layerlab.studies.engine.runner import known, study
+
+QUICK = {"draws": 8, "progress": False, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def record():
+    return study("rounding-input", **QUICK)
+
+
+def test_every_study_of_the_issue_is_found_and_says_what_it_is():
+    every = studies()
+    assert {
+        "rounding-depth",
+        "rounding-norm",
+        "rounding-input",
+        "rounding-placement",
+        "layernorm-against-rmsnorm",
+        "condition-alone",
+        "backward",
+        "stochastic",
+    } <= set(every)
+    for name, one in every.items():
+        assert name == one.name and re.fullmatch(r"[a-z-]+", name)
+        assert one.claim.endswith(".") and one.title and one.cost and one.draws > 0
+        assert set(one.domains) == set(one.options)
+        assert all(value in one.domains[key] for key, value in one.options.items())
+        assert set(one.fast) <= {"draws", *one.options} and bool(one.fast) is not one.fixed
+
+
+def test_the_fast_mode_takes_fewer_draws_and_what_is_given_wins():
+    fast = {"fast": True, "progress": False, "threads": 1}
+    assert study("rounding-input", **fast).settings["draws"] == 400
+    assert study("rounding-input", **fast, draws=8).settings == {
+        "draws": 8,
+        "seed": 0,
+        "digits": 16,
+    }
+
+
+def test_a_record_gives_its_verdict_its_number_and_its_readings(record):
+    assert record.verdict in {"holds", "fails", "not decided"}
+    assert record.number == record.verdicts[0]["number"]
+    assert record.settings == {"draws": 8, "seed": 0, "digits": 16}
+    assert record.frame().equals(record.frame("norms")) and len(record.frame()) == 24
+    assert record.verdict in repr(record)
+    text = "".join(piece for line in record.lines() for piece, _ in line)
+    assert record.verdicts[0]["claim"] in text and record.verdicts[1]["said"] in text
+
+
+def test_the_same_settings_give_the_same_numbers_and_others_do_not(record):
+    again = study("rounding-input", **QUICK)
+    assert again.frame().equals(record.frame())
+    assert not study("rounding-input", **QUICK, seed=1).frame().equals(record.frame())
+
+
+def test_a_folder_holds_page_tables_and_settings(tmp_path):
+    found = study("rounding-input", **QUICK, out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "batches are gone"
+    held = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    held.discard("norms.svg")  # is there where the extra `figures` is
+    assert held == {"study.html", "study.json", "tables/norms.csv"}
+    content = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert content["settings"]["draws"] == 8 and content["time"]["processor seconds"] >= 0
+    assert pd.read_csv(tmp_path / "out" / "tables" / "norms.csv").equals(found.frame())
+    page = (tmp_path / "out" / "study.html").read_text()
+    assert found.verdicts[0]["claim"] in page and "Content-Security-Policy" in page
+    assert not re.search(r'(?:src|href)="https?:', page.split("<script")[0])
+
+
+def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
+    first = study("rounding-input", **QUICK, out=tmp_path / "out")
+    found = known("rounding-input")
+
+    @wraps(found.run)
+    def counted(work):
+        calls.append(work.draws)
+        return found.run(work)
+
+    calls = []
+    watched = dataclasses.replace(found, run=counted)
+    monkeypatch.setattr(runner, "known", lambda name: watched)
+    assert study("rounding-input", **QUICK, out=tmp_path / "out").to_dict() == first.to_dict()
+    assert calls == []
+    study("rounding-input", **QUICK, out=tmp_path / "out", restart=True)
+    study("rounding-input", **{**QUICK, "draws": 9}, out=tmp_path / "out")
+    assert calls == [8, 9]
+
+
+def test_a_page_keeps_hostile_text_as_text(record, tmp_path):
+    content = record.to_dict()
+    content["claim"] = content["remarks"] = ["</script><img src=x onerror=alert(1)>"]
+    content["pictures"][0]["title"] = "</script><b>"
+    Record(content).save(tmp_path / "out")
+    page = (tmp_path / "out" / "study.html").read_text()
+    assert "<img src=x" not in page and "</script><b>" not in page
+
+
+def kaleido(monkeypatch, write):
+    """Stand in for the extra: what it is told to write, `write` does."""
+    fake = SimpleNamespace(__spec__=object(), write_fig_from_object_sync=write)
+    monkeypatch.setitem(sys.modules, "kaleido", fake)
+
+
+def test_pictures_are_drawn_where_they_are_asked_for(record, tmp_path, monkeypatch):
+    def write(orders, **options):
+        for order in orders:
+            drawn.append(order)
+            Path(order["path"]).write_bytes(order["opts"]["format"].encode())
+
+    drawn = []
+    kaleido(monkeypatch, write)
+    monkeypatch.setattr(layerlab.studies.engine.record, "check_drawing", lambda kind: None)
+    record.save(tmp_path / "out")
+    assert not drawn
+    record.save(tmp_path / "out", figures="svg")
+    assert (tmp_path / "out" / "norms.svg").read_bytes() == b"svg" and len(drawn) == 1
+    record.save(tmp_path / "out", figures="pdf")  # its own pictures may be replaced
+    assert (tmp_path / "out" / "norms.pdf").read_bytes() == b"pdf"
+    assert not (tmp_path / "out" / "norms.svg").exists()
+
+
+def test_a_picture_that_cannot_be_drawn_is_one_line(record, tmp_path, monkeypatch):
+    def write(*args, **options):
+        raise RuntimeError("no browser")
+
+    kaleido(monkeypatch, write)
+    monkeypatch.setattr(layerlab.studies.engine.record, "check_drawing", lambda kind: None)
+    record.save(tmp_path / "out")
+    with pytest.raises(UserError, match="the figures were not drawn: no browser"):
+        record.save(tmp_path / "out", figures="svg")
+    assert (tmp_path / "out" / "study.html").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="name a new or an empty folder"):
+        study("rounding-input", **QUICK, out=tmp_path)
+    study("rounding-input", **QUICK, out=tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something other than a study"):
+        study("rounding-input", **QUICK, out=tmp_path / "out", seed=1)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
+    assert load_record(tmp_path) is None
+    (tmp_path / "study.json").write_text('{"schema": 99}')
+    assert load_record(tmp_path) is None
+    (tmp_path / "study.json").write_text("[")
+    assert load_record(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "rounding-deph"}, "no study is called 'rounding-deph'; did you mean"),
+        ({"draws": 2}, "draws is 2; expected a whole number at least 4"),
+        (
+            {"draws": 2.5},
+            "expected a whole number at least 4 and at most 10000000: type for example",
+        ),
+        ({"threads": 0}, "threads is 0; expected a whole number"),
+        ({"seed": -1}, "seed is -1; expected a whole number"),
+        ({"digit": 8}, "has no option 'digit'; did you mean 'digits'"),
+        ({"digits": 60}, "option digits is 60; expected a whole number at least 4"),
+        ({"digits": "many"}, "option digits is 'many'; expected a whole number"),
+    ],
+)
+def test_what_a_user_may_mistype_is_one_line(given, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        layerlab.study(**{"name": "rounding-input", **QUICK, **given})
+
+
+def test_a_table_that_is_not_there_is_named(record):
+    with pytest.raises(UserError, match="this study has no table 'norm'; did you mean 'norms'"):
+        record.frame("norm")
+
+
+def test_two_studies_of_one_name_are_an_error(monkeypatch):
+    from layerlab.studies.budzinskiy25 import figure1_depth, figure2_spectral_norm
+
+    monkeypatch.setattr(figure2_spectral_norm, "STUDIES", figure1_depth.STUDIES)
+    with pytest.raises(UserError, match="two studies are called 'rounding-depth'"):
+        studies()
+
+
+def test_numbers_of_a_record_survive_the_file(record, tmp_path):
+    frame = record.frame()
+    frame.loc[0, "mean"], frame.loc[1, "mean"] = np.inf, np.nan
+    Record(record.to_dict(), {"norms": frame}).save(tmp_path / "out")
+    back = load_record(tmp_path / "out")
+    assert back is not None and back.frame().equals(frame)

@@ -1,0 +1,104 @@
+"""Batches: seeded by number, the same on any number of threads, found again and never mixed."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.sampling import Draw, Work, cores
+
+SIZES = []
+
+
+def part(draw: Draw, **case):
+    SIZES.append(draw.count)
+    return {"numbers": draw.normal(3, mean=case.get("mean", 0.0))}
+
+
+def work(**changes):
+    given = {"study": "x", "draws": 20, "seed": 0, "options": {}, "threads": 1, "code": "1"}
+    return Work(**{**given, **changes})
+
+
+def test_every_draw_is_there_once_and_follows_from_the_seed():
+    SIZES.clear()
+    (found,) = work().gather(part, batch=8)
+    assert SIZES == [8, 8, 4] and found["numbers"].shape == (20, 3)
+    assert len(np.unique(found["numbers"])) == 60
+    (again,) = work(threads=3).gather(part, batch=8)
+    assert np.array_equal(found["numbers"], again["numbers"])
+    (other,) = work(seed=1).gather(part, batch=8)
+    assert not np.array_equal(found["numbers"], other["numbers"])
+
+
+def test_cases_meet_the_same_numbers():
+    low, high = work().gather(part, [{"mean": 0.0}, {"mean": 5.0}], batch=8)
+    assert np.allclose(high["numbers"] - low["numbers"], 5.0)
+
+
+def test_what_was_finished_is_read_again_also_with_more_draws(tmp_path):
+    work(draws=16, store=tmp_path).gather(part, batch=8)
+    SIZES.clear()
+    more = work(draws=32, store=tmp_path)
+    (found,) = more.gather(part, batch=8)
+    assert SIZES == [8, 8] and (more.kept, more.done) == (2, 4)
+    assert np.array_equal(found["numbers"], work(draws=32).gather(part, batch=8)[0]["numbers"])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seed": 1}, {"options": {"a": 1}}, {"study": "y"}, {"code": "2"}]
+)
+def test_what_belongs_to_other_settings_is_not_taken(tmp_path, changes):
+    work(store=tmp_path).gather(part, batch=8)
+    other = work(store=tmp_path, **changes)
+    other.gather(part, batch=8)
+    assert other.kept == 0
+
+
+def test_a_file_that_was_cut_off_is_computed_anew(tmp_path):
+    (found,) = work(store=tmp_path).gather(part, batch=8)
+    first, *_ = sorted(tmp_path.iterdir())
+    first.write_bytes(first.read_bytes()[:100])
+    again = work(store=tmp_path)
+    (repeated,) = again.gather(part, batch=8)
+    assert again.kept == 2 and np.array_equal(found["numbers"], repeated["numbers"])
+
+
+def test_an_error_in_one_batch_keeps_the_others(tmp_path):
+    def fails(draw: Draw):
+        if draw.count == 4:
+            raise ZeroDivisionError
+        return part(draw)
+
+    with pytest.raises(ZeroDivisionError):
+        work(store=tmp_path).gather(fails, batch=8)
+    assert len([*tmp_path.glob("*.npz")]) == 2 and not [*tmp_path.glob("*.partial")]
+
+
+def test_threads_of_torch_are_left_as_they_were():
+    before = torch.get_num_threads()
+    work(threads=2).gather(part, batch=8)
+    assert torch.get_num_threads() == before
+
+
+def test_who_watches_is_told_of_every_batch():
+    said = []
+
+    class Watcher:
+        def start(self, model, steps):
+            said.append(steps)
+
+        def step(self, layer, measure):
+            said.append(measure)
+
+        def finish(self):
+            pass
+
+    work(watcher=Watcher()).gather(part, [{}, {"mean": 1.0}], batch=10)
+    assert said == [4, *(f"batch {n} of 4" for n in range(1, 5))]
+
+
+def test_the_number_of_threads_can_be_given_from_outside(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert cores() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "0")
+    assert cores() >= 1

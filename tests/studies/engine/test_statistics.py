@@ -1,0 +1,80 @@
+"""Slopes, intervals and histograms of draws."""
+
+import numpy as np
+import pytest
+
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bins,
+    grouped,
+    line,
+    maximum,
+    resampled,
+    summary,
+)
+
+
+def test_a_line_is_found_and_says_what_it_explains():
+    x = np.arange(10.0)
+    found = line(x, 3 * x - 1)
+    assert (found.slope, found.start, found.explained) == pytest.approx((3, -1, 1))
+    noise = np.random.default_rng(0).standard_normal(2000)
+    assert abs(line(np.arange(2000.0), noise).explained) < 0.01
+    assert line([0, 1, 2, 3], [0, 1, np.inf, 3]).slope == pytest.approx(1)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    draws = np.random.default_rng(0)
+    inside = 0
+    for trial in range(200):
+        found = resampled(draws.standard_normal(50), lambda x: float(x.mean()), trial, rounds=200)
+        inside += found.low <= 0 <= found.high
+    # Binomial around 0.93 (the percentile bootstrap of 50 draws), four standard errors.
+    assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
+
+
+def test_intervals_that_are_right_together_are_wider():
+    values = np.random.default_rng(0).standard_normal(200)
+    alone, ten = (resampled(values, np.mean, comparisons=count) for count in (1, 10))
+    error = values.std() / 200**0.5
+    # Ends of a normal distribution at 2.5 % and at a tenth of that.
+    assert alone.high - alone.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert ten.high - ten.low == pytest.approx(2 * 2.81 * error, rel=0.15)
+
+
+def test_groups_cover_the_largest_of_as_many_draws():
+    draws = np.random.default_rng(0)
+    # Of ten numbers between 0 and 1 the largest is 10 / 11 on average.
+    found = [grouped(draws.uniform(size=100), np.max, 10) for _ in range(300)]
+    inside = np.mean([one.low <= 10 / 11 <= one.high for one in found])
+    assert abs(inside - 0.95) < 0.06
+
+
+def test_a_largest_value_is_told_without_an_interval():
+    assert str(maximum(np.array([[0.5, np.nan], [0.784, 0.1]]))) == "0.784"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Interval(1.234, 1.1, 1.5), "1.23 (1.1 to 1.5)"),
+        (Interval(0, 0, 0), "0"),
+        (Interval(1.641, 1.64, 1.642), "1.64"),
+        (Interval(1.641, 1.64, 1.65), "1.64 (1.64 to 1.65)"),
+    ],
+)
+def test_an_interval_without_a_width_is_one_number(found, said):
+    assert str(found) == said
+
+
+def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
+    row = summary(np.array([1.0, 2.0, 3.0, np.inf, np.inf]), {"layer": 1})
+    assert (row["layer"], row["mean"], row["median"], row["infinite"]) == (1, 2.0, 3.0, 2)
+    assert row["p95"] == np.inf and row["largest"] == 3.0
+
+
+def test_a_histogram_counts_every_positive_draw():
+    values = 10.0 ** np.random.default_rng(0).uniform(-6, 0, 1000)
+    middles, counts = bins(values)
+    assert sum(counts) == 1000 and min(values) < middles[0] < middles[-1] < max(values)
+    assert bins(np.zeros(3)) == ([], [])

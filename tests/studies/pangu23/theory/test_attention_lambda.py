@@ -1,0 +1,57 @@
+"""lambda of attention whose value is known, and of matrices that must stay below 1."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.pangu23.theory.attention_lambda import (
+    MODEL,
+    balanced,
+    blocks,
+    doubly,
+    heads,
+    largest,
+    real,
+    uniform,
+)
+from layerlab.studies.support.passages import excerpts
+
+
+@pytest.mark.parametrize("tokens, value", [(5, 0.54), (16, 0.98), (32, 1.26), (64, 1.53)])
+def test_uniform_causal_attention_has_its_known_values(tokens, value):
+    assert abs(largest(uniform(tokens)).item() - value) <= 0.005
+    assert torch.allclose(uniform(tokens).sum(-1), torch.ones(tokens, dtype=torch.float64))
+
+
+def test_one_token_for_all_is_collapse_and_two_are_half_of_the_tokens():
+    first = torch.zeros(8, 8, dtype=torch.float64)
+    first[:, 0] = 1
+    assert largest(first) == 0
+    assert largest(blocks(8)).item() == pytest.approx(4)
+
+
+def test_balanced_matrices_are_doubly_stochastic():
+    drawn = torch.randn(3, 9, 9, generator=torch.Generator().manual_seed(0)).double()
+    found = balanced(drawn.exp())
+    for side in (-1, -2):
+        assert torch.allclose(found.sum(side), torch.ones(3, 9, dtype=torch.float64))
+    assert (largest(found) < 1).all()
+
+
+def test_a_passage_has_a_number_for_every_head_of_every_layer():
+    draw = Draw(count=2, generator=torch.Generator().manual_seed(0))
+    assert heads(excerpts(draw, MODEL, 8)).shape == (2, 8 * 4)
+
+
+def test_words_follow_the_share_of_heads():
+    for value, word in ((0.5, "holds"), (2.0, "fails")):
+        assert real({8: np.full((5, 4), value)}, 0).word == word
+        assert doubly({8: np.full((5, 1), value)}).word == word
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("attention-lambda", fast=True, draws=4, progress=False)
+    assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails", "fails"]

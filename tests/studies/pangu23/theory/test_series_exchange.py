@@ -1,0 +1,55 @@
+"""Exchange between tokens in the feed-forward: what is planted is seen, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.pangu23.theory.series_exchange import (
+    TOKENS,
+    backwards,
+    filled,
+    influence,
+    others,
+    reach,
+)
+
+
+def draw(count=1):
+    return Draw(count=count, generator=torch.Generator().manual_seed(3))
+
+
+class Leaking(nn.Module):
+    """Hands a hundredth of every token to the one five places later."""
+
+    def forward(self, x, flow):
+        return x + 0.01 * torch.nn.functional.pad(x, (0, 0, 5, 0))[:, : x.shape[1]]
+
+
+def test_a_planted_leak_is_found_with_its_size_and_its_distance():
+    found = influence(Leaking(), draw()).numpy()
+    assert reach(found[None]) == 5
+    assert np.isclose(others(found), 0.01) and np.isclose(backwards(found)[5], 0.01)
+    assert backwards(found)[[1, 2, 3, 4, 6]].any() == 0
+
+
+def test_a_look_into_the_future_is_told_apart():
+    assert reach(np.triu(np.ones((1, 4, 4)))) == -1
+    assert reach(np.eye(4)[None]) == 0 and others(np.eye(4)) == 0
+
+
+def test_a_series_of_scales_sees_its_own_token_and_a_convolution_n_of_them():
+    apart = influence(filled(draw(), {"form": "affine-in", "n": 3}), draw()).numpy()
+    assert others(apart) == 0 and (np.diagonal(apart) > 0).all()
+    near = influence(filled(draw(), {"form": "convolution", "n": 3}), draw()).numpy()
+    assert reach(near[None]) == 2 and near.shape == (TOKENS, TOKENS)
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("series-exchange", fast=True, draws=4, progress=False)
+    assert [one["word"] for one in found.verdicts] == ["fails", "fails", "holds", "fails"]
+    assert [one["number"] for one in found.verdicts[:2]] == [0, 0]
+    assert found.verdicts[3]["number"] == 3

@@ -1,0 +1,77 @@
+"""Noise through shortcuts: known gains of known activations, and planted ones."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.pangu23.theory import shortcut_noise
+from layerlab.studies.pangu23.theory.shortcut_noise import (
+    EVEN,
+    NAMES,
+    NOISE,
+    SIGNAL,
+    attained,
+    compared,
+    robust,
+    robustness,
+    strict,
+)
+
+RELU = NAMES.index("relu")
+
+
+def gaussian(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_relu_lets_half_of_the_energy_of_little_noise_through():
+    noise = gaussian(4000, 8, seed=1)
+    found = compared(gaussian(4000, 8), torch.eye(8, dtype=torch.float64), noise)
+    assert found[RELU, 0, NOISE].item() == pytest.approx(0.5**0.5, abs=0.01)
+    # The variance of relu of a standard Gaussian is 1/2 - 1/(2 pi).
+    assert found[RELU, 0, SIGNAL].item() == pytest.approx((0.5 - 0.5 / np.pi) ** 0.5, abs=0.01)
+
+
+def test_relu_where_all_units_are_active_is_the_linear_path():
+    noise = gaussian(20, 4, seed=1)
+    found = compared(100 + gaussian(20, 4), torch.eye(4, dtype=torch.float64), noise)
+    assert torch.allclose(found[RELU, :2, NOISE], torch.ones(2, dtype=torch.float64))
+    assert torch.allclose(found[RELU, :, SIGNAL], torch.ones(4, dtype=torch.float64))
+
+
+def test_noise_along_the_features_moves_diversity_by_all_of_its_norm():
+    z = gaussian(20, 4)
+    z -= z.mean(0)
+    assert torch.allclose(
+        compared(z, torch.eye(4, dtype=torch.float64), z)[..., EVEN],
+        torch.ones(3, 4, dtype=torch.float64),
+    )
+
+
+def test_the_bound_is_attained_by_active_units_and_missed_by_silent_ones():
+    apart = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    assert attained(5.0, apart) == (2**0.5, 2**0.5)
+    assert attained(-5.0, apart)[0] == 0
+
+
+def planted(noise, signal):
+    values = np.ones((6, len(NAMES), 4, 3)) * np.random.default_rng(0).normal(1, 1e-3, (6, 1, 1, 1))
+    values[..., NOISE] *= noise
+    values[..., SIGNAL] *= signal
+    return {"Gaussian": values}
+
+
+def test_a_path_that_keeps_more_than_it_lets_through_would_be_called_robust():
+    for signal, word in ((0.9, "holds"), (0.3, "fails")):
+        assert robust(robustness(planted(0.5, signal), 0), 6).word == word
+    assert strict(planted(0.5, 0.5)).number == 1
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("shortcut-noise", fast=True, draws=8, progress=False)
+    words = [one["word"] for one in found.verdicts]
+    assert words == ["fails", "fails", "holds", "fails", "fails"]
+    assert shortcut_noise.STUDY.claim == found.verdicts[0]["claim"]

@@ -1,0 +1,128 @@
+"""Theorems on layers: attained bounds read 1, and a constant that is too small is found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.measures.support.rounding_theory import Theory
+from layerlab.numerics.theory.modules import Attention, FeedForward
+from layerlab.studies.engine.runner import study
+from layerlab.studies.pangu23.theory.theorem_case import (
+    SINGLE,
+    Extra,
+    contraction,
+    part,
+    single,
+    stacked,
+)
+from layerlab.studies.pangu23.theory.theorems import corrected, split, tightness, usual
+
+WIDTH, TOKENS = 5, 8
+EYE = torch.eye(WIDTH, dtype=torch.float64)
+
+
+def gaussian(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def layer(heads=1, own=True, gate=None):
+    """Heads that agree, each of which hands on the token itself, or the mean of all before it."""
+    seen = torch.eye(TOKENS, dtype=torch.bool) if own else None
+    attention = Attention(
+        query=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
+        key=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
+        value=EYE.repeat(heads, 1, 1),
+        output=EYE.repeat(heads, 1, 1),
+        scale=1.0,
+        allowed=seen,
+    )
+    forward = FeedForward(inward=EYE, outward=EYE, activation="relu", gate=gate)
+    z = gaussian(TOKENS, WIDTH)
+    return part(Theory(entered=z, attention=attention, feedforward=forward))
+
+
+def extra(theta=0.0):
+    return Extra(theta=theta * EYE, term=EYE, noise=gaussian(TOKENS, WIDTH, seed=1))
+
+
+def told(made, z, theta=0.0):
+    found = single(made, z, z.abs(), z, extra(theta))
+    return dict(zip(SINGLE, found.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_bounds_are_attained_by_heads_that_agree_and_units_that_are_active(heads):
+    found = told(layer(heads), gaussian(TOKENS, WIDTH))
+    for name in ("Lemma 1, attention", "Lemma 1, an activation", "Theorem 2", "Lemma 1, a sum"):
+        assert found[name] == pytest.approx(1), name
+    assert found["Theorem 3, plain feed-forward"] == pytest.approx(1)
+    assert found["Theorem 7, a matrix per term"] == pytest.approx(1)
+    # Theorem 1 has the norm of the output matrix: sqrt(heads) here.
+    assert found["Theorem 1, as printed"] == pytest.approx(heads**-0.5)
+    assert found["Theorem 4"] == pytest.approx(1)
+
+
+def test_lambda_is_that_of_the_mean_of_all_before():
+    made = layer(own=False)
+    root = contraction(made.matrices(gaussian(TOKENS, WIDTH)))
+    assert root.item() ** 2 == pytest.approx(0.71, abs=0.005)
+    assert told(made, gaussian(TOKENS, WIDTH))["root lambda"] == pytest.approx(root.item())
+
+
+def test_a_gate_is_not_spoken_of_and_gains_without_bound():
+    found = told(layer(gate=EYE), gaussian(TOKENS, WIDTH))
+    assert np.isnan(found["Theorem 3, plain feed-forward"])
+    near, far = (
+        found[name]
+        for name in ("Theorem 3, gated feed-forward", "Theorem 3, gated, features x 1000")
+    )
+    assert far == pytest.approx(1000 * near)
+
+
+def test_depth_multiplies_the_factors():
+    z, made = gaussian(TOKENS, WIDTH), layer()
+    found = stacked([made] * 3, z, extra())
+    assert found[0].item() == pytest.approx(1)
+    half = replace(made, output=2 * made.output)
+    assert stacked([half] * 3, z, extra())[0].item() == pytest.approx(1 / 8)
+
+
+def study_of(made, draws=4):
+    values = [single(made, z, z.abs(), z, extra(0.5)) for z in gaussian(draws, TOKENS, WIDTH)]
+    deep = [stacked([made], z, extra(0.5)) for z in gaussian(draws, TOKENS, WIDTH)]
+    part = {"single": torch.stack(values)[:, None].numpy(), "stacked": torch.stack(deep).numpy()}
+    gated = {name: np.full((draws, 1), 0.5) for name in SINGLE if "gated" in name}
+    return {"it, trained": {**split(part), **gated}}
+
+
+def test_a_constant_that_is_too_small_is_found():
+    made = layer()
+    assert corrected(study_of(made)).word == "holds"
+    wrong = replace(made, inward=made.inward / 2)
+    found = corrected(study_of(wrong))
+    assert found.word == "fails" and found.number == pytest.approx(2)
+    (row,) = (
+        row
+        for row in tightness("it", study_of(wrong)["it, trained"])
+        if row["statement"] == "Theorem 3, plain feed-forward"
+    )
+    assert row["share"] == 0 and not row["vacuous"]
+
+
+def test_usual_is_more_than_half():
+    name = SINGLE[-1]
+    for value, word in ((0.5, "holds"), (2.0, "fails")):
+        ratios = {name: np.full((4, 2), value)}
+        assert usual({"a, trained": ratios, "a, random": ratios}, 0).word == word
+
+
+@pytest.mark.study
+def test_the_verdicts_of_the_fast_run():
+    found = study("pangu-theorems", fast=True, progress=False)
+    words = [one["word"] for one in found.verdicts]
+    assert words == ["fails", "holds", "fails", "fails", "fails", "fails", "fails", "fails"]
+    shares = found.frame("statements").query("kind == 'observed / bound'")
+    assert (shares["share"].loc[~shares["statement"].str.contains("x 1000")] == 1).all()

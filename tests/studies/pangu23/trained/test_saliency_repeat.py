@@ -1,0 +1,218 @@
+"""A name that comes back: where it stands, what a model's gradient says, and the words for it."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.pangu23.trained import saliency_repeat
+from layerlab.studies.pangu23.trained.saliency_repeat import (
+    COSINE,
+    LIFT,
+    NAMES,
+    RIGHT,
+    STORIES,
+    SURE,
+    back,
+    case,
+    isotropic,
+    looked,
+    looks,
+    paired,
+    surer,
+    texts,
+    trained,
+)
+from layerlab.studies.support import small_models
+from layerlab.studies.support.passages import patient
+
+
+def draw(count):
+    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("story", "name"), list(product(STORIES, NAMES[:4])))
+def test_a_name_comes_three_times_and_its_end_is_asked_about(story, name):
+    subject = patient("llama")
+    asked, places, last = case(subject, story.format(name=name), name)
+    word = subject.tokenizer(f" {name}")["input_ids"]
+    assert len(word) > 1 and places == sorted(places) and len(places) == 2 * len(word)
+    ids = asked.tokens.tolist()
+    assert ids[last:] == word[:-1] and asked.target == (word[-1],)
+    assert [ids[place] for place in places] == 2 * word and max(places) < last
+    assert asked.position == len(ids) - 1
+
+
+def test_every_name_is_cut():
+    tokenizer = patient("llama").tokenizer
+    assert min(len(tokenizer(f" {name}")["input_ids"]) for name in NAMES) > 1
+
+
+def test_texts_are_all_different_and_known_by_their_seed():
+    every = texts(draw(len(STORIES) * len(NAMES)))
+    assert len(set(every)) == len(STORIES) * len(NAMES)
+    assert texts(draw(5)) == texts(draw(5)) == every[:5]
+    assert all(text.endswith(f" {name}") and text.count(name) == 3 for text, name in every)
+
+
+def test_shares_are_those_of_the_tokens_before_the_last_name():
+    subject = patient("pre-norm")
+    ((text, name),) = texts(draw(1))
+    quantities, shares = looked(subject, text, name)
+    _, places, last = case(subject, text, name)
+    kept = shares[: int(shares.isfinite().sum())]
+    assert len(kept) == last and kept.sum().item() == pytest.approx(1)
+    lift = kept[places].mean() / kept.mean()
+    assert quantities[LIFT].item() == pytest.approx(lift.item())
+    assert quantities[SURE] < 0 and quantities[RIGHT] in (0, 1) and -1 <= quantities[COSINE] <= 1
+
+
+def test_a_gradient_on_all_tokens_alike_has_a_lift_of_one(monkeypatch):
+    subject = patient("llama")
+    ((text, name),) = texts(draw(1))
+
+    layer = SimpleNamespace(scores={"l1": torch.full((128,), 3.0), "cosine": torch.zeros(128)})
+    found = SimpleNamespace(layers={0: layer, 1: layer}, logits=torch.zeros(512))
+    monkeypatch.setattr(
+        "layerlab.measures.quantities.saliency.saliency", lambda *given, **options: found
+    )
+    quantities, _ = looked(subject, text, name)
+    assert quantities[LIFT].item() == pytest.approx(1)
+    assert quantities[SURE].item() == pytest.approx(-np.log(512))
+
+
+def planted(lift, sure, cosine):
+    """Two pairs of twins that read ten texts: what the first has more."""
+    pair = np.ones((10, 2, 4)) + np.random.default_rng(0).normal(0, 1e-3, (10, 2, 4))
+    pair[:, 0, LIFT] *= lift
+    pair[:, 0, SURE] += sure
+    pair[:, 0, COSINE] -= cosine
+    return [pair, pair.copy()]
+
+
+def test_words_follow_the_numbers():
+    judges = (looks, surer, isotropic)
+    assert [judge(planted(1.5, 0.5, 0.1), 0).word for judge in judges] == ["holds"] * 3
+    assert [judge(planted(0.7, -0.5, -0.1), 0).word for judge in judges] == ["fails"] * 3
+    high, low = planted(1.5, 0.5, 0.1)[0], planted(0.7, -0.5, -0.1)[0]
+    assert [judge([high, low], 0).word for judge in judges] == ["not decided"] * 3
+
+
+def unable(pairs, sides):
+    """The same, but these sides are right in one text of ten, which a guess would be too."""
+    for pair in pairs:
+        pair[:, sides, RIGHT] = 0
+        pair[0, sides, RIGHT] = 1
+    return pairs
+
+
+@pytest.mark.parametrize(("lift", "word"), [(1.5, "holds"), (0.5, "fails")])
+def test_models_that_do_not_do_the_task_decide_nothing(lift, word):
+    more = lift - 1
+    assert looks(planted(lift, more, 0), 0).word == word
+    for sides in ([0], [1], [0, 1]):
+        found = looks(unable(planted(lift, more, 0), sides), 0)
+        assert found.word == "not decided" and "10%" in found.said
+    # That the plain model is wrong is what this claim says.
+    assert surer(unable(planted(lift, more, 0), [1]), 0).word == word
+    assert surer(unable(planted(lift, more, 0), [0]), 0).word == "not decided"
+
+
+def test_features_of_models_of_few_updates_decide_nothing():
+    assert isotropic(planted(1, 0, 0.1), 0).word == "holds"
+    assert isotropic(planted(1, 0, 0.1), 0, decides=False).word == "not decided"
+
+
+def test_all_pairs_have_to_agree():
+    above, below, across = Interval(2, 1.5, 3), Interval(0, -1, 0.5), Interval(1, 0, 2)
+    assert paired([above, above], 1, 1) == "holds" and paired([below, below], 1, 1) == "fails"
+    assert paired([above, across], 1, 1) == paired([above, below], 1, 1) == "not decided"
+
+
+def test_one_model_that_does_not_look_back_is_enough():
+    def part(lift, right=1.0):
+        values = np.full((10, 4), lift) + np.random.default_rng(0).normal(0, 1e-3, (10, 4))
+        values[:, RIGHT] = right
+        return {"quantities": values}
+
+    assert back({"one": part(2.0), "other": part(3.0)}, 0).word == "holds"
+    found = back({"one": part(2.0), "other": part(0.5)}, 0)
+    assert found.word == "fails" and found.number == pytest.approx(0.5, abs=0.01)
+    # Who cannot tell the name is not asked whether it looks at it.
+    assert back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0).word == "holds"
+    assert back({"one": part(0.5, right=0.0)}, 0).word == "not decided"
+
+
+def test_the_first_pair_of_twins_is_pictured():
+    part = {"shares": np.array([[0.25, 0.75, np.nan]])}
+    named = {"llama": part, "pangu-pi, twin 1": part, "pangu-pi, twin 2": part}
+    found = saliency_repeat.pictured(named, ["␣a", "<b>b</b>"])
+    assert [one["name"] for one in found.data] == ["llama", "pangu-pi, twin 1"]
+    assert found.data[0]["y"] == [0.25, 0.75]
+    axis = found.layout["xaxis"]
+    assert axis["tickvals"] == [0, 1] and axis["ticktext"] == ["␣a", "<b>b</b>"]
+
+
+def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
+    work = Work(study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code="")
+    words = saliency_repeat.first(work)
+    text, name = saliency_repeat.texts(Draw(count=2, generator=small_models.generator_of(work, 0)))[
+        0
+    ]
+    bare = "".join(word.removeprefix("<b>").removesuffix("</b>") for word in words)
+    assert text == (bare + f"␣{name}").replace("␣", " ")
+    marked = "".join(word[3:-4] if word.startswith("<b>") else "|" for word in words)
+    assert [one for one in marked.split("|") if one] == 2 * [f"␣{name}"]
+
+
+def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
+    def taught(arm, seed, **sizes):
+        return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+
+    def work(draws, fast=False):
+        return Work(
+            study="tiny",
+            runs=tmp_path,
+            draws=draws,
+            seed=0,
+            options=small_models.SIZES,
+            threads=1,
+            code="",
+            fast=fast,
+        )
+
+    monkeypatch.setattr(small_models, "taught", taught)
+    jobs = [("pangu-pi", 1)]
+    ((whole,), notes) = trained(work(3), jobs)
+    assert whole["quantities"].shape == (3, 4) and notes == []
+    direct = looked(patient("llama"), *texts(work_draw(work(3)))[2])[0]
+    assert np.allclose(whole["quantities"][2], direct)
+    monkeypatch.setattr(small_models, "taught", None)
+    ((few,), notes) = trained(work(2, fast=True), jobs)
+    assert (few["quantities"] == whole["quantities"]).all()
+    assert notes == ["Of 1 models 1 had been trained before, and are read."]
+
+
+def work_draw(work):
+    """The texts' numbers, as the built-in models get them."""
+    return Draw(count=work.draws, generator=small_models.generator_of(work, 0))
+
+
+def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
+    tmp_path, monkeypatch
+):
+    def taught(arm, seed, **sizes):
+        assert sizes == small_models.FAST
+        return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+
+    monkeypatch.setattr(small_models, "taught", taught)
+    options = {"draws": 4, "seeds": 1, "runs": tmp_path, "progress": False, "threads": 1}
+    found = study("saliency-repeat", fast=True, **options)
+    assert {one["word"] for one in found.verdicts[:3]} == {"not decided"}
+    assert found.to_dict()["settings"] == {"draws": 4, "seed": 0, "seeds": 1, **small_models.FAST}
+    assert saliency_repeat.SMALL in found.to_dict()["remarks"]

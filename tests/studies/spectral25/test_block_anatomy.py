@@ -1,0 +1,135 @@
+"""Heads that add up, entropies and distances that are known, and words for known numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.pictures import heat
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.spectral25.block_anatomy import (
+    KEYS,
+    MODELS,
+    ROUNDING,
+    anatomy,
+    apart,
+    carried,
+    closer,
+    contributions,
+    elsewhere,
+    entropy,
+    further,
+    matrices,
+    summed,
+    weights,
+)
+from layerlab.studies.support.passages import patient, tokens_of, watched
+
+TOKENS = 20
+
+
+def uniform():
+    rows = torch.ones(TOKENS, TOKENS, dtype=torch.float64).tril()
+    return rows / rows.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_head_that_is_left_out_is_missed(name):
+    found = []
+
+    def read(layer):
+        if layer.attention is not None:
+            found.append((layer.attention, layer.sublayers["attention"].left.double()))
+
+    watched(patient(name), tokens_of(name)[None, :TOKENS], read)
+    for known, (attended, left) in zip(weights(name), found, strict=True):
+        added = contributions(attended, known)
+        bias = 0 if known.output_bias is None else known.output_bias.double()
+        assert (added.sum(0) + bias - left).norm() < ROUNDING * left.norm()
+        lacking = added[1:].sum(0) + bias - left
+        assert torch.allclose(lacking, -added[0], atol=1e-4)
+        assert lacking.norm() > 100 * ROUNDING * left.norm()
+
+
+def test_entropy_is_one_for_equal_weights_and_none_for_one_key():
+    assert entropy(uniform()[None]).item() == pytest.approx(1)
+    assert entropy(torch.eye(TOKENS, dtype=torch.float64)[None]).item() == 0
+    # Rows with few keys are left out.
+    mixed = uniform()
+    mixed[: KEYS - 1] = torch.eye(TOKENS, dtype=torch.float64)[: KEYS - 1]
+    assert entropy(mixed[None]).item() == pytest.approx(1)
+
+
+def test_heads_are_apart_by_what_they_have_elsewhere():
+    first = torch.zeros(TOKENS, TOKENS, dtype=torch.float64)
+    first[:, 0] = 1
+    own = torch.eye(TOKENS, dtype=torch.float64)
+    assert apart(torch.stack([own, own])).tolist() == [0, 0]
+    assert apart(torch.stack([own, first])).tolist() == [1, 1]
+    assert apart(torch.stack([own, own, first])).tolist() == [0.5, 0.5, 1]
+    half = (own + first) / 2
+    assert apart(torch.stack([own, half])).tolist() == [0.5, 0.5]
+
+
+def planted(error=1e-7, apart=0.5, attention=(0.8, 0.4), mlp=(0.4, 0.8), added=0.5):
+    """Two models, 6 passages, 2 layers, 2 heads."""
+    heads = np.zeros((6, 2, 2, 5))
+    heads[..., 0], heads[..., 4] = error, apart
+    norms = np.ones((6, 2, 3))
+    norms[..., 1:] = added
+    residuals = np.zeros((6, 2, 4))
+    residuals[:] = (*attention, *mlp)
+    part = {"heads": heads, "norms": norms, "residuals": residuals}
+    return {name: part for name in MODELS}
+
+
+def judged(parts):
+    return [
+        summed(parts).word,
+        *(one(parts, 0).word for one in (elsewhere, closer, further, carried)),
+    ]
+
+
+def test_words_for_known_numbers():
+    assert judged(planted()) == ["holds"] * 5
+    found = planted(error=1e-4, apart=0.1, attention=(0.4, 0.8), mlp=(0.8, 0.4), added=2)
+    assert judged(found) == ["fails", "smaller than asked", "fails", "fails", "fails"]
+    assert closer(planted(), 0).number == pytest.approx(2)
+    assert further(planted(), 0).number == pytest.approx(2)
+
+
+def test_one_model_of_two_is_enough_against_a_claim():
+    parts = planted()
+    parts[MODELS[1]] = planted(mlp=(0.8, 0.4), apart=0.1)[MODELS[1]]
+    assert elsewhere(parts, 0).word == "smaller than asked" and further(parts, 0).word == "fails"
+
+
+def test_one_batch_has_every_head_of_every_layer():
+    found = anatomy(Draw(count=1, generator=torch.Generator().manual_seed(0)), "llama")
+    assert found["heads"].shape == (1, 8, 4, 5) and found["norms"].shape == (1, 8, 3)
+    assert found["heads"][..., 3].sum(-1).allclose(torch.ones(1, 8, dtype=torch.float64))
+    # What enters the second block is what the first left: the stream grows, and is finite.
+    assert (found["norms"] > 0).all() and found["residuals"].isfinite().all()
+
+
+def test_attention_is_shown_with_its_words():
+    picture = matrices(MODELS[0])
+    assert len(picture.data) == 4 and picture.data[0]["x"][0] == "0 The"
+    for panel in picture.data:
+        rows = np.array(panel["z"])
+        assert rows.sum(1) == pytest.approx(1, abs=0.01) and not np.triu(rows, 1).any()
+    assert {"xaxis4", "yaxis4"} <= set(picture.layout)
+    assert [one["text"] for one in picture.layout["annotations"]] == [f"head {n}" for n in range(4)]
+
+
+def test_one_matrix_takes_the_whole_picture():
+    panel = {"x": ["a"], "y": ["b"], "z": [[1.0]]}
+    alone, four = (heat("h", "H", [panel] * count, x="x", y="y") for count in (1, 4))
+    assert alone.layout["xaxis"]["domain"] == [0, 1] and "xaxis2" not in alone.layout
+    domains = [four.layout[f"{side}axis{n}"]["domain"] for side in "xy" for n in ("", 2, 3, 4)]
+    assert all(0 <= low < high <= 1.0001 for low, high in domains)
+
+
+def test_the_fast_run_says_that_heads_add_up():
+    found = study("block-anatomy", fast=True, draws=4, progress=False, threads=1)
+    assert found.verdicts[0]["word"] == "holds" and 0 < found.verdicts[0]["number"] < ROUNDING

@@ -1,0 +1,126 @@
+"""Norms of texts and of padded batches: what a trace finds, planted gaps, the verdicts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.measures.quantities.spectrum import spectrum
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.spectral25.gpt1_gpt2 import (
+    LENGTHS,
+    length,
+    matrices,
+    norms,
+    padding,
+    placement,
+)
+from layerlab.studies.support.passages import patient, tokens_of, watched
+from layerlab.tokenization.load import trained_words
+
+
+def draw(count=6):
+    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "post-norm"])
+def test_a_text_of_a_padded_batch_has_the_norms_that_it_has_alone(name):
+    ids, heard = tokens_of(name)[40:58], []
+    padded = matrices(name, ids[None], torch.tensor([12]))
+
+    def read(layer):
+        if layer.attention is not None:
+            heard.append(spectrum(layer.attention).norm.double())
+
+    watched(patient(name), ids[None, :12], read)
+    for alone, layer in zip(heard, padded, strict=True):
+        own = torch.linalg.matrix_norm(layer[0, :, :12, :12], 2)
+        assert torch.allclose(own, alone, rtol=1e-5)
+        assert (torch.linalg.matrix_norm(layer[0], 2) > own).all()
+
+
+def test_lengths_are_those_of_the_source_and_one_token_has_norm_one():
+    found = norms(draw(40), "pre-norm", "short")
+    lone = found["uniform"] == 1
+    assert lone.any() and not lone.all()
+    assert torch.allclose(found["own"][lone], torch.ones(8, dtype=torch.float64))
+    full = found["uniform"] == found["uniform"].max()
+    assert torch.allclose(found["padded"][full], found["own"][full])
+    assert (found["padded"] >= found["own"] - 1e-12).all()
+
+
+def planted(gap, excess=0.0):
+    """Norms of 1 + i / 100, a gap between the models, and what padding adds."""
+    base = np.tile(1 + np.arange(8) / 100, (6, 1))
+    parts = {}
+    for texts, factor in zip(LENGTHS, (1.0, 1.2), strict=True):
+        for name in ("pre-norm", "post-norm"):
+            own = factor * base + gap * (name == "post-norm")
+            uniform = np.full(6, factor)
+            parts[name, texts] = {"own": own, "padded": own + excess, "uniform": uniform}
+    return parts
+
+
+@pytest.mark.parametrize(("gap", "word"), [(0.2, "holds"), (-0.2, "fails")])
+def test_a_planted_gap_is_judged(gap, word):
+    verdict = placement(planted(gap), 0)
+    assert verdict.word == word and verdict.number == pytest.approx(gap)
+
+
+@pytest.mark.parametrize(("excess", "word"), [(0.5, "fails"), (0.0, "holds")])
+def test_what_padding_adds_is_found(excess, word):
+    verdict = padding(planted(0.1, excess), 0)
+    assert verdict.word == word and verdict.number == pytest.approx(excess)
+
+
+def test_a_growth_like_that_of_uniform_attention_is_all_explained():
+    verdict = length(planted(0.0), 0)
+    assert verdict.word == "holds" and verdict.number == pytest.approx(1.2)
+    assert "uniform attention explains 1 of" in verdict.said
+
+
+@pytest.mark.study
+def test_the_fast_run_says_what_the_full_one_does():
+    found = study("gpt-curves", fast=True, draws=8, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["fails", "fails", "holds", "fails"]
+
+
+@pytest.fixture
+def pair(tiny, tmp_path: Path):
+    """The settings that name two models of a user's own, with so many layers."""
+
+    def built(pre: int = 2, post: int = 2) -> dict[str, str]:
+        words = trained_words(["Any words of any text at all."], 300)
+        folders = {name: str(tmp_path / name) for name in ("pre", "post")}
+        for family, folder, layers in zip(
+            ("gpt2", "openai-gpt"), folders.values(), (pre, post), strict=True
+        ):
+            tiny(family, n_layer=layers, vocab_size=300).save_pretrained(folder)
+            words.save_pretrained(folder)
+        return folders
+
+    return built
+
+
+def test_a_user_names_another_pair(pair):
+    given = pair()
+    found = study("gpt-curves", **given, draws=4, progress=False, threads=1)
+    assert set(found.frame("norms")["layer"]) == {1, 2}
+    assert f"pre-norm is {given['pre']}, post-norm is {given['post']}" in " ".join(
+        found.to_dict()["remarks"]
+    )
+
+
+def test_a_pair_has_one_depth(pair):
+    given = pair(pre=1)
+    with pytest.raises(UserError) as told:
+        study("gpt-curves", **given, draws=4, progress=False, threads=1)
+    assert str(told.value) == (
+        f"study gpt-curves: {given['pre']} has 1 layers and {given['post']} has 2 "
+        "layers; expected two models of one depth: layerlab study gpt-curves "
+        "--option pre=gpt2 --option post=openai-gpt"
+    )

@@ -1,0 +1,125 @@
+"""Dose and response: planted slopes, what a norm takes away, trained models left as they were."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.spectral25.mlp_lipschitz import (
+    BESIDE,
+    DOSES,
+    NORMED,
+    PLAIN,
+    attended,
+    fed,
+    response,
+    scaled,
+    slows,
+    stack,
+    trained,
+)
+from layerlab.studies.support.passages import patient, tokens_of
+
+
+def draw(count=3):
+    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+
+
+def matrices():
+    drawn = draw()
+    shapes = {"form": (6, 6), "value": (6, 6), "inner": (6, 9), "outer": (9, 6)}
+    return {name: drawn.normal(*shape) for name, shape in shapes.items()}
+
+
+def planted(residuals):
+    constants = np.tile(np.array(DOSES), (6, 1))
+    return {(PLAIN, False): {"residual": residuals, "lipschitz": constants}}
+
+
+@pytest.mark.parametrize("power", [-1.0, 0.0, 0.5])
+def test_a_planted_power_of_the_constant_is_found_and_judged(power):
+    parts = planted(np.tile(np.array(DOSES) ** power, (6, 1)))
+    (one,) = parts.values()
+    found = response(one["residual"], one["lipschitz"])
+    assert found == pytest.approx([power * np.log10(2)] * 6)
+    assert slows(parts, [*parts], "x.", 0).word == ("holds" if power > 0 else "fails")
+
+
+def test_what_does_not_change_is_0_up_to_rounding():
+    parts = planted(np.tile(np.full(5, 0.2), (6, 1)) * (1 + 1e-15))
+    found = slows(parts, [*parts], "x.", 0)
+    assert found.word == "fails" and "0 up to rounding, without a mask" in found.said
+    assert "above 0, which is slower collapse, was asked for, and no size" in found.said
+
+
+def test_what_saturates_is_judged_on_both_sides_of_its_own_size():
+    flat = np.array([0.5, 0.7, 0.9, 0.9, 0.9])
+    rising = np.array([0.5, 0.7, 0.9, 0.92, 0.93])
+
+    def models(*last):
+        rows = {"pre-norm": rising, "post-norm": rising, "llama": np.array(last)}
+        return {name: np.tile(one, (6, 1)) for name, one in rows.items()}
+
+    found = trained(models(*rising), 0)
+    assert found.word == "holds" and "1.7% a doubling" in found.said
+    assert found.number == pytest.approx(np.log10(0.93 / 0.9) / 2, rel=0.1)
+    # Over all doses it has a slope; from its own size on it has none.
+    assert trained(models(*flat), 0).word == "fails"
+
+
+@given(dose=st.floats(0.01, 100), size=st.floats(0.01, 100))
+def test_the_dose_changes_the_constant_at_equal_output_scale(dose, size):
+    mixed, weights = size * draw().normal(5, 6), matrices()
+    left, constant = fed(mixed, weights, dose)
+    assert torch.allclose(left.norm(dim=(1, 2)), mixed.norm(dim=(1, 2)))
+    # The bound holds between any two tokens, with the factor that all tokens of a draw share.
+    moved = (left[:, :1] - left).norm(dim=-1)
+    assert (moved <= constant[:, None] * (mixed[:, :1] - mixed).norm(dim=-1) * (1 + 1e-9)).all()
+    steeper = fed(mixed, weights, 2 * dose)[1]
+    assert (steeper > constant * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("kind", [PLAIN, NORMED])
+def test_a_factor_on_the_stream_leaves_attention_as_it_is(kind):
+    """What made the first dose of this study one of the sharpness of attention."""
+    stream, weights = draw().normal(5, 6), matrices()
+    once, more = (attended(x, weights, kind=kind, causal=True) for x in (stream, 8 * stream))
+    assert torch.allclose(once, more)
+
+
+def test_a_steeper_feedforward_is_told_from_a_flat_one():
+    found = stack(draw(), PLAIN, causal=True)
+    assert found["lipschitz"].shape == found["residual"].shape == (3, len(DOSES))
+    assert not torch.allclose(*found["residual"][:, [0, -1]].T)
+    assert (found["lipschitz"].diff(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_scores_of_nothing_weigh_all_keys_alike(causal):
+    stream = draw().normal(5, 4)
+    eye = torch.eye(4, dtype=torch.float64)
+    left = attended(stream, {"form": 0 * eye, "value": eye}, kind=BESIDE, causal=causal)
+    normed = stream / stream.square().mean(-1, keepdim=True).sqrt()
+    last = normed.mean(1) if not causal else normed.cumsum(1)[:, -1] / 5
+    assert torch.allclose(left[:, -1], last)
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
+def test_a_trained_model_is_left_as_it_was(name):
+    ids = tokens_of(name)[None, :16]
+    with torch.no_grad():
+        before = patient(name).model(ids).logits
+        found = scaled(draw(2), name)["residual"]
+        assert torch.equal(before, patient(name).model(ids).logits)
+    assert found.shape == (2, 5) and len(found.unique()) == found.numel()
+
+
+@pytest.mark.study
+def test_the_fast_run_says_what_the_full_one_does():
+    found = study("mlp-lipschitz", fast=True, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["holds"] * 5
+    assert found.number == pytest.approx(0.02, abs=0.02)

@@ -1,0 +1,97 @@
+"""Norms over 36 layers: known products, planted drifts, scores of the wanted size, the verdicts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.spectral25.norms_by_depth import (
+    DEPTH,
+    TEXTS,
+    TOKENS,
+    VOCAB,
+    bounded,
+    drift,
+    lacks,
+    multiplied,
+    norms,
+    products,
+    random,
+    sharpen,
+)
+
+
+def test_products_of_known_matrices():
+    one_column = torch.zeros(5, 5, dtype=torch.float64)
+    one_column[:, 0] = 1
+    found = multiplied(torch.stack([one_column] * 3))
+    assert found["product"].item() == pytest.approx(math.sqrt(5))
+    assert found["norms"].item() == pytest.approx(5**1.5)
+    even = torch.full((4, 5, 5), 0.2, dtype=torch.float64)
+    assert [multiplied(even)[name].item() for name in ("product", "norms")] == pytest.approx([1, 1])
+
+
+def planted(slope, product=2.0):
+    """Norms that rise by `slope` over the whole depth, in every stack."""
+    rows = np.tile(1.5 + slope * np.arange(DEPTH) / DEPTH, (6, 1))
+    one = {"norm": rows, "product": np.full(6, product), "norms": np.full(6, 1e6)}
+    return {
+        (place, scores): one for place in ("pre-norm", "post-norm") for scores in ("start", "sharp")
+    }
+
+
+@pytest.mark.parametrize(
+    ("slope", "post", "words"),
+    [
+        (0.0, 0.0, ("fails", "fails")),
+        (0.0, 1.0, ("holds", "holds")),
+        (1.0, 1.0, ("fails", "holds")),
+        (1.0, 0.0, ("fails", "fails")),
+    ],
+)
+def test_what_pre_norm_keeps_from_growing_grows_without_it(slope, post, words):
+    parts = planted(slope)
+    for scores in ("start", "sharp"):
+        parts["post-norm", scores] = planted(post)["post-norm", scores]
+    assert (bounded(parts, 0).word, lacks(parts, 0).word) == words
+    # From the mean of layers 2 to 10 to that of 20 to 32 it is 20 layers.
+    assert drift(parts["pre-norm", "start"]["norm"]) == pytest.approx(slope * 20 / DEPTH)
+
+
+def test_a_product_beyond_the_root_of_the_tokens_would_be_told():
+    assert products(planted(0.0)).word == "fails"
+    assert products(planted(0.0, product=5.0)).word == "holds"
+
+
+def test_sharp_scores_are_sharper_and_both_placements_start_alike():
+    model = random("pre-norm", seed=3)
+    ids = torch.arange(TOKENS)[None] % VOCAB
+    most = []
+    for sharpness in (1.0, 10.0):
+        sharpen(model, sharpness)
+        with torch.no_grad():
+            most.append(float(model(ids, output_attentions=True).attentions[0].amax(-1).mean()))
+    assert most[0] < 0.5 < most[1]
+    pre, post = (random(place, 3).model.layers[5].attention for place in ("pre-norm", "post-norm"))
+    assert torch.equal(pre.query.weight, post.query.weight)
+
+
+def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
+    found = norms(Draw(count=1, generator=torch.Generator().manual_seed(0)), "post-norm")
+    for scores in ("start", "sharp"):
+        assert found[f"{scores} norm"].shape == (1, DEPTH) and TEXTS > 1
+        assert (found[f"{scores} norm"] > 1).all()
+        assert (found[f"{scores} norm"] < math.sqrt(TOKENS)).all()
+
+
+@pytest.mark.study
+def test_the_fast_run_says_what_the_full_one_does():
+    found = study("deep-curve", fast=True, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["fails"] * 4
+    assert "above 0.1, the least that the source reads" in found.verdicts[0]["said"]
+    for verdict in found.verdicts[1:3]:
+        assert "above 0.1 was asked for" in verdict["said"]

@@ -1,0 +1,64 @@
+"""How fast a distance shrinks, planted; a stack without weights to mix; the verdicts."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.spectral25.rank_collapse import (
+    bare,
+    built,
+    doubly,
+    halved,
+    order,
+    rotary,
+    skips,
+)
+
+CUBIC = np.array([[0.5 ** (3**layer) for layer in range(3)] + [0.0]] * 6)
+HALVES = np.array([[0.5**layer for layer in range(25)]] * 6)
+
+
+def draw(count=2):
+    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_order_of_cubes_is_three_and_of_halves_one():
+    assert order(CUBIC) == pytest.approx(3)
+    assert order(HALVES) == pytest.approx(1)
+    # What lies below the floor is not read: the cubes end at 2e-3.
+    assert order(np.concatenate([CUBIC, np.full((6, 5), 1e-16)], 1)) == pytest.approx(3)
+    assert np.isnan(order(np.array([[0.1, 1e-20, 0.0]]))).all()
+
+
+def test_planted_rates_get_their_verdicts():
+    assert doubly(CUBIC, 0).word == "holds" and doubly(HALVES, 0).word == "fails"
+    verdict = halved(HALVES, 0)
+    assert verdict.word == "fails" and verdict.number == pytest.approx(0.5)
+    assert rotary(HALVES, CUBIC, 0).word == "fails"
+    assert rotary(CUBIC, CUBIC, 0).word == "holds"
+
+
+@pytest.mark.parametrize(("kept", "word"), [(0.4, "holds"), (1e-3, "fails"), (0.01, "not decided")])
+def test_skips_hold_only_where_much_is_kept(kept, word):
+    alone = np.full((6, 2), 1e-3)
+    stacks = {("attention-only", causal): alone for causal in (False, True)}
+    stacks |= {("attention-skip", causal): alone / 1e-3 * kept for causal in (False, True)}
+    assert skips(stacks, 0).word == word
+
+
+def test_the_mask_is_the_only_difference_between_two_stacks():
+    causal, free = bare(draw(), causal=True), bare(draw(), causal=False)
+    assert torch.equal(causal["residual"][:, 0], free["residual"][:, 0])
+    found = built(draw(1), "attention-skip", "learned")
+    assert found["causal"].shape == found["open"].shape == (1, 8)
+    assert not torch.allclose(found["causal"], found["open"], rtol=0.01)
+
+
+@pytest.mark.study
+def test_the_fast_run_says_what_the_full_one_does():
+    found = study("rank-collapse", fast=True, draws=4, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["holds", "fails", "fails", "holds", "fails"]
+    assert found.number == pytest.approx(3, abs=0.5)

@@ -1,0 +1,81 @@
+"""A head's map and angles: known maps, the model's own output, pictures that fit, the verdicts."""
+
+import pytest
+import torch
+
+from layerlab.studies.engine.pictures import Curve, plane
+from layerlab.studies.engine.runner import study
+from layerlab.studies.spectral25.unit_ball import axes, between, chosen, maps, matched, ratios
+from layerlab.studies.support.passages import patient, tokens_of, watched
+
+TOKENS = 20
+SQUARE = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+
+
+def test_the_maps_of_a_layer_make_what_the_model_makes_of_a_lone_token():
+    # The first token attends to itself, and this model has no biases.
+    found = {}
+
+    def read(layer):
+        if layer.attention is not None:
+            found[layer.attention.layer] = layer.sublayers["attention"]
+
+    watched(patient("llama"), tokens_of("llama")[None, :8], read)
+    every = maps("llama")
+    heads = len(every) // len(found)
+    for number, sublayer in found.items():
+        own = every[number * heads : (number + 1) * heads]
+        made = (own @ sublayer.entered[0].double()).sum(0)
+        assert torch.allclose(made, sublayer.left[0].double(), atol=1e-5)
+
+
+def test_axes_of_known_maps():
+    turned = torch.linalg.qr(
+        torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(0)).double()
+    ).Q
+    assert ratios(axes(turned).numpy()) == pytest.approx([1, 1, 1])
+    flat = turned @ torch.diag(torch.tensor([4.0, 2.0, 1.0, 0, 0, 0])).double() @ turned.mT
+    assert ratios(axes(flat).numpy()) == pytest.approx([4, 4, 4])
+
+
+def test_images_of_tokens_lie_in_the_ellipse():
+    one = chosen("pre-norm")
+    inside = (one.images / one.values[:2]).square().sum(1)
+    assert len(inside) == 128 and (inside <= 1 + 1e-9).all() and inside.max() > 0.01
+    assert one.query.shape == one.key.shape == (128, 16)
+
+
+def test_keys_of_one_length_are_matched_by_angle_and_long_ones_are_not():
+    draw = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(TOKENS, 5, generator=draw).double() for _ in range(2))
+    key /= key.norm(dim=1, keepdim=True)
+    assert matched(query, key, SQUARE).item() == 1
+    key[3] *= 1e6
+    # It wins wherever its score is above 0, and is the nearest in few of these.
+    assert matched(query, key, SQUARE).item() < 0.8
+    assert between(key, -key, torch.eye(TOKENS, dtype=torch.bool)).item() == pytest.approx(-1)
+
+
+def test_a_plane_has_one_unit_for_both_axes():
+    one = Curve(name="a", x=[0, 1], y=[0, 2])
+    picture = plane("p", "P", [one], [one], x="x", y="y")
+    assert picture.layout["yaxis"]["scaleanchor"] == "x"
+    assert [trace["mode"] for trace in picture.data] == ["lines+markers", "markers"]
+
+
+@pytest.mark.study
+def test_the_fast_run_says_what_the_full_one_does():
+    found = study("unit-ball", fast=True, draws=4, progress=False, threads=1)
+    words = [verdict["word"] for verdict in found.verdicts]
+    assert words == ["holds", "holds", "holds", "fails", "fails"]
+    asked = [
+        "above 0.5, which is most,",
+        "above 0.1",
+        "above 1.5",
+        "below 3",
+        "within a factor of 1.5 of 1",
+    ]
+    for threshold, verdict in zip(asked, found.verdicts, strict=False):
+        assert f"{threshold} was asked for" in verdict["said"]
+    ellipse = found.to_dict()["pictures"][0]["data"][1]
+    assert max(ellipse["x"]) > max(ellipse["y"]) > 0

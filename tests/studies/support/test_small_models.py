@@ -1,0 +1,129 @@
+"""Twins for studies: what is equal between arms, and what their differences are said to be."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.support import small_models
+
+SIZES = {"layers": 1, "width": 16, "updates": 2}
+ARMS = (small_models.PLAIN, "pangu-pi")
+
+
+def test_a_seed_gives_the_same_twin_and_another_seed_another():
+    one, again, other = (small_models.taught("pangu-pi", seed, **SIZES) for seed in (1, 1, 2))
+    assert one.nats == again.nats != other.nats
+    assert torch.equal(one.held, again.held) and torch.equal(one.held, other.held)
+    assert one.held.shape == (small_models.HELD, small_models.CONTEXT)
+    pairs = zip(one.subject.model.parameters(), again.subject.model.parameters(), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
+
+
+def test_arms_start_alike_and_have_as_many_parameters():
+    # PanGu-pi begins as the Llama block, so before training both say the same.
+    sizes = {**SIZES, "width": 64}
+    plain, both = (small_models.taught(arm, 3, **sizes) for arm in (small_models.PLAIN, "pangu-pi"))
+    counts = [sum(p.numel() for p in one.subject.model.parameters()) for one in (plain, both)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.01)
+    assert plain.nats == pytest.approx(both.nats, rel=0.01)
+
+
+def work(runs, **changes):
+    settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
+    return Work(study="tiny", runs=runs, **{**settings, **changes})
+
+
+def test_every_seed_of_every_arm_is_read_and_kept(tmp_path):
+    parts, remarks = small_models.gathered(work(tmp_path), ARMS)
+    assert [*parts] == [*ARMS] and remarks == (small_models.ABOUT, small_models.PAIRED)
+    for part in parts.values():
+        assert part["nats"].shape == (2,) and part["layers"].shape == (2, 2, 2)
+        assert ((part["layers"] > 0) & (part["layers"] <= 1)).all()
+        assert len(set(part["nats"].tolist())) == 2
+    assert len([*(tmp_path / small_models.RUNS).iterdir()]) == 4
+    assert len([*small_models.rows(parts)]) == 2 * 2 * 2
+
+
+def test_what_lies_there_is_not_trained_again(tmp_path, monkeypatch):
+    first = work(tmp_path)
+    before, _ = small_models.gathered(first, ARMS)
+    known = small_models.readings(tmp_path)
+    monkeypatch.setattr(small_models, "taught", None)
+    for fast in (False, True):
+        again = work(tmp_path, fast=fast)
+        after, remarks = small_models.gathered(again, ARMS)
+        assert all((after[arm]["layers"] == before[arm]["layers"]).all() for arm in ARMS)
+        assert (first.kept, again.kept, again.done) == (0, 4, 4)
+        assert remarks[2:] == ("Of 4 models 4 had been trained before, and are read.",)
+    assert small_models.readings(tmp_path) == known
+
+
+@pytest.mark.full
+def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_path):
+    small_models.gathered(work(tmp_path), ARMS)
+    for file in (tmp_path / small_models.RUNS).iterdir():
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({**content, "nats": 7.0, "text": "of another Python"}))
+    judged, _ = small_models.gathered(work(tmp_path, fast=True), ARMS)
+    assert (judged["pangu-pi"]["nats"] == 7).all()
+    trained, _ = small_models.gathered(work(tmp_path), ARMS)
+    assert (trained["pangu-pi"]["nats"] != 7).all()
+
+
+def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
+    monkeypatch.setattr(small_models, "FAST", {**SIZES, "updates": 1})
+    parts, remarks = small_models.gathered(work(tmp_path, fast=True), ARMS)
+    assert parts["pangu-pi"]["nats"].shape == (2,) and [*tmp_path.iterdir()] == []
+    assert remarks[2:] == (
+        "No runs were at hand: layers 1, width 16, updates 1 stand in for them.",
+    )
+
+
+def test_generators_are_those_of_a_batch(tmp_path):
+    def part(draw):
+        return {"drawn": draw.normal(3)}
+
+    one = work(tmp_path, draws=4, seed=5)
+    (found,) = one.gather(part, batch=2)
+    drawn = [Draw(count=2, generator=small_models.generator_of(one, n)).normal(3) for n in (0, 1)]
+    assert np.array_equal(found["drawn"], np.concatenate(drawn))
+
+
+def test_another_recipe_another_seed_and_another_arm_are_other_files(tmp_path):
+    files = {
+        small_models.place(tmp_path, "depth", arm, seed, **{**SIZES, "updates": updates})
+        for arm in ARMS
+        for seed in small_models.seeds_of(work(tmp_path))
+        for updates in (1, 2)
+    }
+    assert len(files) == 8
+    assert small_models.seeds_of(work(tmp_path, seed=1)) != small_models.seeds_of(work(tmp_path))
+
+
+def test_intervals_are_students():
+    ours, theirs = np.array([1.0, 2.1, 3.0]), np.array([1.1, 2.2, 3.2])
+    found = small_models.over_seeds(ours, theirs)
+    # t of 2 degrees at 97.5 % is 4.3027; the differences spread by sqrt(1/300).
+    half = 4.302653 * (1 / 300) ** 0.5 / 3**0.5
+    assert found.value == pytest.approx(-0.4 / 3)
+    assert (found.low, found.high) == pytest.approx((-0.4 / 3 - half, -0.4 / 3 + half))
+    wider = small_models.over_seeds(ours, theirs, comparisons=4)
+    assert wider.low < found.low and wider.high > found.high
+
+
+def test_equal_seeds_leave_no_spread():
+    values = np.array([1.0, 2.0, 4.0])
+    assert small_models.over_seeds(values, values) == Interval(0.0, 0.0, 0.0)
+    found = small_models.ratio(3 * values, values)
+    assert (found.value, found.low, found.high) == pytest.approx((3, 3, 3))
+
+
+def test_a_quotient_and_its_inverse_mirror_each_other():
+    ours, theirs = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 5.0])
+    found, back = small_models.ratio(ours, theirs), small_models.ratio(theirs, ours)
+    assert found.value * back.value == pytest.approx(1)
+    assert found.low * back.high == pytest.approx(1)

@@ -1,0 +1,139 @@
+"""Claims about training as studies: runs that lie there are judged, none is made in secret."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.recipes.training import load_recipe, recipe_of
+from layerlab.records.result import LOSSES
+from layerlab.report.pages.study import render
+from layerlab.report.pages.study_settings import rows
+from layerlab.studies import recipe_claims
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.runner import study
+from layerlab.studies.support.training_facts import runs_in, settings_of
+from layerlab.training.checkpoints.result import write_result
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+NAME = "norm-placement"
+QUIET = {"progress": False, "fast": True}
+
+
+def small(**changes):
+    """A comparison of a second, in this process: two arms, three seeds, and what is claimed."""
+    sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16, "variant": "llama"}
+    arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.updates": 1}}]
+    claims = [
+        {"source": "Own", "says": "One update is worse.", "relation": "worse", "arms": ["short"]},
+        {"source": "Own", "says": "It is better.", "relation": "better", "arms": ["short"]},
+    ]
+    return recipe_of(
+        {
+            "name": "tiny",
+            "about": "Too few updates.",
+            "model": sizes,
+            "train": {"updates": 20, "batch": 4, "rate": 0.01},
+            "evaluate": {"blocks": 8},
+            "compare": {
+                "arms": arms,
+                "seeds": [1, 2, 3],
+                "lockstep": True,
+                "claims": claims,
+                "differ": ["train.*", "evaluate.*"],
+            },
+            **changes,
+        }
+    )
+
+
+def test_every_recipe_with_claims_is_a_study_and_a_twin_stands_for_its_original():
+    names = set(studies())
+    assert {"eight-residuals-twin", "batch-confound", "norm-placement"} <= names
+    assert not {"eight-residuals", "pangu-ablation", "peers", "smoke"} & names
+    one = studies()["eight-residuals-twin"]
+    claims = load_recipe("eight-residuals-twin").compare.claims
+    assert one.claim == claims[0].says and one.draws == 3 and one.unit == "seeds"
+    assert all(claim.source in one.source for claim in claims)
+
+
+def test_stored_runs_are_judged_as_the_comparison_did():
+    found = study(NAME, runs=RESULTS, **QUIET)
+    stored = json.loads((RESULTS / NAME / "comparison.json").read_text())["claims"]
+    assert [one["word"] for one in found.verdicts] == [one["verdict"] for one in stored]
+    for verdict, claim in zip(found.verdicts, stored, strict=True):
+        assert claim["said"].endswith(verdict["said"]) and verdict["source"] == claim["source"]
+        assert verdict["number"] in [pair["difference"] for pair in claim["pairs"]]
+    gap, curve, start, mean = found.to_dict()["pictures"]
+    assert (start["name"], mean["name"]) == ("gradient-start", "gradient-mean")
+    arms = found.frame("arms")
+    assert list(found.frame("gradients")["arm"]) == list(arms["arm"])
+    assert len(gap["data"][0]["y"]) == arms["difference"].notna().sum()
+    assert len({one["name"] for one in curve["data"] if "name" in one}) == len(arms)
+
+
+def test_where_nothing_has_run_nothing_is_decided(tmp_path):
+    found = study(NAME, runs=tmp_path, **QUIET)
+    assert found.verdict == "not decided" and found.number == 0 and found.frames == {}
+    assert f"type layerlab compare {NAME} --out {tmp_path}" in found.verdicts[0]["said"]
+    assert [*tmp_path.iterdir()] == []
+    # What to type is said once, and a page has no tables without a table.
+    page = render(found.to_dict())
+    assert page.count("type layerlab compare") == 1 and 'id="tables"' not in page
+    assert f"<code>layerlab study {NAME} --fast --runs {tmp_path}</code>" in page
+
+
+def test_time_machine_and_recipe_are_those_of_the_runs():
+    found = study("batch-confound", runs=RESULTS, **QUIET).to_dict()
+    runs = [*(RESULTS / "batch-confound" / "runs").iterdir()]
+    hours = sum(json.loads((run / "result.json").read_text())["seconds"] for run in runs) / 3600
+    assert found["trainings"]["hours"] == pytest.approx(hours, abs=0.01) and hours > 0.5
+    assert found["trainings"]["runs"] == len(runs) == 12
+    assert found["trainings"]["processor"] == "AMD EPYC" and found["trainings"]["threads"] == "1"
+    assert found["recipe"]["text"] == "brown" and found["recipe"]["updates"] == "150, 300"
+    assert found["recipe"]["parameters"] == "1,410,688" and found["recipe"]["width"] == "128"
+    said = dict(rows(found))
+    assert said["runs judged"] == 12 and said["seeds"] == 3 and "draws" not in said
+    assert said["wall seconds of judging"] == found["time"]["wall seconds"]
+    assert "wall seconds" not in said and "all" not in said
+
+
+def test_what_a_run_did_not_leave_is_not_known(tmp_path):
+    (tmp_path / "result.json").write_text("[]")
+    assert runs_in([tmp_path])["hours"] == 0 and settings_of([tmp_path])["width"] == "–"
+
+
+def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
+    recipe = small()
+    monkeypatch.setattr(recipe_claims, "load_recipe", lambda name: recipe)
+    one = recipe_claims.studied(recipe)
+    monkeypatch.setattr("layerlab.studies.engine.runner.studies", lambda: {"tiny": one})
+    # What was said before anything had run keeps nobody from running it.
+    early = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", **QUIET)
+    assert early.verdict == "not decided"
+    full = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    assert [verdict["word"] for verdict in full.verdicts] == ["holds", "fails"]
+    assert full.number > 0 and full.to_dict()["settings"]["draws"] == 3
+    fast = study("tiny", runs=tmp_path / "runs", **QUIET)
+    assert fast.verdicts == full.verdicts
+    # The result stands while the runs do, and is judged anew when one of them changes.
+    again = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    assert again.to_dict() == full.to_dict()
+    result = next((tmp_path / "runs" / "tiny" / "runs").glob("short*/result.json"))
+    content = json.loads(result.read_text())
+    worse = {name: content[name] for name in LOSSES} | {"nats": content["nats"] + 1}
+    result.write_text(json.dumps({**content, **worse}))
+    with pytest.raises(UserError, match=r"result\.json is not believed: its digest is not that of"):
+        study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    with (result.parent / "events.jsonl").open("a") as file:
+        line = {"kind": "evaluation", "update": content["updates"], **worse}
+        file.write(json.dumps(line) + "\n")
+    write_result(result.parent, {**content, **worse})
+    changed = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", progress=False)
+    assert changed.number > full.number
+
+
+def test_seeds_are_those_of_the_recipe():
+    with pytest.raises(UserError, match=f"study {NAME} has 5 seeds, and draws is 9; leave draws"):
+        study(NAME, draws=9, runs=RESULTS, **QUIET)

@@ -1,0 +1,65 @@
+"""Signals: the first is noted, the second ends the process; elsewhere nothing is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from layerlab.system.graceful_stop import Halt, Halted
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> None:
+    with Halt() as halt:
+        assert not halt.wanted
+        os.kill(os.getpid(), number)
+        assert halt.wanted
+        with pytest.raises(Halted) as ended:
+            halt.leave()
+    assert ended.value.code == 128 + number
+    assert isinstance(ended.value, SystemExit)
+
+
+def test_former_handlers_come_back_also_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(ValueError, match="inside"), Halt():
+        assert signal.getsignal(signal.SIGTERM) not in before
+        raise ValueError("inside")
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_outside_the_main_thread_nothing_is_touched() -> None:
+    seen = []
+
+    def work() -> None:
+        with Halt() as halt:
+            seen.append((signal.getsignal(signal.SIGTERM), halt.wanted))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(before, False)]
+
+
+TWICE = """
+import os, signal, sys
+from layerlab.system.graceful_stop import Halt
+with Halt() as halt:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("still here", flush=True)
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    print("never", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_the_second_signal_ends_the_process_at_once(name: str, code: int) -> None:
+    command = [sys.executable, "-c", TWICE, name]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "still here\n", "")

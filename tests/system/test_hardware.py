@@ -1,0 +1,150 @@
+"""What is said of the machine, and the product that a model's speed is held against."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.system import hardware
+from layerlab.system.hardware import (
+    FRESH,
+    cache_folder,
+    machine,
+    matmul_peak,
+    peak_memory,
+    stopwatch,
+    threaded,
+    versions,
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_machine_has_a_name_that_json_keeps() -> None:
+    said = machine("cpu", 3)
+    assert set(said) == {"processor", "device", "threads"}
+    assert said["processor"].strip() and said["device"] == "cpu" and said["threads"] == 3
+    assert json.loads(json.dumps(said)) == said
+
+
+def test_versions_are_those_that_run() -> None:
+    said = versions()
+    assert said["torch"] is not None and torch.__version__.startswith(said["torch"].split("+")[0])
+    assert said["python"] == sys.version.split()[0]
+    assert None not in said.values()
+
+
+def test_peak_memory_grows_with_what_is_held() -> None:
+    held = torch.ones(peak_memory("cpu") // 4 + 1_000_000)  # of four bytes each
+    assert peak_memory("cpu") >= 4 * held.numel()
+
+
+def test_peak_memory_is_that_of_this_process_and_not_of_the_one_that_started_it() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux tells the two apart")
+    held = torch.ones(100_000_000)
+    program = "from layerlab.system.hardware import peak_memory; print(peak_memory('cpu'))"
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert int(said.stdout) < peak_memory("cpu") - 2 * held.numel()
+
+
+def test_a_peak_is_measured_once_and_then_known(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = matmul_peak("cpu", "fp32", 1)
+    assert 1e8 < first < 1e13
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: pytest.fail("measured again"))
+    assert matmul_peak("cpu", "fp32", 1) == first
+    (file,) = (cache / "peak").iterdir()
+    assert json.loads(file.read_text())["of"]["threads"] == 1
+
+
+def test_a_peak_of_another_precision_or_thread_count_is_another(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: next(values))
+    found = [matmul_peak("cpu", *key) for key in (("fp32", 1), ("bf16", 1), ("fp32", 2))]
+    assert found == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"flops": "x", "when": 1}', '{"flops": -1, "when": NOW}'],
+)
+def test_a_damaged_cache_is_measured_anew(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
+    matmul_peak("cpu", "fp32", 1)
+    (file,) = (cache / "peak").iterdir()
+    file.write_text(content.replace("NOW", str(time.time())))
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: 8.0)
+    assert matmul_peak("cpu", "fp32", 1) == 8.0
+
+
+def test_an_old_peak_is_measured_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
+    matmul_peak("cpu", "fp32", 1)
+    (file,) = (cache / "peak").iterdir()
+    file.write_text(json.dumps({"flops": 6.0, "when": time.time() - FRESH - 1}))
+    assert matmul_peak("cpu", "fp32", 1) == 7.0
+    file.write_text(json.dumps({"flops": 6.0, "when": time.time() - FRESH + 60}))
+    assert matmul_peak("cpu", "fp32", 1) == 6.0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
+    assert matmul_peak("cpu", "fp32", 1) == 7.0
+
+
+def test_an_unknown_precision_is_named(cache: Path) -> None:
+    with pytest.raises(UserError, match="no peak is measured in 'fp8'; expected fp32, bf16, fp16"):
+        matmul_peak("cpu", "fp8", 1)
+
+
+def test_measuring_leaves_threads_and_random_state_alone(cache: Path) -> None:
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    matmul_peak("cpu", "bf16", 2)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+
+
+def test_threads_come_back_after_an_error() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), threaded(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise RuntimeError
+    assert torch.get_num_threads() == before
+
+
+def test_one_thread_is_timed_by_what_it_works() -> None:
+    clock = stopwatch("cpu", 1)
+    start = clock()
+    time.sleep(0.05)
+    assert clock() - start < 0.04
+    other = stopwatch("cpu", 2)
+    start = other()
+    time.sleep(0.05)
+    assert other() - start >= 0.05
+
+
+def test_the_cache_is_where_the_user_says(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder() == cache
+    monkeypatch.delenv("LAYERLAB_CACHE")
+    assert cache_folder() == Path.home() / ".cache" / "layerlab"

@@ -1,0 +1,65 @@
+"""The Hub: without a network, one line after some seconds, and no more; kept copies are found."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from huggingface_hub import constants
+
+from layerlab import UserError
+from layerlab.data.sources import opened
+from layerlab.recipes.training_sections import Source
+from layerlab.system.hub import hub, unreached
+from layerlab.tokenization.load import loaded_words
+
+NOWHERE = "http://127.0.0.1:9"  # the port of "discard", at which nobody listens
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user has it who has set nothing, on a machine without a network."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as found:  # knows no HEAD: error 501
+        found.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+def test_any_answer_is_one(online: None, server: str) -> None:
+    assert unreached(server) == ""
+    assert unreached(NOWHERE) == f"there is no connection to {NOWHERE}"
+
+
+def test_who_asks_for_no_network_is_reminded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in unreached(NOWHERE)
+
+
+def test_libraries_look_at_kept_copies_alone_and_only_meanwhile(online: None) -> None:
+    with hub() as why:
+        assert why and constants.is_offline_mode()
+        assert not logging.getLogger("huggingface_hub").isEnabledFor(logging.WARNING)
+    assert not constants.is_offline_mode()
+    assert logging.getLogger("huggingface_hub").level != logging.CRITICAL
+
+
+def test_without_a_network_nothing_is_tried_again(
+    online: None, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = time.perf_counter()
+    with pytest.raises(UserError, match=r"from the Hub: there is no connection to .*; check"):
+        list(opened(Source(text="hf:nobody/nothing")).pieces())
+    with pytest.raises(UserError, match="no tokenizer 'nobody/nothing': there is no connection to"):
+        loaded_words("nobody/nothing")
+    assert time.perf_counter() - start < 20  # five attempts at each take 46
+    assert not caplog.records and capfd.readouterr() == ("", "")

@@ -1,0 +1,56 @@
+"""A domain holds what its words say."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.measures.quantities.lipschitz import MEASURES
+from layerlab.validation import Domain
+
+SHARE = Domain(kind=float, above=0, most=1)
+LENGTH = Domain(kind=int | None, least=1)
+
+
+@given(st.one_of(st.floats(), st.integers()))
+def test_a_range_holds_the_numbers_between_its_limits(value: float) -> None:
+    assert (value in SHARE) == (0 < value <= 1)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, [1], 1j, math.nan, 0, -math.inf])
+def test_what_is_no_number_in_the_range_is_outside(value: Any) -> None:
+    assert value not in SHARE
+
+
+@pytest.mark.parametrize(("value", "inside"), [(None, True), (1, True), (0, False), (1.0, False)])
+def test_an_open_length_is_none_or_a_whole_number(value: Any, inside: bool) -> None:
+    assert (value in LENGTH) == inside
+
+
+@pytest.mark.parametrize("value", [math.inf, 10**400])
+def test_a_number_without_a_limit_is_still_a_float(value: Any) -> None:
+    assert value not in Domain(kind=float)
+
+
+def test_a_domain_says_itself_in_words() -> None:
+    assert str(SHARE) == "a number above 0 and at most 1"
+    assert str(LENGTH) == "None or a whole number at least 1"
+    assert str(Domain(kind=str, choices=("a", "b"))) == "'a' or 'b'"
+    assert str(Domain(kind=list)) == "list"
+
+
+def test_a_whole_number_for_a_float_becomes_one() -> None:
+    options = MEASURES[0].given(tolerance=1).options
+    assert isinstance(options["tolerance"], float)
+
+
+def test_a_value_of_many_lines_is_answered_in_one() -> None:
+    with pytest.raises(
+        UserError, match=r"option steps .* got tensor\(.*expected a whole"
+    ) as caught:
+        MEASURES[0].given(steps=torch.ones(3, 3))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,81 @@
+"""Tokenizers: trained the same in every process, or loaded, and always with a separator."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from layerlab import UserError, builtin
+from layerlab.tokenization.load import engine, entries, loaded_words, separator, trained_words
+
+TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
+
+
+def words() -> PreTrainedTokenizerFast:
+    return trained_words(TEXTS, 280)
+
+
+def test_training_gives_the_same_in_every_process() -> None:
+    code = (
+        "import hashlib; from layerlab.tokenization.load import trained_words as t;"
+        f"print(hashlib.sha256(t({TEXTS!r}, 280).backend_tokenizer.to_str().encode()).hexdigest())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    }
+    assert said == {hashlib.sha256(words().backend_tokenizer.to_str().encode()).hexdigest()}
+
+
+WORDS = words()
+
+
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_every_string_comes_back(text: str) -> None:
+    assert WORDS.decode(engine(WORDS).encode(text).ids) == text
+
+
+def test_entries_and_separator() -> None:
+    assert entries(words()) == 280 and separator(words(), "x") == 0
+
+
+def test_folders_and_files_are_loaded(tmp_path) -> None:
+    words().save_pretrained(tmp_path / "folder")
+    for place in (tmp_path / "folder", tmp_path / "folder" / "tokenizer.json"):
+        found = loaded_words(str(place))
+        assert entries(found) == 280 and separator(found, str(place)) == 0
+        assert engine(found).encode("the hat").ids == engine(words()).encode("the hat").ids
+    assert entries(loaded_words(str(builtin.path("llama")))) == 512
+    assert entries(loaded_words("llama")) == 512
+
+
+def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
+    strict = Tokenizer.from_str(words().backend_tokenizer.to_str())
+    strict.enable_truncation(2)
+    strict.enable_padding(length=9)
+    found = engine(PreTrainedTokenizerFast(tokenizer_object=strict))
+    assert len(found.encode("a longer text than two")) > 9 and len(found.encode("a")) == 1
+
+
+def test_what_cannot_be_used_is_named(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"there is no tokenizer 'nobody/nothing'.*a name of the"):
+        loaded_words("nobody/nothing")
+    with pytest.raises(UserError, match=r"holds no tokenizer that can be loaded.*tokenizer.json"):
+        loaded_words(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"cannot read the tokenizer .*; expected a tokenizer.json"):
+        loaded_words(str(tmp_path / "tokenizer.json"))
+    bare = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    bare.pre_tokenizer = pre_tokenizers.Whitespace()
+    bare.save(str(tmp_path / "bare.json"))
+    said = 'has no token for the end or the beginning of a text.*tokenizer = "train"'
+    with pytest.raises(UserError, match=said):
+        loaded_words(str(tmp_path / "bare.json"))

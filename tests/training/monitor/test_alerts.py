@@ -1,0 +1,244 @@
+"""Alarms come before a run is lost, and do not come in a run that goes well."""
+
+import warnings
+from collections.abc import Callable
+from math import inf, isfinite, nan
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from layerlab import Monitor, build
+from layerlab.training.monitor.alerts import Alarm, Alarmed, Limits
+from layerlab.training.monitor.rules import Rules
+from tests.training.watched import BLOCK, VOCAB, batch, loss_of
+
+Row = tuple[int | None, int | None, str, float]
+
+
+def chain(rows: int, generator: torch.Generator) -> torch.Tensor:
+    """A text whose next token depends on the one before."""
+    table = torch.softmax(
+        2 * torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(1)), -1
+    )
+    found = [torch.randint(0, VOCAB, (rows,), generator=generator)]
+    for _ in range(BLOCK - 1):
+        found.append(torch.multinomial(table[found[-1]], 1, generator=generator)[:, 0])
+    return torch.stack(found, 1)
+
+
+def run(model: Any, optimizer: Any, updates: int, every: int, ramp: float | None = None) -> Any:
+    """Losses and alarms; with a ramp the rate rises to it. It ends when the loss is no number."""
+    monitor, generator = (
+        Monitor(model, every=every, on_alarm=None),
+        torch.Generator().manual_seed(5),
+    )
+    losses: list[float] = []
+    while len(losses) < updates and (not losses or isfinite(losses[-1])):
+        if ramp is not None:
+            optimizer.param_groups[0]["lr"] = ramp * (len(losses) + 1) / updates
+        loss = loss_of(model, chain(8, generator))
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters()])
+        monitor.step(loss, norm)
+        optimizer.step()
+        losses.append(loss.item())
+    assert set(monitor.notes) <= {"querykey_norm"}
+    return losses, monitor.alarms
+
+
+UNDROPPED = {"gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, "llama": {}}
+Family = Callable[..., PreTrainedModel]
+
+
+def named(tiny: Family, name: str) -> Any:
+    """A tiny model of a family, or a variant of ours."""
+    if name in UNDROPPED:
+        return tiny(name, **UNDROPPED[name]).train()
+    placement = {"placement": "post"} if name == "llama-post" else {}
+    sizes = {"width": 16, "layers": 2, "heads": 2, "vocab": VOCAB, "context": BLOCK}
+    return build(name.removesuffix("-post"), **sizes, **placement).train()
+
+
+def lost(losses: list[float]) -> int:
+    """The first update whose loss is twice the first one's, or no number."""
+    return next(n for n, one in enumerate(losses) if not isfinite(one) or one > 2 * losses[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "adaptive", "ramp", "ahead"),
+    [("llama", False, 8.0, 10), ("llama", True, 2.0, 30), ("gpt2", True, 2.0, 15)],
+)
+def test_a_rate_that_rises_too_far_is_told_before_the_loss_explodes(
+    tiny: Family, family: str, adaptive: bool, ramp: float, ahead: int
+) -> None:
+    model = named(tiny, family)
+    kind = torch.optim.AdamW if adaptive else torch.optim.SGD
+    optimizer = kind(model.parameters(), **({} if adaptive else {"momentum": 0.9}))
+    losses, alarms = run(model, optimizer, 60 if adaptive else 100, 5, ramp=ramp)
+    assert alarms[0].update <= lost(losses) - ahead
+    if not adaptive:
+        assert not isfinite(losses[-1])
+        assert any(alarm.text.startswith("the loss is nan") for alarm in alarms)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "llama-post", "qk-norm"])
+def test_an_ordinary_run_is_left_in_peace(tiny: Family, name: str) -> None:
+    model = named(tiny, name)
+    losses, alarms = run(model, torch.optim.AdamW(model.parameters(), lr=1e-2), 40, 5)
+    assert losses[-1] < losses[0] - 0.2
+    assert alarms == []
+
+
+# The rules one by one
+
+
+def told(rules: Rules, rows: list[Row], update: int = 0) -> list[Alarm]:
+    return rules.reading(update, rows, whole=False)
+
+
+def test_a_spike_is_told_once_and_again_only_after_it_was_over() -> None:
+    rules = Rules()
+    losses = [5 - 0.02 * n + 0.05 * (-1) ** n for n in range(40)]
+    assert not any(rules.update(n, loss, None) for n, loss in enumerate(losses))
+    (alarm,) = rules.update(40, 8.0, None)
+    assert (alarm.measure, alarm.value, alarm.update) == ("loss", 8.0, 40)
+    assert 5 < alarm.limit < 7
+    assert alarm.text.startswith("the loss rose to 8, its running median is 4.6")
+    assert rules.update(41, 8.1, None) == []
+    assert rules.update(42, 4.2, None) == []
+    assert len(rules.update(43, 8.0, None)) == 1
+
+
+def test_an_early_loss_must_double_to_be_told() -> None:
+    rules = Rules()
+    assert not any(rules.update(n, 4.0, None) for n in range(4))
+    assert not rules.update(4, 8.5, None)
+    assert rules.update(5, 50.0, None)
+
+
+@pytest.mark.parametrize("loss", [nan, inf])
+def test_a_loss_that_is_no_number_is_told_and_not_remembered(loss: float) -> None:
+    rules = Rules()
+    (alarm,) = rules.update(0, loss, None)
+    assert alarm.text.startswith(f"the loss is {loss:g}: go back to a checkpoint")
+    assert rules.losses == []
+
+
+def test_a_gradient_is_judged_by_the_logarithm_of_its_norm() -> None:
+    rules = Rules()
+    for update in range(20):
+        assert not rules.update(update, None, 1.0 + 0.5 * (update % 3))
+    assert not rules.update(20, None, 4.0)
+    (alarm,) = rules.update(21, None, 40.0)
+    assert alarm.measure == "gradient" and alarm.layer is None
+    assert "the gradient has norm 40, usual is 1.5" in alarm.text
+
+
+def test_the_gradient_of_one_layer_is_told_from_readings() -> None:
+    rules = Rules()
+    for update in range(6):
+        assert not told(rules, [(layer, None, "gradient", 1.0) for layer in range(3)], update)
+    rows: list[Row] = [(layer, None, "gradient", 1.0 + 99 * (layer == 2)) for layer in range(3)]
+    (alarm,) = told(rules, rows, 6)
+    assert (alarm.layer, alarm.value) == (2, 100.0)
+
+
+def test_the_worst_of_several_scores_is_told_with_their_number() -> None:
+    rules = Rules()
+    rows: list[Row] = [
+        (1, head, "score", value) for head, value in enumerate([20.0, 150.0, 300.0, 99.0])
+    ]
+    (alarm,) = told(rules, rows)
+    assert (alarm.layer, alarm.head, alarm.value, alarm.limit) == (1, 2, 300, 100)
+    assert "attention layer 1, head 2 is 300, above 100 (and 1 more places)" in alarm.text
+    assert told(rules, rows) == []
+    (other,) = told(rules, [*rows, (1, 4, "score", 101.0)])
+    assert other.head == 4
+
+
+def test_a_score_that_doubles_is_told_when_it_matters() -> None:
+    def rising(values: list[float]) -> list[list[Alarm]]:
+        rules = Rules()
+        return [told(rules, [(0, 0, "score", float(value))]) for value in values]
+
+    assert not any(rising([1, 2, 4, 8, 16, 29]))
+    assert not any(rising([30, 33, 36, 40, 44, 48, 53, 58, 64, 70, 77, 85, 93]))
+    *before, last = rising([16, 17, 25, 33])
+    assert not any(before)
+    assert "grew from 16 to 33 within 3 readings" in last[0].text
+
+
+def test_jumps_count_while_the_loss_does_not_fall() -> None:
+    for losses, expected in (([3.0, 2.0, 1.0], 0), ([1.0, 2.0, 3.0], 1), ([], 1)):
+        rules = Rules(losses=losses)
+        for update in range(5):
+            assert not told(rules, [(0, 0, "querykey_norm", 1.0 + update / 10)], update)
+        assert not told(rules, [(0, 0, "querykey_norm", 4.0)], 5)
+        found = told(rules, [(0, 0, "querykey_norm", 6.0)], 6)
+        assert len(found) == expected, losses
+
+
+@pytest.mark.parametrize(
+    ("measure", "healthy", "broken", "said"),
+    [
+        ("sink_mass", [0.999, 0.5], [0.999, 0.992], "every head of attention layer 0 gives 0.992"),
+        (
+            "entropy",
+            [0.001, 0.4],
+            [0.001, 0.002],
+            "entropy of layer 0 has collapsed: at most 0.002",
+        ),
+    ],
+)
+def test_attention_collapses_in_all_heads(
+    measure: str, healthy: list[float], broken: list[float], said: str
+) -> None:
+    rules = Rules()
+    assert not told(rules, [(0, head, measure, one) for head, one in enumerate(healthy)])
+    (alarm,) = told(rules, [(0, head, measure, one) for head, one in enumerate(broken)])
+    assert said in alarm.text and alarm.head is None
+
+
+def test_tokens_that_become_alike_are_told() -> None:
+    rules = Rules()
+    assert not told(rules, [(3, None, "relative_residual", 0.02)])
+    assert not told(rules, [(3, None, "relative_residual", nan)])  # a single token has none
+    (alarm,) = told(rules, [(3, None, "relative_residual", 0.004)])
+    assert "after layer 3 only 0.004 of the stream differs" in alarm.text
+
+
+@pytest.mark.parametrize("measure", ["score", "stream_norm", "gradient", "querykey_norm"])
+def test_what_is_no_number_is_told(measure: str) -> None:
+    (alarm,) = told(Rules(), [(1, 0, measure, nan), (2, 0, measure, inf)])
+    assert "is not finite in attention layer 1, head 0 (and 1 more places)" in alarm.text
+
+
+def test_limits_can_be_set() -> None:
+    assert told(Rules(Limits(score=10.0)), [(0, 0, "score", 11.0)])
+
+
+# What a monitor does with an alarm
+
+
+def stepped(model: Any, on_alarm: Any) -> Monitor:
+    monitor = Monitor(model, on_alarm=on_alarm)
+    loss_of(model, batch(0)).backward()
+    monitor.step(nan)
+    return monitor
+
+
+def test_an_alarm_warns_raises_or_is_handed_over(tiny: Family) -> None:
+    model = tiny("llama").train()
+    with pytest.warns(RuntimeWarning, match="update 0: the loss is nan"):
+        stepped(model, "warn")
+    with pytest.raises(Alarmed, match="update 0: the loss is nan") as caught:
+        stepped(model, "raise")
+    assert caught.value.alarm.measure == "loss"
+    heard: list[Alarm] = []
+    assert stepped(model, heard.append).alarms == heard
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(stepped(model, None).alarms) == 1

@@ -1,0 +1,133 @@
+"""Whatever surrounds a model or stands in for its parts, a monitor reads it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from layerlab import Monitor
+from layerlab.recipes.training_sections import EmulateSection
+from layerlab.training.step.emulated_rounding import emulation
+from tests.training.watched import batch, expected, loss_of, ours, trained, values, weights
+
+Family = Callable[..., PreTrainedModel]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("given", ["wrapped", "plain"])
+def test_a_model_in_ddp_is_read(alone: None, given: str) -> None:
+    model = ours()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    monitor = Monitor(wrapped if given == "wrapped" else model)
+    loss_of(wrapped, batch(0)).backward()
+    monitor.step()
+    assert not monitor.notes
+    reference = expected(model, batch(0)[0])
+    assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
+
+
+def compiled(model: Any, form: str) -> tuple[Any, Any]:
+    """What the monitor is given, and what is called."""
+    if form == "layers in place":
+        for layer in model.model.layers:
+            layer.compile(backend="eager")
+    elif form == "layers wrapped":
+        for index, layer in enumerate(model.model.layers):
+            model.model.layers[index] = torch.compile(layer, backend="eager")
+    else:
+        called = torch.compile(model, backend="eager")
+        return (called if form == "whole, given" else model), called
+    return model, model
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("form", ["layers in place", "layers wrapped", "whole, given", "whole"])
+def test_compiled_models_are_read_uncompiled(tiny: Family, form: str) -> None:
+    torch.compiler.reset()
+    given, called = compiled(tiny("llama").train(), form)
+    monitor = Monitor(given, every=2)
+    trained(called, monitor, updates=5)
+    late = form == "whole"  # the first reading finds that its hooks were compiled away
+    assert ("forward" in monitor.notes) == late
+    assert [len(values(monitor, "score", update)) for update in (0, 2, 4)] == [8 * (not late), 8, 8]
+    assert len(values(monitor, "querykey_norm", 0)) == 8
+    assert torch.compiler.is_compiling() is False
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6:FutureWarning")
+def test_an_adapted_model_is_read(tiny: Family) -> None:
+    peft = pytest.importorskip("peft")
+    model = tiny("llama")
+    reference = expected(model, batch(0)[0])
+    config = peft.LoraConfig(target_modules=["o_proj"], task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, config).train()
+    monitor = Monitor(adapted)
+    loss_of(adapted, batch(0)).backward()
+    monitor.step()
+    assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
+    assert values(monitor, "querykey_norm") == pytest.approx(reference["querykey_norm"], rel=2e-6)
+
+
+def test_what_has_no_reading_is_noted_and_the_rest_is_read() -> None:
+    model = ours("qk-norm")
+    monitor = Monitor(model)
+    loss_of(model, batch(0)).backward()
+    monitor.step()
+    assert "QK-norm" in monitor.notes["querykey_norm"]
+    assert not values(monitor, "querykey_norm")
+    assert len(values(monitor, "score")) == 4
+
+
+def tripled(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    output, weights = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, mask, **options)
+    return 3 * output + 1, weights
+
+
+def test_what_is_not_plain_attention_is_noted_and_never_read(tiny: Family) -> None:
+    model = tiny("llama").train()
+    ALL_ATTENTION_FUNCTIONS["tripled"] = tripled
+    try:
+        model.set_attn_implementation("tripled")
+        monitor = Monitor(model, every=2)
+        trained(model, monitor)
+    finally:
+        del ALL_ATTENTION_FUNCTIONS["tripled"]
+    assert "it is not plain attention" in monitor.notes["model.layers.0.self_attn"]
+    assert not values(monitor, "score", 0) and not values(monitor, "score", 2)
+    assert len(values(monitor, "querykey_norm", 2)) == 8
+
+
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+def test_emulated_rounding_is_watched_and_left_alone(mode: str) -> None:
+    section = EmulateSection(format="bf16", mode=mode)
+    models = [ours() for _ in range(2)]
+    monitor = Monitor(models[1], every=2)
+    for model, watch in zip(models, (None, monitor), strict=True):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for update in range(3):
+            with emulation(model, section, 0, update):
+                loss = loss_of(model, batch(update))
+                optimizer.zero_grad()
+                loss.backward()
+            if watch is not None:
+                watch.step(loss)
+            optimizer.step()
+    mine, theirs = weights(models[1]), weights(models[0])
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert not monitor.notes
+    assert len(values(monitor, "score", 2)) == 4

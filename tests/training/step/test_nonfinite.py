@@ -1,0 +1,178 @@
+"""A number that is not finite is traced to the module that was made to make it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from layerlab import build
+from layerlab.recipes.training_sections import TrainSection
+from layerlab.training.step.nonfinite import Origin, explained, origin
+from tests.forked import python
+
+SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 16}
+IDS = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return build("llama", **SIZES)
+
+
+def again(model: PreTrainedModel) -> Callable[[], Tensor]:
+    return lambda: model(input_ids=IDS, labels=IDS).loss
+
+
+class Steep(torch.autograd.Function):
+    """The identity, with an infinite derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
+        return upstream * math.inf
+
+
+def spoiled(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """Let a module's own forward end in a change of its output."""
+    former = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        output = former(*args, **kwargs)
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    module.forward = forward
+
+
+PLACES = [
+    "model.embed_tokens",
+    "model.layers.0",
+    "model.layers.1.attention",
+    "model.layers.2.ffn",
+    "model.norm",
+    "lm_head",
+]
+
+
+def test_a_sound_model_has_no_origin(model: PreTrainedModel) -> None:
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    assert origin(model, again(model)) is None
+    assert all(one.grad is None for one in model.parameters())
+    assert all(torch.equal(before[name], one) for name, one in model.named_parameters())
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_module_whose_output_is_not_finite_is_named(
+    model: PreTrainedModel, place: str, value: float
+) -> None:
+    spoiled(model.get_submodule(place), lambda output: output * value)
+    found = origin(model, again(model))
+    assert found == Origin(place, "forward")
+    assert str(found) == f"the first module whose output is not finite is {place}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_module_whose_gradient_is_not_finite_is_named(
+    model: PreTrainedModel, place: str
+) -> None:
+    spoiled(model.get_submodule(place), Steep.apply)
+    assert bool(torch.isfinite(again(model)()))
+    found = origin(model, again(model))
+    assert found == Origin(place, "backward")
+    assert str(found) == f"the first module whose gradient is not finite is {place}"
+
+
+def test_what_a_module_does_before_its_child_is_its_own(model: PreTrainedModel) -> None:
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (Steep.apply(args[0]), *args[1:])
+
+    # It runs before the watch's own, as the code of the caller does.
+    model.model.layers[1].attention.output.register_forward_pre_hook(before)
+    assert origin(model, again(model)) == Origin("model.layers.1.attention", "backward")
+
+
+def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
+    name = "model.layers.1.ffn.down.weight"
+    with torch.no_grad():
+        model.get_parameter(name)[0, 0] = math.nan
+    found = origin(model, again(model))
+    assert found == Origin(name, "weight")
+    assert str(found) == f"the weight {name} was not finite already, before this update"
+
+
+def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(
+    model: PreTrainedModel,
+) -> None:
+    assert origin(model, lambda: again(model)() * math.inf) == Origin("loss", "forward")
+    found = origin(model, lambda: Steep.apply(again(model)()))
+    assert found == Origin("loss", "backward")
+    assert str(found).startswith(
+        "every module's gradient is finite; the first gradient that is not"
+    )
+
+
+def test_weights_that_have_grown_too_large_are_found_where_they_overflow(
+    model: PreTrainedModel,
+) -> None:
+    """Nothing is put in by hand but large numbers: a product overflows float32."""
+    with torch.no_grad():
+        for one in model.model.layers[1].ffn.parameters():
+            one.fill_(1e30)
+    found = origin(model, again(model))
+    assert found is not None and found.name.startswith("model.layers.1.ffn")
+
+
+COMPILED = """
+import math, torch
+from layerlab import build
+from layerlab.training.step.nonfinite import origin
+
+model = build("llama", width=16, layers=2, heads=2, vocab=64, context=16).train()
+ids = torch.arange(32).reshape(2, 16)
+calls = []
+def backend(graph, inputs):
+    calls.append(graph)
+    return graph.forward
+for layer in model.model.layers:
+    layer.compile(dynamic=False, backend=backend)
+again = lambda: model(input_ids=ids, labels=ids).loss
+again()
+assert len(calls) == 2, calls
+with torch.no_grad():
+    for weight in model.model.layers[1].ffn.parameters():
+        weight.fill_(1e30)
+print(origin(model, again))
+assert len(calls) == 2, calls
+"""
+
+
+def test_a_compiled_layer_is_watched_too() -> None:
+    """In a process of its own, since type checks break graphs."""
+    ended = python("-c", COMPILED)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(
+        "the first module whose output is not finite is model.layers.1.ffn"
+    )
+
+
+def test_the_user_is_told_in_one_line_what_to_type() -> None:
+    train = TrainSection(updates=10, rate=0.01, precision="bf16")
+    found = Origin("model.layers.3.attention", "forward")
+    assert explained(found, math.nan, 120, train) == (
+        "loss is nan at update 120; the first module whose output is not finite is "
+        "model.layers.3.attention; lower train.rate (now 0.01), "
+        'or write train.precision = "fp32"'
+    )
+    plain = TrainSection(updates=10)
+    assert explained(None, 3.5, 7, plain) == (
+        "the gradient of a finite loss is not finite at update 7; when the batch was run again, "
+        "everything was finite; lower train.rate (now 0.001)"
+    )

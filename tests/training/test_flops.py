@@ -1,0 +1,214 @@
+"""What runs cost: FLOPs against published counts, estimates against what was then measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab import UserError
+from layerlab.experiments.estimate import equal_time as equal
+from layerlab.experiments.estimate import step_time
+from layerlab.experiments.estimate.equal_time import equal_time, updates_for_time
+from layerlab.experiments.estimate.estimate import estimate
+from layerlab.experiments.estimate.step_time import Pace, paced
+from layerlab.experiments.plan.plan import arms, plan
+from layerlab.model.cost.cost import account
+from layerlab.training import flops as cost
+from layerlab.training.flops import Work, utilisation, work
+from layerlab.training.run_spec import Run, designed
+from layerlab.variants.registry import variants
+from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
+
+
+def test_both_conventions_are_those_of_the_literature() -> None:
+    sizes = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "vocab": 8192, "context": 256}
+    found = work(recipe({**sizes, "options": {"head": "tied"}}))
+    # By hand: 6 FLOPs for each weight of a product, 12 L d T for the whole square of attention.
+    products = 6 * (6 * (4 * 256 * 256 + 3 * 256 * 688) + 256 * 8192)
+    assert found.full == products + 12 * 6 * 256 * 256
+    assert found.causal == products + 12 * 6 * 256 * (256 + 1) // 2
+    assert round(found.full / 1e6, 2) == 45.76
+
+
+@pytest.mark.parametrize("name", variants())
+def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
+    found = designed(recipe({"variant": name, "vocab": 300}))
+    one, two, three = (
+        account(found.spec, replace(found.shape, context=16 * times)).forward for times in (1, 2, 3)
+    )
+    assert three - two == two - one > 0
+
+
+@given(st.integers(1, 64))
+def test_a_causal_mask_saves_less_than_half_of_everything(block: int) -> None:
+    found = work(recipe({"context": 64, "vocab": 300}, data={"block": block}))
+    assert found.full / 2 < found.causal <= found.full
+    assert (found.causal == found.full) == (block == 1)
+
+
+def test_blocks_shorter_than_the_context_cost_less() -> None:
+    long, short = recipe({"context": 64}), recipe({"context": 64}, data={"block": 16})
+    assert work(short) == work(recipe({"context": 16}))
+    assert work(short).full < work(long).full
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.floats(1e-4, 1e2), min_size=1, max_size=5),
+    st.integers(1, 10**6),
+)
+def test_times_differ_by_half_an_update_at_most(seconds: dict[str, float], updates: int) -> None:
+    base = next(iter(seconds))
+    found = updates_for_time(seconds, base, updates)
+    assert found[base] == updates and set(found) == set(seconds)
+    for arm, each in seconds.items():
+        off = abs(found[arm] * each - updates * seconds[base])
+        assert found[arm] >= 1
+        assert off <= each / 2 * (1 + 1e-6) or found[arm] == 1
+
+
+def test_emulated_rounding_takes_the_time_it_takes() -> None:
+    sizes = {"width": 48, "context": 32}
+    plain = plan(recipe(sizes), EXTENT)[0]
+    rounded = plan(recipe(sizes, emulate={"format": "bf16"}), EXTENT)[0]
+    flops = work(plain.recipe).full
+    paces = [paced(run, flops, 1e11) for run in (plain, rounded)]
+    times = [pace.update or 0.0 for pace in paces]
+    # Evaluations are not rounded.
+    assert 0.2 < (paces[1].forward or 0.0) / (paces[0].forward or 0.0) < 5
+    assert (paces[0].forward or 0.0) < times[0]
+    assert 1.3 < times[1] / times[0] < 30
+    assert step_time._timeless(plain) != step_time._timeless(rounded)
+
+
+def test_a_measured_pace_is_that_of_the_real_loop() -> None:
+    run = plan(recipe({"width": 64, "context": 64}), EXTENT)[0]
+    pace = paced(run, work(run.recipe).full, 1e11)
+    assert pace.measured and pace.update is not None
+    assert _seconds_by_hand(run) / 3 < pace.update < 3 * _seconds_by_hand(run)
+
+
+def _seconds_by_hand(run: Run) -> float:
+    """Processor time of an update: forward, backward, step."""
+    from layerlab.model.build import build
+    from layerlab.system.hardware import stopwatch
+    from layerlab.training.optimizer import optimizer_of
+
+    model = build("llama", **{**SIZES, "width": 64, "context": 64}, vocab=300).train()
+    optimizer = optimizer_of(model, run.recipe.train)
+    tokens = torch.randint(0, 300, (16, 64), generator=torch.Generator().manual_seed(1))
+    clock, taken = stopwatch("cpu", 1), []
+    for _ in range(4):
+        start = clock()
+        model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        taken.append(clock() - start)
+    return min(taken)
+
+
+def test_memory_is_measured_and_the_formula_comes_near() -> None:
+    sizes = {"width": 64, "layers": 3, "context": 64, "vocab": 300}
+    run = plan(recipe(sizes), EXTENT)[0]
+    flops = work(run.recipe).full
+    measured = paced(run, flops, 1e11).activations
+    assumed = paced(run, flops, 1e11, measure=False).activations
+    assert 0.5 < assumed / measured < 2
+    small = plan(recipe(sizes, train={"updates": 20, "micro_batch": 4}), EXTENT)[0]
+    assert paced(small, flops, 1e11).activations == pytest.approx(measured / 4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("processes", "micro_batch", "rows"), [(1, None, 16), (1, 100, 16), (2, 100, 8), (2, 4, 4)]
+)
+def test_a_pass_has_the_rows_that_the_loop_gives_it(
+    processes: int, micro_batch: int | None, rows: int
+) -> None:
+    train = {"updates": 20, "batch": 16, "micro_batch": micro_batch}
+    of_run = recipe(train=train, run={"processes": processes})
+    assert step_time._rows(plan(of_run, EXTENT)[0]) == rows
+    memory = [
+        estimate(plan(one, EXTENT), measure=False).sides[0].memory
+        for one in (of_run, recipe(train={"updates": 20, "batch": rows}))
+    ]
+    assert memory[0] == memory[1]
+
+
+def test_what_is_too_long_is_measured_on_less() -> None:
+    run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
+    flops = work(run.recipe).full
+    whole = paced(run, flops, 1e11)
+    # As if the machine were so slow that a pass had time for a third of a block.
+    part = paced(run, flops, 80 * flops / (step_time.PASS * step_time.ASSUMED))
+    assert part.update is not None and whole.update is not None
+    assert 0.3 < part.update / whole.update < 8
+    assert part.activations == pytest.approx(whole.activations, rel=0.2)
+
+
+def test_measuring_leaves_random_state_and_threads_alone() -> None:
+    run = plan(recipe({"variant": "llama"}), EXTENT)[0]
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    paced(run, work(run.recipe).full, 1e11)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run]:
+    """Each measurement takes the next of these; the runs that were measured."""
+    left, asked = list(seconds), []
+
+    def fake(run: Run, *_: Any) -> Pace:
+        asked.append(run)
+        return Pace(update=left.pop(0), activations=0, measured=True)
+
+    monkeypatch.setattr(step_time, "paced", fake)
+    return asked
+
+
+def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = runs(evaluate={"every": 5})
+    # Arms take turns; the fastest turn counts.
+    asked = timed(monkeypatch, [0.1, 0.9, 0.3, 0.2, 0.5, 0.4])
+    found = equal_time(given, arms(_comparison(), recipe()))
+    assert [run.arm for run in asked] == 3 * ["llama", "gpt2"]
+    updates = {run.arm: run.recipe.train.updates for run in found}
+    assert updates == {"llama": 20, "gpt2": 10}
+    assert {run.arm: run.recipe.evaluate.every for run in found} == {"llama": 5, "gpt2": 2}
+    assert [run.seed for run in found] == [run.seed for run in given]
+    # The same plan comes out again, though nothing is measured any more.
+    timed(monkeypatch, [])
+    assert equal_time(given, arms(_comparison(), recipe())) == found
+
+
+def test_equal_time_keeps_what_an_arm_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = {"variant": "gpt2", "name": "gpt2", "set": {"train.updates": 7}}
+    comparison = _comparison(["llama", fixed])
+    given = runs(compare={"arms": ["llama", fixed], "differ": ["train.updates"]})
+    timed(monkeypatch, 3 * [0.1])
+    found = equal_time(given, arms(comparison, recipe()))
+    assert {run.arm: run.recipe.train.updates for run in found} == {"llama": 20, "gpt2": 7}
+
+
+def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:
+    return recipe(compare={"arms": list(sides)}).compare
+
+
+def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, named = runs(), arms(_comparison(), recipe())
+    monkeypatch.setattr(equal, "peak_of", lambda _: None)
+    with pytest.raises(UserError, match="are matched by time, and there is no 'cpu' here to mea"):
+        equal_time(given, named)
+    monkeypatch.undo()
+    monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
+    monkeypatch.setenv("LAYERLAB_CACHE", "/dev/null/x")
+    timed(monkeypatch, 6 * [0.1])
+    with pytest.raises(UserError, match=r"what was measured cannot be kept: .* set LAYERLAB"):
+        equal_time(given, named)
+
+
+def test_mfu_of_what_the_peak_allows_is_one() -> None:
+    assert utilisation(2e12, 2.0, 1e12) == 1.0
+    assert isinstance(work(recipe()), Work)

@@ -1,0 +1,218 @@
+"""One run: the same bits for the same seed, one mean whatever the pieces, a model that is kept."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.console.progress import Silent
+from layerlab.corpus.extent import Extent
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.training import recipe_of
+from layerlab.records.events import read
+from layerlab.training.run_spec import Run
+from layerlab.training.setup import corpus_of
+from layerlab.training.trainer import Training, carry_out
+from layerlab.training.validation import evaluate
+from tests.forked import python
+
+SMALL = {
+    "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
+    "data": {"vocab": 300},
+    "train": {"updates": 6, "batch": 4, "rate": 0.01},
+    "evaluate": {"every": 3, "blocks": 4, "batch": 3},
+}
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+import torch
+from torch._dynamo.testing import CompileCounter
+from tests.training.test_trainer import begun
+
+torch.set_num_threads(1)
+counter = CompileCounter()
+settings = {"model.layers": 10}
+plain, compiled = (begun(Path(sys.argv[1]) / name, **settings) for name in "ab")
+for layer in compiled.model.model.layers:
+    layer.compile(dynamic=False, backend=counter)
+for training in (plain, compiled):
+    training.advance()
+assert counter.frame_count == 1, counter.frame_count
+for one, other in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One corpus for all, in nobody's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def run_of(**settings: Any) -> Run:
+    from layerlab.corpus.corpus import extent, prepare
+
+    recipe = recipe_of(SMALL).changed(settings)
+    corpus = prepare(recipe.data)
+    return plan(recipe, extent(corpus, 16))[0]
+
+
+def begun(folder: Path, **settings: Any) -> Training:
+    run = run_of(**settings)
+    training = Training(run, folder, Silent())
+    training.start()
+    return training
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
+    first, second = (carry_out(run_of(), tmp_path / name)["weights"] for name in "ab")
+    assert first == second
+    assert carry_out(run_of(**{"train.seed": 1}), tmp_path / "c")["weights"] != first
+
+
+def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> None:
+    result = carry_out(run_of(), tmp_path)
+    events = list(read(tmp_path))
+    assert [one["update"] for one in events if one["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+    scores = [one for one in events if one["kind"] == "evaluation"]
+    assert [one["update"] for one in scores] == [0, 3, 6]
+    assert scores[0]["nats"] == result["step0_nats"] > result["nats"] == scores[-1]["nats"]
+    assert result["tokens"] == 6 * 4 * 16 == events[-1]["tokens"]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Path) -> None:
+    """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
+    settings = {"control.clip": 0.005, "run.points": 2}
+    whole, counts = begun(tmp_path / "a", **settings), []
+    while not whole.done:
+        whole.advance()
+        counts.append(whole.control.clipped)
+    # The mean loss is that of all six updates, too, though two are written down.
+    every = carry_out(run_of(**{**settings, "run.points": 6}), tmp_path / "every")
+    losses = [one["loss"] for one in read(tmp_path / "every") if one["kind"] == "train"]
+    assert len(losses) == 6 and every["train_loss"] == sum(losses) / 6
+    told = [one["clipped"] for one in read(tmp_path / "a") if one["kind"] == "train"]
+    assert told == [sum(counts[:3]), sum(counts[3:])] and min(counts[0], counts[3]) > 0
+    cut = begun(tmp_path / "b", **settings)
+    for _ in range(4):
+        cut.advance()
+    cut.checkpoint()
+    resumed = begun(tmp_path / "b", **settings)
+    while not resumed.done:
+        resumed.advance()
+    assert resumed.finish()["train_loss"] == every["train_loss"]
+    assert [one["clipped"] for one in read(tmp_path / "b") if one["kind"] == "train"] == told
+    begun(tmp_path / "c").advance()
+    assert all("clipped" not in one for one in read(tmp_path / "c"))
+
+
+def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    training = begun(tmp_path)
+    while not training.done:
+        training.advance()
+    result = training.finish()
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert evaluate(kept, training.held, batch=2).nats == pytest.approx(result["nats"], rel=1e-6)
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == 300
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_a_batch_in_pieces_gives_the_gradient_of_the_batch(tmp_path: Path, micro: int) -> None:
+    whole, pieces = begun(tmp_path / "a"), begun(tmp_path / "b", **{"train.micro_batch": micro})
+    losses = [float(training._gradient()) for training in (whole, pieces)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    pairs = zip(whole.model.parameters(), pieces.model.parameters(), strict=True)
+    for one, other in pairs:
+        # Sums of float32 in another order: some tens of roundings of the largest entry.
+        size = 64 * torch.finfo(torch.float32).eps * float(one.grad.abs().max())
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=size)
+
+
+def test_the_manifest_says_what_has_to_be_equal(tmp_path: Path) -> None:
+    training = begun(tmp_path)
+    found = json.loads((tmp_path / "manifest.json").read_text())
+    assert found["batch_tokens"] == 64
+    assert found["model"]["parameters"] == training.model.num_parameters()
+    assert found["data"]["order"] == training.order.digest
+    assert found["recipe"]["train"]["rate"] == 0.01
+
+
+def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:
+    training = begun(tmp_path, **{"train.precision": "bf16"})
+    training.advance()
+    assert {one.dtype for one in training.model.parameters()} == {torch.float32}
+    with training.place.precision():
+        assert training.model(training._rows().inputs).logits.dtype == torch.bfloat16
+
+
+@pytest.mark.full
+def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> None:
+    """In a process of its own, since type checks break graphs."""
+    done = python("-c", COMPILED, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train.precision": "fp16"}, 'is "fp16", which PyTorch trains in on GPUs alone'),
+        ({"train.attention": "flex_attention"}, "it has no backward pass on a CPU"),
+        ({"emulate.format": "bf16", "train.precision": "bf16"}, "on top of the emulated one"),
+        ({"emulate.format": "bf16", "train.compile": True}, "cannot be emulated"),
+        ({"run.device": "potato"}, "run.device is 'potato', which is no device"),
+    ],
+)
+def test_what_is_not_permitted_is_not_begun(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    run = run_of()
+    bad = replace(run, recipe=run.recipe.changed(changes))
+    with pytest.raises(UserError, match=said):
+        Training(bad, tmp_path, Silent())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_loop_rounds_as_it_is_told(tmp_path: Path) -> None:
+    plain, rounded = (
+        begun(tmp_path / str(format), **({"emulate.format": format} if format else {}))
+        for format in (None, "fp8_e4m3")
+    )
+    weights = [one.model.lm_head.weight for one in (plain, rounded)]
+    assert torch.equal(*weights)
+    for one in (plain, rounded):
+        one.advance()
+    assert not torch.equal(*weights)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match=f"run.device is '{device}', and there is none here"):
+        begun(tmp_path, **{"run.device": device})
+
+
+def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
+    run = run_of()
+    other = Run(arm=run.arm, recipe=run.recipe, digest="0" * 32)
+    with pytest.raises(UserError, match="is no longer what it was planned on"):
+        corpus_of(other)
+    assert Extent(vocab=1, tokens=1, digest="a").digest != run.digest
+
+
+def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> None:
+    apart = begun(tmp_path, **{"data.documents": True})
+    rows = apart._rows()
+    assert rows.positions is not None
+    apart.advance()
+    assert apart.update == 1

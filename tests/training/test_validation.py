@@ -1,0 +1,117 @@
+"""Held-out text that does not fit into memory is read in smaller batches, to the same score."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab import UserError
+from layerlab.console.progress import Silent
+from layerlab.records.events import read
+from layerlab.training import trainer
+from layerlab.training.validation import TooLarge, evaluate
+from tests.training import killed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+class Room:
+    """A hook on a real model that fails, as a full device does, for batches it has no room for."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __call__(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if not model.training and len(kwargs["input_ids"]) > self.rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def built_with(room: Room) -> Callable[..., Any]:
+    plain = trainer.built
+
+    def built(*arguments: Any) -> Any:
+        model = plain(*arguments)
+        model.register_forward_pre_hook(room, with_kwargs=True)
+        return model
+
+    return built
+
+
+def run_of(place: Path) -> Any:
+    settings = {"train.updates": 4, "evaluate.every": 2, "evaluate.batch": 4, "run.checkpoint": 3}
+    return killed.run_of(killed.recipe(place, **settings))
+
+
+def course(folder: Path) -> list[float]:
+    return [one["nats"] for one in read(folder) if one["kind"] == "evaluation"]
+
+
+def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path)
+    whole = trainer.carry_out(run, tmp_path / "whole")
+    monkeypatch.setattr(trainer, "built", built_with(Room(1)))
+    small = trainer.carry_out(run, tmp_path / "small")
+    told = [text for text in killed.notes(tmp_path / "small") if "out of memory" in text]
+    assert [text.rsplit(" ", 1)[1] for text in told] == ["2", "1"]
+    assert course(tmp_path / "small") == pytest.approx(course(tmp_path / "whole"), rel=1e-6)
+    # Training has not been touched.
+    assert small["weights"] == whole["weights"]
+
+
+def test_a_resumed_run_keeps_to_the_smaller_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "built", built_with(Room(2)))
+    run = run_of(tmp_path)
+    training = trainer.Training(run, tmp_path / "run", Silent())
+    training.start()
+    training.advance()
+    training.checkpoint()
+    again = trainer.Training(run, tmp_path / "run", Silent())
+    assert training.reader.size == again.reader.size == 2
+
+
+def test_a_block_that_does_not_fit_alone_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "built", built_with(Room(0)))
+    with pytest.raises(
+        UserError, match="does not fit into memory 1 blocks at a time; write a"
+    ) as e:
+        trainer.carry_out(run_of(tmp_path), tmp_path / "run")
+    assert "\n" not in str(e.value)
+
+
+def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
+    """What all found is added up, and with it whether one of them found nothing."""
+    run = run_of(tmp_path)
+    training = trainer.Training(run, tmp_path / "run", Silent())
+
+    def reduce(sums: Tensor) -> Tensor:
+        found = sums.clone()
+        found[-1] += 1
+        return found
+
+    with pytest.raises(TooLarge):
+        evaluate(training.model, training.held, batch=2, reduce=reduce)
+
+
+def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    training = trainer.Training(run, tmp_path / "run", Silent())
+    score = evaluate(training.model, training.held, batch=2)
+    nats, tokens = (torch.tensor(score.blocks[name]).double() for name in ("nats", "tokens"))
+    assert len(nats) == len(training.held) and int(tokens.sum()) == training.held.tokens
+    assert float((nats * tokens).sum() / tokens.sum()) == pytest.approx(score.nats, abs=1e-6)
+    again = evaluate(training.model, training.held, batch=3)
+    assert again.blocks["nats"] == pytest.approx(score.blocks["nats"], abs=1e-5)

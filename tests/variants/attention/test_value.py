@@ -1,0 +1,108 @@
+"""Value residuals against their equation, and the carry and cache under them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from layerlab import UserError
+from layerlab.model.build import build
+from layerlab.model.cost.cost import account
+from layerlab.model.modeling import LabForCausalLM
+from tests.model.small import SIZES, shaken, small, tokens
+
+FORMS = ("identity", "learned", "shared")
+ROUNDING = 1e-12  # float64: some hundred operations of 1e-16 each
+
+
+def values(model: LabForCausalLM, ids: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """What each layer's attention reads, and the values that it keeps in the cache."""
+    read: list[Tensor] = []
+    handles = [
+        layer.attention.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+        for layer in model.model.layers
+    ]
+    cache = DynamicCache(config=model.config)
+    model(ids, past_key_values=cache, use_cache=True)
+    for handle in handles:
+        handle.remove()
+    return read, [layer.values for layer in cache.layers]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_values_are_what_the_equation_says(form: str, kv_heads: int) -> None:
+    model = shaken(
+        small("value-residual", kv_heads=kv_heads, attention={"form": form, "bias": "qkv"})
+    )
+    read, found = values(model, tokens())
+    first = model.model.layers[0].attention.value(read[0])
+    for number, (layer, x, kept) in enumerate(zip(model.model.layers, read, found, strict=True)):
+        attention: Any = layer.attention
+        if number == 0 or form == "shared":
+            expected = first
+        elif form == "identity":
+            expected = 0.5 * first + 0.5 * attention.value(x)
+        else:
+            expected = attention.mix[0] * first + attention.mix[1] * attention.value(x)
+        heads = [kept[:, head] for head in range(kv_heads)]
+        torch.testing.assert_close(torch.cat(heads, -1), expected, rtol=0, atol=ROUNDING)
+
+
+def carried(model: LabForCausalLM, ids: Tensor) -> list[int]:
+    """Numbers per token in the carry after each layer."""
+    found: list[int] = []
+
+    def count(layer: Any, given: Any, output: Any) -> None:
+        found.append(sum(one.numel() for one in output[2:]) // ids.numel())
+
+    for layer in model.model.layers:
+        layer.register_forward_hook(count)
+    model(ids)
+    return found
+
+
+def test_learned_numbers_start_as_halves() -> None:
+    fixed, learned = small("value-residual"), small("value-residual", form="learned")
+    assert torch.equal(fixed(tokens()).logits, learned(tokens()).logits)
+    names = [name for name, _ in learned.named_parameters() if name.endswith("mix")]
+    assert len(names) == SIZES["layers"] - 1
+
+
+def test_the_shared_form_has_one_value_matrix_and_the_first_layer_no_mix() -> None:
+    names = [name for name, _ in small("value-residual", form="shared").named_parameters()]
+    held = [name for name in names if name.endswith("attention.value.weight")]
+    assert held == ["model.layers.0.attention.value.weight"]
+
+
+def test_one_layer_is_llama_bit_for_bit() -> None:
+    for form in FORMS:
+        one = shaken(small("value-residual", layers=1, form=form))
+        plain = shaken(small("llama", layers=1))
+        assert torch.equal(one(tokens()).logits, plain(tokens()).logits)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_carry_is_the_first_layers_values_at_any_depth(form: str) -> None:
+    for layers in (2, 6):
+        model = small("value-residual", layers=layers, form=form, kv_heads=2)
+        ids = tokens()
+        said = account(model.config.parsed(), model.config.shape())
+        assert carried(model, ids) == [said.carry] * layers
+        assert said.parameters == sum(one.numel() for one in model.parameters())
+        assert said.carry == SIZES["width"] // 2
+
+
+def test_attention_weights_are_still_recorded() -> None:
+    model = small("value-residual")
+    model.set_attn_implementation("eager")
+    found = model(tokens(), output_attentions=True).attentions
+    assert len(found) == SIZES["layers"]
+    assert all(one.shape == (2, 4, 24, 24) for one in found)
+
+
+def test_a_form_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="option form of attention part 'value-residual' got 'sv'"):
+        build("value-residual", form="sv")

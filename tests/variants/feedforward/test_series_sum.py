@@ -1,0 +1,102 @@
+"""The series over rows against the plain sum: the same bits forwards, the same derivatives."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab.blocks.activation import NAMES, activated, sloped
+from layerlab.blocks.operations import chunking as file
+from layerlab.variants.feedforward.series_sum import series
+
+SHAPE = (3, 50, 12)  # more rows than one piece has, and a last piece that is shorter
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(file, "LARGE", 1)
+    monkeypatch.setattr(file, "PIECE", 16 * 12)
+    yield
+
+
+def drawn(names: tuple[str, ...], numbers: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [SHAPE, *[(numbers,)] * (2 * len(names))]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in shapes
+    ]
+
+
+def plain(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
+    """A literal transcription."""
+    n = len(names)
+    y = activated(numbers[0] * x + numbers[n], names[0])
+    for at in range(1, n):
+        shift = numbers[n + at]
+        y = y + activated(numbers[at] * x + shift, names[at]) - activated(shift, names[at])
+    return y
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slope_is_the_derivative(name: str) -> None:
+    x = torch.linspace(-3, 3, 37, dtype=torch.float64).requires_grad_()
+    given = torch.linspace(1, 2, 37, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(activated(x, name), x, given)
+    torch.testing.assert_close(sloped(given, x, name), expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("names", [("silu", "silu"), ("gelu", "relu", "tanh"), ("gelu-tanh",) * 4])
+@pytest.mark.parametrize("numbers", [1, 12])
+def test_value_and_derivatives(names: tuple[str, ...], numbers: int) -> None:
+    x, *rest = drawn(names, numbers, torch.float64)
+    n = len(names)
+    given = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(SHAPE)
+    found = series(x, names, rest[:n], rest[n:])
+    expected = plain(names, x, *rest)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+    ours = torch.autograd.grad(found, (x, *rest), given)
+    theirs = torch.autograd.grad(expected, (x, *rest), given)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-13)
+    for one, other in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_start_is_the_first_term_to_the_bit() -> None:
+    x, _, _, first, shift = drawn(("silu", "silu"), 12, torch.float32)
+    one, zero = torch.ones(12), torch.zeros(12)
+    found = series(x, ("silu", "silu"), [one, zero], [zero, shift])
+    assert torch.equal(found, torch.nn.functional.silu(x))
+    assert not torch.equal(series(x, ("silu",), [one], [first]), torch.nn.functional.silu(x))
+
+
+def test_pieces_are_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, *rest = drawn(("silu", "gelu"), 12, torch.float32)
+    found = series(x, ("silu", "gelu"), rest[:2], rest[2:])
+    monkeypatch.setattr(file, "LARGE", 10**9)
+    assert torch.equal(found, series(x, ("silu", "gelu"), rest[:2], rest[2:]))
+
+
+def test_second_derivatives_and_directions() -> None:
+    x, *rest = drawn(("silu", "tanh"), 12, torch.float64)
+    x = x[:1, :2].detach().requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        lambda y: series(y, ("silu", "tanh"), rest[:2], rest[2:]), (x,)
+    )
+    direction = torch.ones_like(x)
+    fixed = [one.detach() for one in rest]
+    found = torch.func.jvp(
+        lambda y: series(y, ("silu", "tanh"), fixed[:2], fixed[2:]), (x.detach(),), (direction,)
+    )[1]
+    expected = torch.func.jvp(
+        lambda y: plain(("silu", "tanh"), y, *fixed), (x.detach(),), (direction,)
+    )[1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_bfloat16_features_with_float32_numbers() -> None:
+    x, *rest = drawn(("silu", "silu"), 12, torch.float32)
+    x = x.detach().bfloat16().requires_grad_()
+    series(x, ("silu", "silu"), rest[:2], rest[2:]).sum().backward()
+    assert x.grad.dtype == torch.bfloat16 and rest[0].grad.dtype == torch.float32
