@@ -131,6 +131,8 @@ def _interpret(arguments: list[str], cwd: str, settings: dict[str, str], streams
     os.environ.clear()
     os.environ.update(settings)
     os.chdir(cwd)
+    # The path is the parent's, where transformers may have added its folder of copied code.
+    sys.path[:] = [one for one in sys.path if not Path(one, "transformers_modules").is_dir()]
     first, *rest = arguments
     if first == "-c":
         code, *rest = rest

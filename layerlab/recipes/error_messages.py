@@ -44,7 +44,7 @@ def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any]
     Example:
         >>> from layerlab.recipes.training import Recipe
         >>> expected(Recipe, ["train", "batch"])
-        ('a whole number from 1', 'train.batch', 16)
+        ('a whole number from 1 to 1e+15', 'train.batch', 16)
         >>> expected(Recipe, ["compare", "seeds", "0"])
         ('a whole number from 0', 'compare.seeds', [1, 2, 3])
     """
