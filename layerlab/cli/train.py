@@ -192,10 +192,12 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
                 f"cannot read the setting {shown(word)}; expected PATH=VALUE: "
                 "type for example --set train.updates=100"
             )
+        if (name := path.strip()) in found:
+            raise UserError(f"--set {shown(name)} is given twice; type it once")
         try:
-            found[path.strip()] = toml_of(f"value = {value}")["value"]
+            found[name] = toml_of(f"value = {value}")["value"]
         except ValueError:
-            found[path.strip()] = value
+            found[name] = value
     return found
 
 

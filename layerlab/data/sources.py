@@ -381,4 +381,13 @@ def _of_hub(source: Source) -> Iterator[Piece]:
 def _streamed(name: str, source: Source) -> Any:
     import datasets
 
+    if Path(name).is_dir():
+        given = datasets.load_dataset_builder(name, source.subset).config.data_files or {}
+        inside = Path(name).resolve()
+        for file in (Path(one) for files in given.values() for one in files):
+            if not file.resolve().is_relative_to(inside):
+                raise UserError(
+                    f"the folder {name!r} takes its rows from {str(file)!r}, outside of it; name "
+                    "that file itself, if it is meant"
+                )
     return datasets.load_dataset(name, source.subset, split=source.split, streaming=True)

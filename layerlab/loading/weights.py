@@ -35,6 +35,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+ADAPTER = "adapter_config.json"
 LABELS = 100_000  # more than any model has
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MEMORY_SHARE = 0.8
@@ -56,10 +57,15 @@ def check_weights(folder: Path) -> None:
     Source: Own.
 
     Raises:
-        UserError: no config.json, no weights, or only pickled ones.
+        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
+    if (folder / ADAPTER).is_file():
+        raise UserError(
+            f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
+            "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
+        )
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))

@@ -74,7 +74,9 @@ def parsed(entries: Iterable[str]) -> dict[str, Any]:
                 f"cannot read the option {shown(entry)}; expected a name and a value: "
                 "type --option shortcut.bias=true"
             )
-        found[name.strip()] = _value(value.strip())
+        if (name := name.strip()) in found:
+            raise UserError(f"--option {shown(name)} is given twice; type it once")
+        found[name] = _value(value.strip())
     return found
 
 

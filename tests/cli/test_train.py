@@ -159,3 +159,5 @@ def test_settings_are_toml_where_they_can_be() -> None:
     for word in ("train.updates", "=3", "train.updates= "):
         with pytest.raises(UserError, match="expected PATH=VALUE"):
             settings([word])
+    with pytest.raises(UserError, match=r"--set 'train\.updates' is given twice"):
+        settings(["train.updates=7", "train.updates=9"])

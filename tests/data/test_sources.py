@@ -109,6 +109,15 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path) -> None:
     refused(Source(text=f"hf:{tmp_path}", field="body"), "row 1 has no field 'body'", "has text")
 
 
+def test_a_folder_takes_no_rows_from_outside_of_it(tmp_path) -> None:
+    (tmp_path / "secret.txt").write_text("a secret")
+    place = tmp_path / "leads-outside"
+    place.mkdir()
+    files = 'configs: [{config_name: default, data_files: [{split: train, path: "../secret.txt"}]}]'
+    (place / "README.md").write_text(f"---\n{files}\n---\n")
+    refused(Source(text=f"hf:{place}"), "takes its rows from '", "secret.txt', outside of it")
+
+
 def test_without_a_network_the_hub_is_named_in_one_line() -> None:
     said = ("cannot read hf:nobody/nothing from the Hub:", "or give a local file")
     refused(Source(text="hf:nobody/nothing"), *said)

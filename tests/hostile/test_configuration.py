@@ -166,3 +166,11 @@ def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
         subject(str(place), weights_only=True)
     with trusting(False, allow_unused=True):
         assert subject(str(place), weights_only=True).stored
+
+
+def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(builtin.path("llama"), place)
+    (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(UserError, match=r"an adapter \(adapter_config\.json\) lies beside the mod"):
+        subject(str(place))

@@ -152,6 +152,11 @@ def test_an_option_of_the_command_line_is_read_as_meant(entry, value) -> None:
     assert list(parsed([entry]).values()) == [value]
 
 
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="--option 'n' is given twice; type it once"):
+        parsed(["n=3", " n =5"])
+
+
 @pytest.mark.parametrize("entry", ["", "n", "n=", "=3"])
 def test_an_option_without_name_or_value_is_refused(entry) -> None:
     with pytest.raises(UserError, match="expected a name and a value: type --option"):
