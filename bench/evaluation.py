@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 
 import layerlab
-from layerlab.evaluation.harness.lm import HFLM, Engine, answer, evaluate, hushed, load_tasks
-from layerlab.loading.model import Subject
+from layerlab.evaluation.harness.lm import HFLM, HarnessModel, answer, evaluate, hushed, load_tasks
+from layerlab.loading.model import LoadedModel
 from layerlab.system.threads import threads
 from layerlab.tokenization.train import byte_pairs
 
@@ -78,7 +78,7 @@ def question(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def prepared(folder: Path, questions: int, context: int) -> tuple[Any, Subject]:
+def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedModel]:
     """The task in a folder, and a model with random weights that reads it."""
     draw = random.Random(0)
     rows = {
@@ -92,11 +92,11 @@ def prepared(folder: Path, questions: int, context: int) -> tuple[Any, Subject]:
     sizes = {"width": 128, "layers": 4, "heads": 4, "vocab": 2048, "context": context}
     model = layerlab.build("llama", **sizes).eval()
     (task,) = load_tasks(folder, "layerlab_made_up").values()
-    return task, Subject(name="1m", source="memory", model=model, tokenizer=words)
+    return task, LoadedModel(name="1m", source="memory", model=model, tokenizer=words)
 
 
-def ours(task: Any, subject: Subject, batch: int) -> dict[str, float]:
-    engine = Engine(subject, batch=batch, scoring="choice_ll")
+def ours(task: Any, subject: LoadedModel, batch: int) -> dict[str, float]:
+    engine = HarnessModel(subject, batch=batch, scoring="choice_ll")
     found = answer(engine, task)
     return {
         "score": found.metrics["score"],
@@ -105,7 +105,7 @@ def ours(task: Any, subject: Subject, batch: int) -> dict[str, float]:
     }
 
 
-def engines(task: Any, subject: Subject, batch: int) -> dict[str, float]:
+def engines(task: Any, subject: LoadedModel, batch: int) -> dict[str, float]:
     with hushed():
         plain = HFLM(
             pretrained=subject.model,

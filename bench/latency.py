@@ -36,7 +36,7 @@ os.environ.setdefault("JAXTYPING_DISABLE", "1")
 
 from rich.console import Console
 
-from layerlab.latency.config import Setting, setting
+from layerlab.latency.config import LatencyConfig, setting
 from layerlab.latency.measure import timed
 from layerlab.latency.parameter_matching import ACCOUNTINGS, pair
 from layerlab.latency.table import timetable
@@ -45,7 +45,7 @@ from layerlab.system.files import write_file
 WITHIN = 0.05
 
 
-def accounted(name: str, asked: argparse.Namespace, chosen: Setting) -> None:
+def accounted(name: str, asked: argparse.Namespace, chosen: LatencyConfig) -> None:
     rivals = pair(name, shape=asked.shape, width=asked.width)
     found = timed([rivals.pangu, rivals.llama], chosen, pair=rivals)
     print(f"\n{rivals.about}", flush=True)

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from layerlab import Monitor, build
-from layerlab.records.events import Journal
+from layerlab.records.events import EventLog
 
 VOCAB, CONTEXT, BATCH, TARGET = 2048, 128, 16, 0.02
 
@@ -57,7 +57,7 @@ class Side:
             "llama", width=128, layers=6, heads=4, vocab=VOCAB, context=CONTEXT
         ).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.journal = Journal(self.folder, 0)
+        self.journal = EventLog(self.folder, 0)
         self.monitor = Monitor(self.model, every=self.read, on_alarm=None) if self.read else None
 
     def advance(self, tokens: torch.Tensor) -> None:

@@ -22,8 +22,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from layerlab.adaptation.pretraining.replay import Blocks, Reading, mixed, stacked
-from layerlab.corpus.batches import Order
+from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mixed, stacked
+from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.mixture import Mixture
 from layerlab.system.hardware import stopwatch, threaded
 from layerlab.tokenization.load import trained_words
@@ -66,8 +66,8 @@ def main() -> None:
         print(f"ratio {ratio[0]}:{ratio[1]}: no prefix strays by more than {strays(ratio):.3f}")
 
     words = trained_words(["the cat sat on the mat"], 300)
-    text = mixed(words, Reading(domain="python-docs", general="wiki-zh"))
-    blocks = Blocks(Order(text.corpus, given.block, seed=0), given.steps * given.batch)
+    text = mixed(words, ReplayData(domain="python-docs", general="wiki-zh"))
+    blocks = Blocks(BatchOrder(text.corpus, given.block, seed=0), given.steps * given.batch)
     model = model_of(given.width, given.layers, 300, given.block)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loading, learning = [], []

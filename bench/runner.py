@@ -27,7 +27,7 @@ from layerlab.experiments.executors.local import carry_out
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import recipe_of
 from layerlab.recipes.training_sections import RunSection
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 AT_LEAST = 1.8
 UPDATES = 60
@@ -83,7 +83,7 @@ def speeds(slots: int, updates: int) -> list[float]:
     return together(list(clock.courses.values()))
 
 
-def _seeded(recipe: Any, seed: int, known: Any) -> Run:
+def _seeded(recipe: Any, seed: int, known: Any) -> RunSpec:
     (found,) = plan(recipe.changed({"train.seed": seed}), known)
     return found
 

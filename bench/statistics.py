@@ -38,7 +38,7 @@ from layerlab.experiments.statistics.differences import Difference, Level, sprea
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior
 from layerlab.experiments.statistics.multiple_comparisons import PairTest
 from layerlab.recipes.training import recipe_of
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 ALPHA = 0.05
 SEEDS = (3, 5, 10)
@@ -162,17 +162,17 @@ def comparison(arms: int, seeds: int, **section: Any) -> Any:
     return recipe_of(content).compare
 
 
-def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> Record:
+def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRecord:
     """A run; one without a loss has diverged."""
     manifest = {
         "run": f"a{arm}-{seed}-{rate:g}",
         "arm": f"a{arm}",
         "recipe": {"train": {"seed": seed, "rate": rate}},
     }
-    return Record(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
+    return RunRecord(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
 
 
-def false_words(section: Any, arms: int, records: list[Record]) -> bool:
+def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
     """Whether any arm gets a word."""
     rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
     _, family = weighed(section, rivals, records, "nats")
@@ -200,7 +200,7 @@ def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
     return f"{told}, a{noisy} noisy, {arms} arms, {seeds} seeds", share(false / draws, draws)
 
 
-def whole(table: np.ndarray) -> list[Record]:
+def whole(table: np.ndarray) -> list[RunRecord]:
     """Runs that have all ended."""
     places = np.ndindex(*table.shape)
     return [ended(arm, seed, float(table[arm, seed])) for arm, seed in places]

@@ -40,16 +40,16 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, logging
 
 from layerlab.console.progress import Silent
-from layerlab.corpus.batches import Order
+from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, extent, prepare
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.loss import causal_loss
-from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, recipe_of
 from layerlab.training.lr_schedule import rate_at
 from layerlab.training.optimizer import optimizer_of
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import built
-from layerlab.training.trainer import Training
+from layerlab.training.trainer import Trainer as Ours
 
 LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
 SMALL = {"width": 128, "layers": 6, "heads": 4, "inner": 256, "context": 128}
@@ -64,7 +64,7 @@ def line(name: str, value: str, target: str = "", met: bool | None = None) -> No
     print(f"  {name:<34} {value:<40} {target:<22} {verdict}", flush=True)
 
 
-def recipe(small: bool, device: str, **train: Any) -> Recipe:
+def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
     model = {**(SMALL if small else LARGE), "variant": "llama", "options": {"head": "tied"}}
     settings = {"updates": UPDATES, "batch": 16 if small else 8, "rate": 1e-3, **train}
     return recipe_of(
@@ -85,15 +85,15 @@ def clock(device: str) -> float:
     return time.perf_counter()
 
 
-def prepared(found: Recipe) -> tuple[Run, Corpus]:
+def prepared(found: TrainingRecipe) -> tuple[RunSpec, Corpus]:
     corpus = prepare(found.data)
     return plan(found, extent(corpus, found.model.context or 0))[0], corpus
 
 
-def ours(found: Recipe, folder: Path) -> Round:
+def ours(found: TrainingRecipe, folder: Path) -> Round:
     """Layerlab's loop."""
     run, _ = prepared(found)
-    training = Training(run, folder / run.name, Silent())
+    training = Ours(run, folder / run.name, Silent())
     device = found.run.device
 
     def one(updates: int) -> float:
@@ -107,14 +107,14 @@ def ours(found: Recipe, folder: Path) -> Round:
     return one
 
 
-def bare(found: Recipe, folder: Path) -> Round:
+def bare(found: TrainingRecipe, folder: Path) -> Round:
     """What anybody would write: a batch, a loss, a gradient, a step."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
     model = built(run, torch.device(device))
     optimizer = optimizer_of(model, train)
     block = run.recipe.data.block or 0
-    order = Order(corpus, block, train.seed)
+    order = BatchOrder(corpus, block, train.seed)
     update = 0
 
     def step() -> None:
@@ -145,7 +145,7 @@ def bare(found: Recipe, folder: Path) -> Round:
 class Blocks(Dataset[dict[str, torch.Tensor]]):
     """The same blocks, as the Trainer wants them."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: BatchOrder) -> None:
         self.order = order
 
     def __len__(self) -> int:
@@ -167,11 +167,11 @@ class Watch(TrainerCallback):
         self.times.append(clock(self.device))
 
 
-def trainer(found: Recipe, folder: Path) -> Round:
+def trainer(found: TrainingRecipe, folder: Path) -> Round:
     """Transformers' Trainer with the same optimizer, clipping and schedule."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
-    order = Order(corpus, run.recipe.data.block or 0, train.seed)
+    order = BatchOrder(corpus, run.recipe.data.block or 0, train.seed)
 
     def one(updates: int) -> float:
         arguments = TrainingArguments(
@@ -271,7 +271,7 @@ def data(given: argparse.Namespace, folder: Path) -> None:
     print("data loading, share of an update")
     found = recipe(given.small, given.device)
     run, corpus = prepared(found)
-    order = Order(corpus, run.recipe.data.block or 0, 0)
+    order = BatchOrder(corpus, run.recipe.data.block or 0, 0)
     order.batch(0, found.train.batch)
     start = time.process_time()
     for update in range(200):

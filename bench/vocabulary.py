@@ -37,7 +37,7 @@ from layerlab.tokenization.convert import load_tokenizer
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine, trained_words
 from layerlab.tokenization.published_rates import questions
-from layerlab.tokenization.verify import Proof, prove
+from layerlab.tokenization.verify import VocabularyCheck, prove
 
 BASE, ADDED = 16_000, 1_600
 HELD, LAW_HELD = 1_500, 800
@@ -157,7 +157,7 @@ def ways(line: Any) -> None:
     size = sum(map(len, law))
     print(f"+{ADDED:,} from {len(law):,} texts of law, {size:,} characters, in {took:.1f} s")
     sets = {"law": law_held, "jec-qa": questions(), "general": held}
-    proofs: dict[str, Proof] = {}
+    proofs: dict[str, VocabularyCheck] = {}
     print(f"{'':16} law    jec-qa general | lost law/general | out of reach | unused in training")
     for name, words in {
         "add_tokens": added(base, tokens),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.experiments.analysis.verdict import number
-from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation import AdaptationRecipe
 
 Json = Mapping[str, Any]
 OUT = "docs/results"
@@ -15,7 +15,7 @@ WIDE, ALPHA = 1.96, 0.05
 PICTURES = {"domain.svg": "Text of the domain", "general.svg": "General text"}
 
 
-def adapted(folder: Path, recipes: Sequence[Recipe]) -> str:
+def adapted(folder: Path, recipes: Sequence[AdaptationRecipe]) -> str:
     """The parts of the page that are about adaptation; recipes without a result say so."""
     parts: list[str] = []
     for recipe in recipes:
@@ -28,7 +28,7 @@ def adapted(folder: Path, recipes: Sequence[Recipe]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _missing(recipe: Recipe) -> list[str]:
+def _missing(recipe: AdaptationRecipe) -> list[str]:
     device = recipe.run.device
     where = "" if device == "cpu" else f" It is for another device ({device})."
     return [recipe.about, f"**Not run yet.**{where} `layerlab adapt {recipe.name} --out {OUT}`"]

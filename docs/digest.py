@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
-from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
 from layerlab.studies.engine.false_discovery import chance, rates, told
 from layerlab.studies.engine.scale import compared_at
 from layerlab.studies.engine.study import claimant
@@ -54,13 +54,13 @@ this page, of claims and of arms. Of the words up to a q of 0.05 one in twenty, 
 to be chance."""
 
 
-def declared(folder: Path) -> list[Recipe]:
+def declared(folder: Path) -> list[TrainingRecipe]:
     """The recipes of the package, and those beside results on a text that is not public."""
     files = sorted(folder.glob(f"*/{RECIPE}"))
     return [load_recipe(one) for one in (*packaged(), *files)]
 
 
-def digest(folder: Path, recipes: Sequence[Recipe]) -> str:
+def digest(folder: Path, recipes: Sequence[TrainingRecipe]) -> str:
     """The whole page; recipes without a comparison say so."""
     many = [recipe for recipe in recipes if recipe.compare is not None]
     found = {recipe.name: _read(folder / recipe.name / "comparison.json") for recipe in many}
@@ -95,7 +95,7 @@ def _discovered(found: Mapping[str, Json | None]) -> dict[str, Json | None]:
     return {name: one and {**one, **rated[name]} for name, one in found.items()}
 
 
-def _claims(recipes: Sequence[Recipe], found: Mapping[str, Json | None]) -> Iterator[str]:
+def _claims(recipes: Sequence[TrainingRecipe], found: Mapping[str, Json | None]) -> Iterator[str]:
     judged = {name: one["claims"] for name, one in found.items() if one and one.get("claims")}
     rows = [(name, one) for name, claims in judged.items() for one in claims]
     if rows:
@@ -127,7 +127,7 @@ def _judged(claim: Json, content: Json) -> tuple[str, ...]:
     return claim["source"], claim["says"], word, told(claim["q"])
 
 
-def _of(recipe: Recipe) -> Sequence[Claim]:
+def _of(recipe: TrainingRecipe) -> Sequence[Claim]:
     return recipe.compare.claims if recipe.compare else ()
 
 
@@ -140,7 +140,7 @@ def _link(name: str) -> str:
     return f"[`{name}`](#{name})"
 
 
-def _missing(recipe: Recipe) -> list[str]:
+def _missing(recipe: TrainingRecipe) -> list[str]:
     device = recipe.run.device
     where = "" if device == "cpu" else f" It is for another device ({device})."
     claims = "\n".join(f"- {one.says} ({one.source})" for one in _of(recipe))

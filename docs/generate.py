@@ -24,10 +24,10 @@ from layerlab.model.design import design
 from layerlab.model.listing.card import card
 from layerlab.model.preset import presets
 from layerlab.plugins import measures
-from layerlab.recipes.adaptation import Recipe as Course
+from layerlab.recipes.adaptation import AdaptationRecipe as Course
 from layerlab.recipes.adaptation import load_adaptation
 from layerlab.recipes.adaptation import packaged as lessons
-from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
 from layerlab.recipes.training_sections import Source
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.study import Study
@@ -131,7 +131,7 @@ def pages() -> dict[Path, str]:
         )
     )
     for name, title, text in (
-        ("training", "settings", "\n\n".join(settings(Recipe))),
+        ("training", "settings", "\n\n".join(settings(TrainingRecipe))),
         ("adaptation", "settings", "\n\n".join(settings(Course))),
         ("comparison", "recipes", recipes(packaged())),
     ):
@@ -263,13 +263,13 @@ def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
         nested = _section(field.annotation)
         taken = schema["properties"][name]
         kinds = {one.get("type") for one in (taken, *taken.get("anyOf", ()))}
-        if nested in (None, Recipe) or "array" in kinds:
+        if nested in (None, TrainingRecipe) or "array" in kinds:
             meaning = meanings.get(name) or PLAIN.get(name, "")
             row = f"`{name}`", _takes(taken), _default(field), meaning.removesuffix(".")
             rows.append(row)
         # A recipe of training inside another has its tables on a page of its own.
         # Of two lists of one section, the first has its table.
-        if nested is not None and nested is not Recipe and nested not in inside.values():
+        if nested is not None and nested is not TrainingRecipe and nested not in inside.values():
             inside[name] = nested
     if rows:
         yield table(("setting", "takes", "default", "meaning"), rows)
@@ -286,7 +286,7 @@ def recipes(names: Iterable[str]) -> str:
     return f"{listed}\n\nInferred, and so no part of what a source says:\n\n" + "\n".join(inferred)
 
 
-def _extent(recipe: Recipe) -> tuple[str, ...]:
+def _extent(recipe: TrainingRecipe) -> tuple[str, ...]:
     train, many = recipe.train, recipe.compare
     size = "1" if many is None else f"{len(many.arms)} x {len(many.seeds)}"
     if many is not None and many.rates:

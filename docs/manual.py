@@ -9,7 +9,7 @@ import layerlab
 OWN = (
     "layerlab.measures.measure.Measure",
     "layerlab.observe.tracing.records.Layer",
-    "layerlab.measures.measure.Run",
+    "layerlab.measures.measure.MeasureContext",
     "layerlab.measures.measure.Bound",
     "layerlab.errors.NotApplicable",
     "layerlab.blocks.part.Part",

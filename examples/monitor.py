@@ -8,7 +8,7 @@ The learning rate rises until training fails. The first alarm comes long before 
 import torch
 
 import layerlab
-from layerlab.training.monitor.alerts import Alarm
+from layerlab.training.monitor.alerts import Alert
 
 UPDATES, VOCAB, CONTEXT = 120, 64, 32
 
@@ -21,7 +21,7 @@ def text(rows: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def main() -> None:
-    told: list[Alarm] = []
+    told: list[Alert] = []
     model = layerlab.build("llama", width=32, layers=2, heads=2, vocab=VOCAB, context=CONTEXT)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters())

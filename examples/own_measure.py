@@ -9,7 +9,7 @@ It asks how much of the residual stream's energy the loudest few channels carry.
 from collections.abc import Iterator
 
 import layerlab
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
 
@@ -28,7 +28,7 @@ def focus(h: Hidden, channels: int) -> float:
     return (energy.topk(channels).values.sum() / energy.sum()).item()
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """One row per block."""
     channels = min(run.options["channels"], layer.stream.shape[-1])
     yield {

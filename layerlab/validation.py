@@ -18,7 +18,7 @@ KINDS: Mapping[Any, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Domain:
+class Constraint:
     """The values that one option takes.
 
     Attributes:

@@ -8,7 +8,7 @@ import torch
 
 import layerlab
 from layerlab import UserError
-from layerlab.evaluation.results.result import Result
+from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.report.pages.evaluation import render
 from tests.evaluation.candidate import candidate
 from tests.evaluation.written import boolq
@@ -154,7 +154,7 @@ def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf: Pat
 def test_results_without_a_question_in_common(shelf: Path) -> None:
     whole = run(shelf, "boolq,ax-b", limit=1)
     rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
-    earlier = Result({**whole.content, "subjects": rest})
+    earlier = EvaluationResult({**whole.content, "subjects": rest})
     with pytest.raises(
         UserError, match="in common; evaluate both with the same --suite, --scoring, --limit and"
     ):

@@ -21,7 +21,7 @@ import typer
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
 from layerlab.studies.engine.discovery import studies
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests import test_tutorials
 from tests.reader import reader
 from tests.shell import MORE, NAMED, Shell, begins, correct, lines
@@ -156,7 +156,7 @@ Table = Mapping[str, Any]
 Follow = Callable[[str], tuple[Path, str]]
 
 
-def planned(table: Table) -> list[Run]:
+def planned(table: Table) -> list[RunSpec]:
     """A recipe of training; where only some sections are shown, with a length of its own."""
     return plan(training.recipe_of({"train": {"updates": 1}, **table}), EXTENT)
 

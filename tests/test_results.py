@@ -11,7 +11,7 @@ import pytest
 
 import layerlab
 from layerlab.experiments.analysis.compare import compared
-from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
 
@@ -35,7 +35,7 @@ def kept(folder: Path) -> list[Path]:
     return [path for path in files if not ignored.match_file(path.as_posix())]
 
 
-def saved(folder: Path, losses: dict[str, Any] = LOSSES) -> Recipe:
+def saved(folder: Path, losses: dict[str, Any] = LOSSES) -> TrainingRecipe:
     """A comparison with its runs, as the command leaves it in the folder of results."""
     given = recipe(claims=CLAIMS)
     found = records(given, losses)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.measures.quantities.lipschitz import MEASURES
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-SHARE = Domain(kind=float, above=0, most=1)
-LENGTH = Domain(kind=int | None, least=1)
+SHARE = Constraint(kind=float, above=0, most=1)
+LENGTH = Constraint(kind=int | None, least=1)
 
 
 @given(st.one_of(st.floats(), st.integers()))
@@ -33,14 +33,14 @@ def test_an_open_length_is_none_or_a_whole_number(value: Any, inside: bool) -> N
 
 @pytest.mark.parametrize("value", [math.inf, 10**400])
 def test_a_number_without_a_limit_is_still_a_float(value: Any) -> None:
-    assert value not in Domain(kind=float)
+    assert value not in Constraint(kind=float)
 
 
 def test_a_domain_says_itself_in_words() -> None:
     assert str(SHARE) == "a number above 0 and at most 1"
     assert str(LENGTH) == "None or a whole number at least 1"
-    assert str(Domain(kind=str, choices=("a", "b"))) == "'a' or 'b'"
-    assert str(Domain(kind=list)) == "list"
+    assert str(Constraint(kind=str, choices=("a", "b"))) == "'a' or 'b'"
+    assert str(Constraint(kind=list)) == "list"
 
 
 def test_a_whole_number_for_a_float_becomes_one() -> None:

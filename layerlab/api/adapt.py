@@ -12,9 +12,9 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.estimate import Forecast, forecast
 from layerlab.adaptation.pipeline.plan import planned
-from layerlab.adaptation.pipeline.result import Adapted
-from layerlab.adaptation.pipeline.run_stage import STEPS, Place
-from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.pipeline.result import AdaptationResult
+from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
+from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.adaptation.pipeline.texts import held_texts
 from layerlab.adaptation.sft.chat_template import templated
@@ -22,15 +22,15 @@ from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.api import evaluate, train
 from layerlab.console.progress import Silent as Quiet
-from layerlab.console.stages import Board, Silent, Watch
+from layerlab.console.stages import Silent, StagesDisplay, Watch
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import declared
 from layerlab.evaluation.benchmarks.files import here
 from layerlab.evaluation.benchmarks.suites import chosen
 from layerlab.evaluation.results.paired_difference import compared, differing
 from layerlab.experiments.executors.local import alone
-from layerlab.loading.model import Subject, subject
-from layerlab.recipes.adaptation import Recipe, load_adaptation, recipe_of
+from layerlab.loading.model import LoadedModel, subject
+from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, recipe_of
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import save_curriculum
 from layerlab.system.files import write_folder
@@ -45,23 +45,23 @@ FACTS = (
     *("weights_hash", "family", "class", "parameters", "layers", "width", "heads", "kv_heads"),
     *("vocab", "context", "attention"),
 )
-Given = str | PathLike[str] | Mapping[str, Any] | Recipe
+Given = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Curriculum:
+class AdaptationPlan:
     """A recipe with its stages, their folders, and the language of the page."""
 
-    recipe: Recipe
+    recipe: AdaptationRecipe
     stages: tuple[Stage, ...]
     out: Path
     lang: str = ENGLISH
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> StageStore:
         """The folders of the stages."""
-        return Shelf(self.out / STAGES)
+        return StageStore(self.out / STAGES)
 
 
 def adapt(
@@ -72,7 +72,7 @@ def adapt(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     trust_remote_code: bool = False,
-) -> Adapted:
+) -> AdaptationResult:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
 
     What an earlier call has finished is kept, what it left half-way is gone on with.
@@ -94,7 +94,7 @@ def adapt(
 
 def prepared(
     recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
-) -> Curriculum:
+) -> AdaptationPlan:
     """A recipe with its stages planned.
 
     Raises:
@@ -104,15 +104,15 @@ def prepared(
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
     read = read.changed(settings) if settings else read
-    return Curriculum(read, planned(read), out / read.name, lang)
+    return AdaptationPlan(read, planned(read), out / read.name, lang)
 
 
-def expected(curriculum: Curriculum) -> Forecast:
+def expected(curriculum: AdaptationPlan) -> Forecast:
     """What its stages will take, and which are finished."""
     return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
 
 
-def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
+def carried_out(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
     """Carry out what is not finished, and write the report.
 
     Raises:
@@ -125,16 +125,19 @@ def carried_out(curriculum: Curriculum, *, progress: bool = True) -> Adapted:
         watch: Watch = Silent()
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
-            watch = stack.enter_context(Board(titles))
+            watch = stack.enter_context(StagesDisplay(titles))
         for stage in curriculum.stages:
             if _done(shelf.read(stage.key)):
                 watch.end(stage.key, "kept")
                 continue
-            _carry(Place(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)), watch)
+            _carry(
+                StageContext(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)),
+                watch,
+            )
         content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
         content |= _compared(curriculum, content)
         page = save_curriculum(content, curriculum.out, curriculum.lang)
-    return Adapted(content, page, _models(curriculum))
+    return AdaptationResult(content, page, _models(curriculum))
 
 
 def _done(kept: Json | None) -> bool:
@@ -145,7 +148,7 @@ def _done(kept: Json | None) -> bool:
     return not any(here(declared(name)) for name in missed if name)
 
 
-def _carry(place: Place, watch: Watch) -> None:
+def _carry(place: StageContext, watch: Watch) -> None:
     watch.begin(place.stage.key)
     begun = time.monotonic()
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +159,7 @@ def _carry(place: Place, watch: Watch) -> None:
     watch.end(place.stage.key, "finished")
 
 
-def base(place: Place) -> Json:
+def base(place: StageContext) -> Json:
     """The model that is there, or one that is trained from nothing."""
     training = place.recipe.training()
     if training is None:
@@ -176,14 +179,14 @@ def base(place: Place) -> Json:
     return {"model": place_of, "words": place_of, "result": told}
 
 
-def evaluated(place: Place) -> Json:
+def evaluated(place: StageContext) -> Json:
     """What a model knows after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
     return {"result": {**told, **_asked(place, left_out), "left_out": left_out}}
 
 
-def _read(place: Place, left_out: list[Json]) -> Json:
+def _read(place: StageContext, left_out: list[Json]) -> Json:
     """Bits per byte of held-out text, and answers."""
     section = place.recipe.evaluate
     assert section is not None
@@ -208,7 +211,7 @@ def _read(place: Place, left_out: list[Json]) -> Json:
     return told
 
 
-def _asked(place: Place, left_out: list[Json]) -> Json:
+def _asked(place: StageContext, left_out: list[Json]) -> Json:
     """Benchmark by benchmark; what is finished of an earlier sitting is kept."""
     section = place.recipe.evaluate
     assert section is not None
@@ -236,7 +239,7 @@ def _asked(place: Place, left_out: list[Json]) -> Json:
     return rows
 
 
-def _compared(curriculum: Curriculum, content: Json) -> Json:
+def _compared(curriculum: AdaptationPlan, content: Json) -> Json:
     """Each model's answers against its base's, question by question."""
     rows: list[Json] = []
     remarks: dict[str, None] = dict.fromkeys(content["remarks"])
@@ -257,7 +260,7 @@ def _compared(curriculum: Curriculum, content: Json) -> Json:
     return {"differences": rows, "remarks": list(remarks)}
 
 
-def _models(curriculum: Curriculum) -> dict[str, str]:
+def _models(curriculum: AdaptationPlan) -> dict[str, str]:
     """The last model of each arm; of several seeds that of the first."""
     found: dict[str, str] = {}
     for arm, recipe in curriculum.recipe.arms().items():
@@ -272,7 +275,7 @@ def _models(curriculum: Curriculum) -> dict[str, str]:
 class _Telling(Quiet):
     """A run's journal as the share of a stage."""
 
-    def __init__(self, place: Place, updates: int) -> None:
+    def __init__(self, place: StageContext, updates: int) -> None:
         self.place, self.updates = place, updates
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
@@ -282,12 +285,12 @@ class _Telling(Quiet):
             self.place.tell(said, event["update"] / self.updates)
 
 
-def _facts(found: Subject) -> Json:
+def _facts(found: LoadedModel) -> Json:
     """What a model is, without where it lies."""
     return {name: value for name, value in found.facts().items() if name in FACTS}
 
 
-def _keep_words(found: Subject, folder: Path) -> None:
+def _keep_words(found: LoadedModel, folder: Path) -> None:
     words = found.tokenizer
     if words is None:
         raise UserError(
@@ -302,7 +305,7 @@ def _keep_words(found: Subject, folder: Path) -> None:
         write_folder(folder / WORDS, fill, "tokenizer", like=lambda _: True)
 
 
-def _recipe(given: Given) -> Recipe:
-    if isinstance(given, Recipe):
+def _recipe(given: Given) -> AdaptationRecipe:
+    if isinstance(given, AdaptationRecipe):
         return given
     return recipe_of(given) if isinstance(given, Mapping) else load_adaptation(given)

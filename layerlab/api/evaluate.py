@@ -14,8 +14,8 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import declared
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.benchmarks.suites import chosen
-from layerlab.evaluation.harness.cache import LEAVES, Keeper
-from layerlab.evaluation.harness.low_precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.harness.cache import LEAVES, ResultCache
+from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.harness.model_checks import words
 from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.harness.prepare import available, data_from, engine, tasks_of
@@ -28,8 +28,8 @@ from layerlab.evaluation.results.aggregate import (
 from layerlab.evaluation.results.data_issues import remarks as oddities
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
-from layerlab.evaluation.results.result import Result, load_result
-from layerlab.loading.model import Subject, check_named, subject
+from layerlab.evaluation.results.result import EvaluationResult, load_result
+from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
 from layerlab.system.interruption import pausing
@@ -43,7 +43,7 @@ Given = str | PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class EvaluationRequest:
     """What `examined` answers.
 
     Attributes:
@@ -61,14 +61,14 @@ class Question:
     models: Sequence[Any]
     suite: str
     options: Options
-    arithmetics: Sequence[Arithmetic] = (Arithmetic(),)
+    arithmetics: Sequence[PrecisionSetting] = (PrecisionSetting(),)
     tokenizer: PreTrainedTokenizerBase | None = None
     device: str | None = None
     dtype: str | None = None
     data: Path | None = None
     out: Path | None = None
     compare: bool = False
-    against: Result | None = None
+    against: EvaluationResult | None = None
     lang: str = ENGLISH
 
 
@@ -81,7 +81,7 @@ def evaluate(
     format: str | None = None,
     policy: Any = None,
     compare: bool = False,
-    against: Given | Result | None = None,
+    against: Given | EvaluationResult | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -90,7 +90,7 @@ def evaluate(
     progress: bool = True,
     lang: str = ENGLISH,
     **options: Any,
-) -> Result:
+) -> EvaluationResult:
     """Put one or several models to benchmarks, and average as their authors do.
 
     Args:
@@ -116,8 +116,8 @@ def evaluate(
     Raises:
         UserError: no such suite, none of its data is here, or a model cannot be asked.
     """
-    earlier = against if isinstance(against, Result | None) else load_result(against)
-    question = Question(
+    earlier = against if isinstance(against, EvaluationResult | None) else load_result(against)
+    question = EvaluationRequest(
         models=model if isinstance(model, list | tuple) else [model],
         suite=suite,
         options=_options(options),
@@ -135,7 +135,7 @@ def evaluate(
         return examined(question, progress=progress)
 
 
-def examined(question: Question, *, progress: bool = True) -> Result:
+def examined(question: EvaluationRequest, *, progress: bool = True) -> EvaluationResult:
     """Load the models, ask them, and sum up.
 
     Raises:
@@ -157,7 +157,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
         check_named(question.models)
         stack.enter_context(data_from(question.data))
         there, left_out = available(benchmarks)
-        result = Result(_asked(question, there, left_out, progress))
+        result = EvaluationResult(_asked(question, there, left_out, progress))
         if question.out is None:
             return result
         saved = result.save(question.out)
@@ -166,7 +166,7 @@ def examined(question: Question, *, progress: bool = True) -> Result:
 
 
 def _asked(
-    question: Question,
+    question: EvaluationRequest,
     benchmarks: Sequence[Benchmark],
     left_out: list[dict[str, str]],
     progress: bool,
@@ -174,7 +174,7 @@ def _asked(
     sitting = engine()
     leaves = tasks_of(sitting, question.options, benchmarks, left_out)
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
-    keeper = Keeper(question.out)
+    keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
     arms: list[dict[str, Any]] = []
     total = questions * len(question.models) * len(question.arithmetics)
@@ -187,7 +187,7 @@ def _asked(
             for arithmetic in question.arithmetics:
                 arm = _arm(facts, arithmetic, arms)
                 arms.append(arm)
-                sit = sitting.Sitting(
+                sit = sitting.EvaluationRun(
                     arm=arm["arm"],
                     subject=loaded,
                     weights=facts["weights_hash"],
@@ -205,7 +205,7 @@ def _asked(
 
 
 def _summed(
-    question: Question,
+    question: EvaluationRequest,
     arms: list[dict[str, Any]],
     records: list[dict[str, Any]],
     left_out: list[dict[str, str]],
@@ -241,7 +241,7 @@ def _summed(
     return content
 
 
-def _loaded(question: Question, model: Any) -> Subject:
+def _loaded(question: EvaluationRequest, model: Any) -> LoadedModel:
     found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
     tokenizer = words(found)  # whoever cannot read is told so before the first question
     if question.options.chat and tokenizer.chat_template is None:
@@ -253,7 +253,7 @@ def _loaded(question: Question, model: Any) -> Subject:
 
 
 def _arm(
-    facts: Mapping[str, Any], arithmetic: Arithmetic, others: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any], arithmetic: PrecisionSetting, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """A model in an arithmetic, with a name that no other has."""
     name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")

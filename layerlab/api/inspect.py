@@ -18,8 +18,8 @@ from layerlab import builtin
 from layerlab.console.inspection import Bar
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expanded
-from layerlab.loading.inputs import Passage, passage, placeholder, sequences
-from layerlab.loading.model import Subject, check_named, label, subject
+from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
+from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import Progress, Readings, Silence, readings
@@ -94,7 +94,7 @@ def inspect(
         9
     """
     read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
-    job = Job(
+    job = InspectionRequest(
         models=_listed(model),
         tokenizer=tokenizer,
         passage=read,
@@ -181,18 +181,18 @@ def rework(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class InspectionRequest:
     """An inspection that is ready to run: everything the user gave, checked."""
 
     models: Sequence[Model]
-    passage: Passage
+    passage: TextInput
     measures: Sequence[Measure]
     tokenizer: PreTrainedTokenizerBase | None = None
     device: str | None = None
     dtype: str | None = None
 
 
-def run(job: Job, *, progress: bool = True) -> Report:
+def run(job: InspectionRequest, *, progress: bool = True) -> Report:
     """Do an inspection; one model is in memory at a time.
 
     Raises:
@@ -250,7 +250,7 @@ def _labels(models: Sequence[Model]) -> list[str]:
     return found
 
 
-def _measured(job: Job, model: Model, name: str, progress: Progress) -> _Part:
+def _measured(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
     weights_only = all(measure.needs == {"weights"} for measure in job.measures)
     patient = subject(
@@ -278,7 +278,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _excerpts(patient: Subject, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+def _excerpts(patient: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
     words = patient.tokenizer
     return [
         {
@@ -351,7 +351,7 @@ def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, 
     return {name: pictures for name, pictures in found.items() if pictures}
 
 
-def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
+def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
     """All but the tables and what follows from them: enough to repeat the inspection."""
     return {
         "schema": SCHEMA,
@@ -381,7 +381,7 @@ def _head(parts: Sequence[_Part], job: Job) -> dict[str, Any]:
     }
 
 
-def _report(parts: Sequence[_Part], job: Job) -> Report:
+def _report(parts: Sequence[_Part], job: InspectionRequest) -> Report:
     frames = _frames(parts, job.measures)
     head = _head(parts, job)
     findings = find(head, frames)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from layerlab import builtin
 from layerlab.console.inspection import Bar
 from layerlab.errors import UserError
-from layerlab.loading.inputs import Passage, passage, sequences
+from layerlab.loading.inputs import TextInput, passage, sequences
 from layerlab.loading.model import subject
 from layerlab.measures.runner import Progress, Silence
 from layerlab.numerics.mixed_precision.advice import Advice
@@ -74,7 +74,7 @@ def precision(
         >>> layerlab.apply_precision(model, advice.policy).dtype
         torch.bfloat16
     """
-    question = Question(
+    question = PrecisionRequest(
         model=builtin.DEFAULT if model is None else model,
         passage=passage(texts, input_ids=input_ids, context=context),
         format=format,
@@ -88,11 +88,11 @@ def precision(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PrecisionRequest:
     """What `search` answers: a model, what it reads, a format and a budget."""
 
     model: Any
-    passage: Passage
+    passage: TextInput
     format: str = FORMAT
     budget: float = BUDGET
     tokenizer: PreTrainedTokenizerBase | None = None
@@ -100,7 +100,7 @@ class Question:
     dtype: str | None = None
 
 
-def search(question: Question, *, progress: bool = True) -> Advice:
+def search(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     """Load the model and look for what to keep.
 
     Raises:

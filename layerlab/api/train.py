@@ -11,7 +11,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.experiments import session
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.executors.local import Outcome, alone
+from layerlab.experiments.executors.local import RunOutcome, alone
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
 from layerlab.experiments.session import Given, Task, check_task, display, run
@@ -242,7 +242,7 @@ def compare_task(
 
 def judge_task(
     task: Task,
-    failed: Sequence[Outcome] = (),
+    failed: Sequence[RunOutcome] = (),
     *,
     tell: Callable[[Comparison], None] | None = None,
 ) -> Comparison:

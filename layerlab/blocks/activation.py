@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from layerlab.blocks.init import Constant, starts
 from layerlab.shapes import Features
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 
 class Prelu(nn.Module):
@@ -45,8 +45,8 @@ class Activation(nn.Module):
 
 SQRT_2_PI = math.sqrt(2 / math.pi)
 NAMES = ("silu", "gelu", "gelu-tanh", "relu", "relu2", "tanh", "sigmoid", "none")
-NAMED = Domain(kind=str, choices=NAMES)
-WITH_PRELU = Domain(kind=str, choices=(*NAMES, "prelu"))
+NAMED = Constraint(kind=str, choices=NAMES)
+WITH_PRELU = Constraint(kind=str, choices=(*NAMES, "prelu"))
 
 
 def activated(x: Features, name: str) -> Features:

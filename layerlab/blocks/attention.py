@@ -10,11 +10,11 @@ from layerlab.blocks.init import linear, residual
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.shapes import Heads, Joined, KeyHeads, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 BIAS = Option(
     default="none",
-    domain=Domain(kind=str, choices=("none", "qkv", "all")),
+    domain=Constraint(kind=str, choices=("none", "qkv", "all")),
     about="which projections have a bias",
 )
 

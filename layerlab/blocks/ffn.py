@@ -10,9 +10,9 @@ from layerlab.blocks.init import linear, residual
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-BIAS = Option(default=False, domain=Domain(kind=bool), about="whether the matrices have biases")
+BIAS = Option(default=False, domain=Constraint(kind=bool), about="whether the matrices have biases")
 
 
 class Gated(Part):
@@ -64,7 +64,7 @@ class Plain(Part):
     slot = "ffn"
     options = {
         "activation": Option(default="gelu-tanh", domain=WITH_PRELU, about="its function"),
-        "bias": Option(default=True, domain=Domain(kind=bool), about=BIAS.about),
+        "bias": Option(default=True, domain=Constraint(kind=bool), about=BIAS.about),
     }
     plan = {"up": "colwise", "down": "rowwise"}
 

@@ -9,9 +9,9 @@ from layerlab.blocks.init import ones, starts, zeros
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.shapes import Features
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-EPSILON = Domain(kind=float, above=0)
+EPSILON = Constraint(kind=float, above=0)
 
 
 class RmsNorm(Part):

@@ -23,7 +23,7 @@ from layerlab.blocks.cost import Cost
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
 SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")
@@ -42,7 +42,7 @@ class Option:
     """
 
     default: Any
-    domain: Domain
+    domain: Constraint
     about: str
     unsaid: bool = False
     shared: bool = False

@@ -5,9 +5,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from layerlab.errors import UserError
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
-DROPOUT = Domain(kind=float, least=0.0, most=0.9)
+DROPOUT = Constraint(kind=float, least=0.0, most=0.9)
 Placement = Literal["pre", "post", "both", "after"]
 
 
@@ -203,7 +203,7 @@ def _field(one: Field[Any], value: Any) -> Any:
     fits = value in allowed if allowed else isinstance(value, kind)
     expected = " or ".join(map(repr, allowed)) if allowed else f"a {kind.__name__}"
     if kind is float:
-        domain = DROPOUT if one.name == "dropout" else Domain(kind=float, above=0.0)
+        domain = DROPOUT if one.name == "dropout" else Constraint(kind=float, above=0.0)
         fits, expected = value in domain, str(domain)
     if not fits:
         raise UserError(f"{one.name} is {shown(value)}; expected {expected}")

@@ -217,11 +217,13 @@ def precision(
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
 
-    from layerlab.api.precision import Question, search
+    from layerlab.api.precision import PrecisionRequest, search
     from layerlab.builtin import DEFAULT
 
     asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
-    advice = search(Question(model=model or DEFAULT, passage=passage, **asked), progress=not quiet)
+    advice = search(
+        PrecisionRequest(model=model or DEFAULT, passage=passage, **asked), progress=not quiet
+    )
     if as_json:
         show_json(advice.to_json())
     else:

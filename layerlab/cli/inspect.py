@@ -136,11 +136,11 @@ def inspect(
         else read_file(text, samples=samples, context=context)
     )
 
-    from layerlab.api.inspect import Job, run
+    from layerlab.api.inspect import InspectionRequest, run
     from layerlab.builtin import DEFAULT
 
     report = run(
-        Job(
+        InspectionRequest(
             models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
         ),
         progress=not quiet,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlab.console.tables import printable
-from layerlab.console.throughput import Pulse
+from layerlab.console.throughput import Throughput
 from layerlab.console.units import amount, duration
 
 BAR = 24  # characters
@@ -24,11 +24,11 @@ FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thir
 WELL = {"finished", "skipped"}
 
 
-class Display:
+class RunsDisplay:
     """A `Watch` that a person reads.
 
     Example:
-        >>> with Display({"llama-s1": 400}, quiet=True) as watch:
+        >>> with RunsDisplay({"llama-s1": 400}, quiet=True) as watch:
         ...     watch.update("llama-s1", {"kind": "train", "update": 40, "loss": 5.0})
         ...     watch.ended("llama-s1", "finished")
         >>> watch.summary()
@@ -52,7 +52,7 @@ class Display:
             quiet: show nothing at all.
             console: on standard error, where it is left out.
         """
-        self.pulses = {name: Pulse(updates, clock) for name, updates in runs.items()}
+        self.pulses = {name: Throughput(updates, clock) for name, updates in runs.items()}
         self.outcomes: dict[str, str] = {}
         self.quiet = quiet
         self.peak = peak
@@ -63,7 +63,7 @@ class Display:
         self._skipped = 0  # and not told of
         self._live: Live | None = None
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "RunsDisplay":
         if not self.quiet and self.console.is_terminal:
             self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
             self._live.start()
@@ -131,7 +131,7 @@ class Display:
         work = sum(pulse.updates - pulse.update for pulse in going)
         return work / rate if rate else None if work else 0.0
 
-    def _tell(self, name: str, pulse: Pulse) -> None:
+    def _tell(self, name: str, pulse: Throughput) -> None:
         """A line where another part of a run is done; of many runs, one where it begins too."""
         part = self._parts * pulse.update // pulse.updates
         many = self._parts < 10
@@ -152,12 +152,12 @@ class Display:
         self._tell_skipped()
         self.console.print(Text(text), soft_wrap=True)
 
-    def _line(self, name: str, pulse: Pulse) -> str:
+    def _line(self, name: str, pulse: Throughput) -> str:
         share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
         facts = [*self._facts(pulse), f"{duration(pulse.left())} left"]
         return f"{printable(name)}: {share}, {', '.join(facts)}"
 
-    def _facts(self, pulse: Pulse) -> list[str]:
+    def _facts(self, pulse: Throughput) -> list[str]:
         """What is known of a run, in words."""
         facts = []
         if pulse.loss is not None:
@@ -173,7 +173,7 @@ class Display:
             facts.append(f"MFU {flops / self.peak:.0%}")
         return facts
 
-    def _single(self, name: str, pulse: Pulse) -> RenderableType:
+    def _single(self, name: str, pulse: Throughput) -> RenderableType:
         left = pulse.left()
         told = (
             Text(f"update {pulse.update:,} of {pulse.updates:,}"),
@@ -204,7 +204,7 @@ class Display:
         foot += f"{duration(left)} left{_until(left)}"
         return Group(table, Text(foot)) if running else Text(foot)
 
-    def _row(self, name: str, pulse: Pulse) -> list[RenderableType]:
+    def _row(self, name: str, pulse: Throughput) -> list[RenderableType]:
         tokens = pulse.speed("tokens")
         return [
             Text(printable(name), overflow="ellipsis", no_wrap=True),
@@ -217,7 +217,7 @@ class Display:
         ]
 
 
-def _bar(pulse: Pulse, width: int) -> ProgressBar:
+def _bar(pulse: Throughput, width: int) -> ProgressBar:
     return ProgressBar(total=pulse.updates, completed=pulse.update, width=width)
 
 

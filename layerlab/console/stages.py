@@ -59,11 +59,11 @@ class Line:
     told: int = 0
 
 
-class Board:
+class StagesDisplay:
     """A `Watch` that a person reads.
 
     Example:
-        >>> board = Board({"base-1": "base"}, console=Console(quiet=True))
+        >>> board = StagesDisplay({"base-1": "base"}, console=Console(quiet=True))
         >>> board.end("base-1", "kept")
         >>> board.lines["base-1"].state
         'kept'
@@ -87,7 +87,7 @@ class Board:
         self._clock = clock
         self._live: Live | None = None
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "StagesDisplay":
         if self.console.is_terminal:
             self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
             self._live.start()

@@ -7,7 +7,7 @@ from typing import Any
 WINDOW = 20  # events that a speed is taken over
 
 
-class Pulse:
+class Throughput:
     """A run as its events tell it.
 
     Attributes:

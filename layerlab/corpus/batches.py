@@ -53,7 +53,7 @@ class Batch:
         return Batch(change(self.inputs), change(self.targets), positions)
 
 
-class Order:
+class BatchOrder:
     """The endless order of the blocks of a corpus.
 
     Blocks of a source lie side by side in its tokens: each predicts `block` of them and reads the
@@ -111,7 +111,7 @@ class Order:
         return np.argsort(drawn, kind="stable")
 
 
-class Held:
+class EvalBlocks:
     """The blocks of held-out text: each of its tokens is predicted once.
 
     The last block of a source is filled up with separators, which nothing is asked of.

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.corpus.tokenize import Layout, encoded
-from layerlab.data.documents import Spool, spooled
+from layerlab.data.documents import DocumentStore, spooled
 from layerlab.data.sources import Text, opened
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection
@@ -142,7 +142,7 @@ def _prepared(data: DataSection, cache: Path | None, progress: Progress | None) 
     texts = [opened(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else loaded_words(data.tokenizer)
     folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
-    maker = Maker(data, texts, words, progress or (lambda what, share: None))
+    maker = CorpusBuilder(data, texts, words, progress or (lambda what, share: None))
     if not _sound(folder):
         with _alone(folder):
             if not _sound(folder):
@@ -150,14 +150,14 @@ def _prepared(data: DataSection, cache: Path | None, progress: Progress | None) 
     return _read(folder, data, tuple(note for text in texts for note in text.notes))
 
 
-def extent(corpus: Corpus, block: int) -> Extent:
+def extent(corpus: Corpus, block: int) -> CorpusSize:
     """What a plan has to know of it.
 
     Raises:
         UserError: a source is shorter than one block.
     """
     tokens = sum(blocks_of(stream, block) * block for stream in corpus.train)
-    return Extent(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
+    return CorpusSize(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
 
 
 def blocks_of(stream: Stream, block: int) -> int:
@@ -211,7 +211,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Maker:
+class CorpusBuilder:
     """Makes a corpus in a folder."""
 
     data: DataSection
@@ -251,7 +251,7 @@ class Maker:
         self.progress(f"reading {text.name}", 0.0)
         return spooled(text.pieces(), file, text.name, limit)
 
-    def _trained(self, parts: list[Spool]) -> PreTrainedTokenizerFast:
+    def _trained(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
         texts = (piece.text for part in parts for piece in part.pieces())
         return trained_words(texts, self.data.vocab)
@@ -265,7 +265,10 @@ class Maker:
         ]
 
     def _encoded(
-        self, folder: Path, parts: list[tuple[Spool, Spool]], words: PreTrainedTokenizerFast
+        self,
+        folder: Path,
+        parts: list[tuple[DocumentStore, DocumentStore]],
+        words: PreTrainedTokenizerFast,
     ) -> list[dict[str, Any]]:
         kind = "uint32" if entries(words) > 65_535 else "uint16"
         mark = separator(words, self.data.tokenizer)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
+class CorpusSize:
     """What a plan has to know of a corpus.
 
     Attributes:

@@ -11,8 +11,8 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.data.documents import Spool
-from layerlab.data.sources import Piece
+from layerlab.data.documents import DocumentStore
+from layerlab.data.sources import TextChunk
 from layerlab.tokenization.load import engine
 
 # Characters, and documents, that are encoded at once.
@@ -66,7 +66,7 @@ class Writer:
             for part in parts
         }
 
-    def add(self, piece: Piece, found: Encoding) -> None:
+    def add(self, piece: TextChunk, found: Encoding) -> None:
         """Append a piece of a document."""
         size = len(piece.text.encode())
         first = [self.layout.separator] if piece.first else []
@@ -96,7 +96,7 @@ class Writer:
 
 
 def encoded(
-    spool: Spool,
+    spool: DocumentStore,
     words: PreTrainedTokenizerFast,
     layout: Layout,
     progress: Callable[[str, float], None],
@@ -127,15 +127,15 @@ def byte_ends(text: str, found: Encoding) -> np.ndarray:
     return ends
 
 
-def _encode(machine: Tokenizer, pieces: list[Piece], layout: Layout) -> list[Encoding]:
+def _encode(machine: Tokenizer, pieces: list[TextChunk], layout: Layout) -> list[Encoding]:
     # Only the slower one says which characters a token stands for.
     encode = machine.encode_batch if layout.counted else machine.encode_batch_fast
     found: list[Encoding] = encode([piece.text for piece in pieces], add_special_tokens=False)
     return found
 
 
-def _chunks(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    chunk: list[Piece] = []
+def _chunks(pieces: Iterator[TextChunk]) -> Iterator[list[TextChunk]]:
+    chunk: list[TextChunk] = []
     size = 0
     for piece in pieces:
         chunk.append(piece)

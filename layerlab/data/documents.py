@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from layerlab.data.sources import Piece
+from layerlab.data.sources import TextChunk
 from layerlab.errors import UserError
 
 PIECE = 1 << 18
@@ -13,7 +13,7 @@ PIECE = 1 << 18
 TOLERANCE = 0.25
 
 
-class Spool:
+class DocumentStore:
     """Documents one after another in a file, and the bytes at which each begins."""
 
     def __init__(self, data: bytes | mmap.mmap, starts: list[int]) -> None:
@@ -25,7 +25,7 @@ class Spool:
         """Of UTF-8."""
         return self.starts[-1]
 
-    def split(self, share: float, name: str) -> "tuple[Spool, Spool]":
+    def split(self, share: float, name: str) -> "tuple[DocumentStore, DocumentStore]":
         """Training and held-out text: the last documents that come nearest to a share of its bytes.
 
         Where the boundaries between documents lie too far off, the one it falls into is cut at the
@@ -46,19 +46,19 @@ class Spool:
             )
         head = [start for start in self.starts if start < near]
         tail = [start for start in self.starts if start > near]
-        return Spool(self.data, [*head, near]), Spool(self.data, [near, *tail])
+        return DocumentStore(self.data, [*head, near]), DocumentStore(self.data, [near, *tail])
 
     def documents(self) -> Iterator[Iterator[str]]:
         """Each document in pieces of at most 256 KiB that end with a line where there is one."""
         for first, last in zip(self.starts, self.starts[1:], strict=False):
             yield self._pieces(first, last)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TextChunk]:
         """The same, one after another."""
         for document in self.documents():
             first = True
             for text in document:
-                yield Piece(text, first)
+                yield TextChunk(text, first)
                 first = False
 
     @property
@@ -97,7 +97,9 @@ class Spool:
 
 
 @contextmanager
-def spooled(pieces: Iterable[Piece], file: Path, name: str, limit: int | None) -> Iterator[Spool]:
+def spooled(
+    pieces: Iterable[TextChunk], file: Path, name: str, limit: int | None
+) -> Iterator[DocumentStore]:
     """Write the documents of a source to a file, and give them; empty ones are left out.
 
     Args:
@@ -123,7 +125,7 @@ def spooled(pieces: Iterable[Piece], file: Path, name: str, limit: int | None) -
             starts.append(done)
         stream.flush()
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-            yield Spool(whole, starts)
+            yield DocumentStore(whole, starts)
 
 
 def _encoded(text: str, name: str) -> bytes:

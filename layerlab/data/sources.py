@@ -38,7 +38,7 @@ LONGEST = 2**25
 LARGE = 1 << 30
 
 
-class Piece(NamedTuple):
+class TextChunk(NamedTuple):
     """A part of a document, so that long ones need not fit into memory.
 
     Attributes:
@@ -62,7 +62,7 @@ class Text:
 
     name: str
     identity: str
-    pieces: Callable[[], Iterator[Piece]]
+    pieces: Callable[[], Iterator[TextChunk]]
     notes: tuple[str, ...] = ()
 
 
@@ -158,7 +158,7 @@ def _documentation() -> Text:
     return Text(
         name=DOCUMENTATION,
         identity=content,
-        pieces=lambda: (Piece(text, True) for text in documents),
+        pieces=lambda: (TextChunk(text, True) for text in documents),
     )
 
 
@@ -182,21 +182,21 @@ def data_folder() -> Path:
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
 
-def _archived(path: Path) -> Iterator[Piece]:
-    return (Piece(text, True) for text in documents(path))
+def _archived(path: Path) -> Iterator[TextChunk]:
+    return (TextChunk(text, True) for text in documents(path))
 
 
-def _parted(path: Path) -> Iterator[Piece]:
+def _parted(path: Path) -> Iterator[TextChunk]:
     """Documents between blank lines."""
     begun: list[str] = []
     for line in lines(path):
         if line.strip():
             begun.append(line)
         elif begun:
-            yield Piece("".join(begun), True)
+            yield TextChunk("".join(begun), True)
             begun = []
     if begun:
-        yield Piece("".join(begun), True)
+        yield TextChunk("".join(begun), True)
 
 
 def _files(given: str) -> list[Path]:
@@ -226,7 +226,7 @@ def _kind(path: Path) -> str:
     return next((ending for ending in ENDINGS if name.endswith(ending)), "")
 
 
-def _of_files(files: Iterable[Path], field: str) -> Iterator[Piece]:
+def _of_files(files: Iterable[Path], field: str) -> Iterator[TextChunk]:
     for path in files:
         kind = _kind(path)
         if kind in PLAIN:
@@ -237,11 +237,11 @@ def _of_files(files: Iterable[Path], field: str) -> Iterator[Piece]:
             yield from _texts(_json(path), field)
 
 
-def _plain(path: Path) -> Iterator[Piece]:
+def _plain(path: Path) -> Iterator[TextChunk]:
     """A file as one document; lines end in a line feed, whatever they ended in."""
     first = True
     for text in decoded(path):
-        yield Piece(text, first)
+        yield TextChunk(text, first)
         first = False
 
 
@@ -341,7 +341,7 @@ def _repeated(column: Any) -> int:
     return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
 
 
-def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[Piece]:
+def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[TextChunk]:
     """One document from each row."""
     for place, row in rows:
         if field not in row:
@@ -352,7 +352,7 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
                 f"{place}: the field {field!r} is {shown(text)}; expected a text: "
                 "name another field, or leave that row out"
             )
-        yield Piece(text, True)
+        yield TextChunk(text, True)
 
 
 def _fieldless(place: str, field: str, known: list[str]) -> UserError:
@@ -360,7 +360,7 @@ def _fieldless(place: str, field: str, known: list[str]) -> UserError:
     return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")
 
 
-def _of_hub(source: Source) -> Iterator[Piece]:
+def _of_hub(source: Source) -> Iterator[TextChunk]:
     """A data set of the Hub, row by row; nothing of it is kept but its tokens."""
     name, why = source.text.removeprefix(HUB), ""
     try:

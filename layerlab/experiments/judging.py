@@ -10,12 +10,12 @@ from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compared
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.optional_stopping import looked
-from layerlab.experiments.executors.local import Outcome
+from layerlab.experiments.executors.local import RunOutcome
 from layerlab.experiments.plan.arm_checks import agree
 from layerlab.experiments.session import Given, Task, recipe_given
 from layerlab.experiments.stored_runs import belonging, planned_again, sort_out
 from layerlab.recipes.load import checked
-from layerlab.recipes.training import Recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, packaged
 from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import COMPARISON, RUNS
@@ -52,7 +52,7 @@ def find_stored(
     return Task(recipe=read, runs=tuple(runs), out=place)
 
 
-def judge(task: Task, failed: Sequence[Outcome] = ()) -> Comparison:
+def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
     """Judge what is finished of a comparison.
 
     Args:
@@ -98,7 +98,7 @@ def _comparison(given: Given) -> Path | None:
     return place.parent if place.name == RUNS and not (place / COMPARISON).exists() else place
 
 
-def _recipe_in(place: Path) -> Recipe:
+def _recipe_in(place: Path) -> TrainingRecipe:
     """The recipe of a comparison, from what was judged of it before.
 
     Raises:
@@ -117,4 +117,4 @@ def _recipe_in(place: Path) -> Recipe:
             f"cannot read the recipe in {file}: {' '.join(str(error).split())}; name the recipe: "
             f"type layerlab compare RECIPE --out {place.parent} --judge"
         ) from None
-    return checked(Recipe, content, str(file))
+    return checked(TrainingRecipe, content, str(file))

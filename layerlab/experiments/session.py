@@ -12,16 +12,16 @@ from rich.text import Text
 
 from layerlab import plugins
 from layerlab.console.progress import Silent, Watch
-from layerlab.console.runs import Display
-from layerlab.corpus.batches import Held
+from layerlab.console.runs import RunsDisplay
+from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus, extent
 from layerlab.corpus.corpus import prepare as prepare_corpus
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compared
 from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
-from layerlab.experiments.executors.local import Outcome, carry_out, is_here
+from layerlab.experiments.executors.local import RunOutcome, carry_out, is_here
 from layerlab.experiments.executors.lockstep import allow, in_lockstep
 from layerlab.experiments.plan.arm_checks import agree
 from layerlab.experiments.plan.eval_text_check import same_held
@@ -32,14 +32,14 @@ from layerlab.experiments.stored_runs import (
     records_in,
 )
 from layerlab.recipes.checks import permit
-from layerlab.recipes.training import Recipe, load_recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, load_recipe, recipe_of
 from layerlab.recipes.training_sections import DataSection
 from layerlab.records.run_files import RUNS
 from layerlab.training.flops import peak_of
-from layerlab.training.run_spec import Run, designed
+from layerlab.training.run_spec import RunSpec, designed
 from layerlab.validation import shown
 
-Given = str | PathLike[str] | Mapping[str, Any] | Recipe
+Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Task:
         lang: language of the page.
     """
 
-    recipe: Recipe
-    runs: tuple[Run, ...]
+    recipe: TrainingRecipe
+    runs: tuple[RunSpec, ...]
     out: Path
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
     lang: str = "en"
@@ -63,7 +63,7 @@ class Task:
         """What the reader of a result has to know of the texts, each once."""
         return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
 
-    def folder(self, run: Run) -> Path:
+    def folder(self, run: RunSpec) -> Path:
         """Of a run."""
         return self.out / RUNS / run.name
 
@@ -101,20 +101,20 @@ def prepare(
     return Task(recipe=read, corpora=corpora, runs=tuple(runs), out=out / read.name)
 
 
-def recipe_given(given: Given, settings: Mapping[str, Any]) -> Recipe:
+def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
     """A recipe from a TOML file, the name of one of the package, its content, or itself.
 
     Raises:
         UserError: there is none, or a setting is wrong.
     """
-    if isinstance(given, Recipe):
+    if isinstance(given, TrainingRecipe):
         return given.changed(settings)
     if isinstance(given, Mapping):
         return recipe_of(given, settings=settings)
     return load_recipe(given, settings)
 
 
-def run(task: Task, *, progress: bool = True) -> list[Outcome]:
+def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
     """Carry out all runs of a comparison, or as many as its looks ask for.
 
     Returns:
@@ -124,10 +124,10 @@ def run(task: Task, *, progress: bool = True) -> list[Outcome]:
         UserError: the recipe compares nothing.
     """
     comparison, out = check_task(task, several=True), task.out / RUNS
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     with display(task, progress) as watch:
 
-        def carry(runs: Sequence[Run]) -> None:
+        def carry(runs: Sequence[RunSpec]) -> None:
             outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
 
         for runs in stretches(comparison, task.runs):
@@ -154,7 +154,7 @@ def estimate_task(task: Task, *, several: bool) -> Estimate:
     """
     check_task(task, several=several)
     section, evaluated, runs = task.recipe.compare, task.recipe.evaluate, list(task.runs)
-    held = Held(task.corpora[runs[0].arm], runs[0].recipe.data.block or 1, evaluated.blocks)
+    held = EvalBlocks(task.corpora[runs[0].arm], runs[0].recipe.data.block or 1, evaluated.blocks)
     if section is not None and section.search == "optuna":
         runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
     return estimate(
@@ -188,14 +188,14 @@ def check_task(task: Task, *, several: bool) -> Any:
 
 
 def _prepared(
-    recipes: Sequence[Recipe], told: Callable[[str, float], None] | None
+    recipes: Sequence[TrainingRecipe], told: Callable[[str, float], None] | None
 ) -> dict[DataSection, Corpus]:
     """The corpus of each text that recipes ask for, made once."""
     texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
     return {text: prepare_corpus(text, progress=told) for text in texts}
 
 
-def _extent(recipe: Recipe, corpora: Mapping[DataSection, Corpus]) -> Extent:
+def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> CorpusSize:
     block = recipe.data.block or designed(recipe).shape.context
     return extent(corpora[recipe.data.text()], block)
 
@@ -219,7 +219,7 @@ def display(task: Task, wanted: bool) -> Iterator[Watch]:
         return
     lengths = {run.name: run.recipe.train.updates or 1 for run in task.runs}
     peak = peak_of(task.runs[0].recipe) if task.runs else None
-    with Display(lengths, peak=peak) as display:
+    with RunsDisplay(lengths, peak=peak) as display:
         for note in task.notes:
             display.note(note)
         yield display

@@ -9,23 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.experiments.plan.plan import arms, plan, sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import checked
 from layerlab.recipes.paths import HUB
-from layerlab.recipes.training import Recipe
-from layerlab.records.run import Record, read_record
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.run import RunRecord, read_record
 from layerlab.records.settings import flattened
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from layerlab.validation import shown
 
 TEXT = "data.digest"
 Difference = tuple[str, Any, Any]
 
 
-def records_in(folder: Path) -> list[Record]:
+def records_in(folder: Path) -> list[RunRecord]:
     """The runs of a folder that have begun, by their names.
 
     Raises:
@@ -37,9 +37,9 @@ def records_in(folder: Path) -> list[Record]:
     return found
 
 
-def sort_out(folder: Path) -> tuple[list[Record], list[UserError]]:
+def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
     """The runs of a folder that have begun, and why others are not believed."""
-    found: list[Record] = []
+    found: list[RunRecord] = []
     unfit: list[UserError] = []
     for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
         try:
@@ -51,7 +51,7 @@ def sort_out(folder: Path) -> tuple[list[Record], list[UserError]]:
     return found, unfit
 
 
-def planned_again(recipe: Recipe, records: Sequence[Record]) -> list[Run]:
+def planned_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
     """The plan of a recipe on the text that its runs were made on, and for the time they took.
 
     Args:
@@ -78,14 +78,14 @@ def planned_again(recipe: Recipe, records: Sequence[Record]) -> list[Run]:
 
 
 def belonging(
-    section: CompareSection, runs: Sequence[Run], records: Sequence[Record]
-) -> tuple[list[Record], list[str]]:
+    section: CompareSection, runs: Sequence[RunSpec], records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
     """The records of a plan in its order, and a remark on those of its arms and seeds left out.
 
     Records of other arms, seeds and rates are handed on at the end: whoever compares names them.
     """
     place = {_key(run): number for number, run in enumerate(runs)}
-    kept: list[tuple[int, Record]] = []
+    kept: list[tuple[int, RunRecord]] = []
     left: dict[str, list[str]] = {}
     for record in records:
         run = _closest(runs, record)
@@ -110,7 +110,7 @@ def called(given: str) -> str:
     return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name
 
 
-def _first(arm: str, side: Recipe, records: Sequence[Record]) -> Record:
+def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunRecord:
     """A run of an arm on the text that it asks for, where there is one."""
     own = [one for one in records if one.arm == arm]
     wanted = _named(side.data.text().model_dump(mode="json"))
@@ -120,7 +120,7 @@ def _first(arm: str, side: Recipe, records: Sequence[Record]) -> Record:
     return next(same, records[0])
 
 
-def _extent(side: Recipe, record: Record) -> Extent:
+def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
     """What a run tells of its text."""
     own, data = _recipe(record), record.manifest["data"]
     tokens = int(data["train_tokens"])
@@ -130,10 +130,10 @@ def _extent(side: Recipe, record: Record) -> Extent:
         seen = round(updates * own.train.batch * block / side.train.epochs)
         tokens = min(max(seen, tokens - len(own.data.sources) * block), tokens)
     vocab = side.model.vocab or own.model.vocab or 0
-    return Extent(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
+    return CorpusSize(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
 
 
-def _timed(recipe: Recipe, section: CompareSection) -> set[str]:
+def _timed(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
     """Arms whose length is measured and not given."""
     given = arms(section, recipe)
     baseline = section.baseline or str(given[0].name)
@@ -144,23 +144,25 @@ def _timed(recipe: Recipe, section: CompareSection) -> set[str]:
     }
 
 
-def _lasting(run: Run, record: Record) -> Run:
+def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
     own = _recipe(record)
     length = {"train.updates": own.train.updates, "evaluate.every": own.evaluate.every}
     return replace(run, recipe=run.recipe.changed(length)) if record.arm == run.arm else run
 
 
-def _closest(runs: Sequence[Run], record: Record) -> Run | None:
+def _closest(runs: Sequence[RunSpec], record: RunRecord) -> RunSpec | None:
     """The planned run of an arm and a seed, at the rate of the record where it has that."""
     near = [run for run in runs if (run.arm, run.seed) == (record.arm, record.seed)]
     return next((run for run in near if run.rate == record.rate), near[0] if near else None)
 
 
-def _key(run: Run | Record) -> tuple[str, int, float]:
+def _key(run: RunSpec | RunRecord) -> tuple[str, int, float]:
     return run.arm, run.seed, run.rate
 
 
-def _differences(run: Run, record: Record, section: CompareSection | None) -> list[Difference]:
+def _differences(
+    run: RunSpec, record: RunRecord, section: CompareSection | None
+) -> list[Difference]:
     """Where a record is not what is planned: the setting, its value there, and in the plan."""
     searched = section is not None and section.search == "optuna"
     there, wanted = _settings(_recipe(record)), _settings(run.recipe)
@@ -172,7 +174,7 @@ def _differences(run: Run, record: Record, section: CompareSection | None) -> li
     ]
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
     """What decides a run, by path; an empty table sets nothing."""
     content = recipe.decisive()
     found = flattened({**content, "data": _named(content["data"])})
@@ -189,9 +191,9 @@ def _said(value: Any) -> str:
     return "not set" if value is None else shown(value)
 
 
-def _recipe(record: Record) -> Recipe:
+def _recipe(record: RunRecord) -> TrainingRecipe:
     """What a run was trained by; settings that are younger than it have their defaults."""
-    return checked(Recipe, record.manifest["recipe"], f"the manifest of {record.name}")
+    return checked(TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}")
 
 
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:

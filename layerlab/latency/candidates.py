@@ -10,7 +10,7 @@ import torch
 
 from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.latency.config import Setting
+from layerlab.latency.config import LatencyConfig
 from layerlab.loading.model import subject
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import Account, account
@@ -22,7 +22,7 @@ from layerlab.variants.registry import variants
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
+class Candidate:
     """What was named.
 
     Attributes:
@@ -43,7 +43,7 @@ class Contestant:
         return None if self.design is None else account(self.design.spec, self.design.shape)
 
 
-def contestant(given: str) -> Contestant:
+def contestant(given: str) -> Candidate:
     """What a name on the command line stands for.
 
     Args:
@@ -57,13 +57,13 @@ def contestant(given: str) -> Contestant:
     known = name in presets() or name in variants()
     saved = Path(given).is_dir() or given in builtin.NAMES
     if not known or (saved and not colon):
-        return Contestant(name=given)
+        return Candidate(name=given)
     options = parsed(filter(None, settings.split(",")))
     sizes = {size: options.pop(size) for size in SIZES if size in options}
-    return Contestant(name=given, design=design(name, sizes=sizes, options=options))
+    return Candidate(name=given, design=design(name, sizes=sizes, options=options))
 
 
-def loaded(one: Contestant, setting: Setting) -> Any:
+def loaded(one: Candidate, setting: LatencyConfig) -> Any:
     """The model, where and as the setting says.
 
     Raises:
@@ -86,7 +86,7 @@ def loaded(one: Contestant, setting: Setting) -> Any:
     return model.eval()
 
 
-def _check_context(one: Contestant, model: Any, setting: Setting) -> None:
+def _check_context(one: Candidate, model: Any, setting: LatencyConfig) -> None:
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if most is not None and setting.tokens > most:
         raise UserError(

@@ -16,7 +16,7 @@ MOST = 2**20  # of any of them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class LatencyConfig:
     """What all contestants share.
 
     Attributes:
@@ -61,14 +61,14 @@ class Setting:
 
 def setting(
     *, device: str | None = None, dtype: str | None = None, threads: int | None = None, **sizes: int
-) -> Setting:
+) -> LatencyConfig:
     """A setting with what was left out filled in.
 
     Args:
         device: a GPU where there is one, if left out.
         dtype: bfloat16 on a GPU and float32 on a CPU, if left out.
         threads: as OMP_NUM_THREADS says, else one per physical core, if left out.
-        sizes: the other fields of `Setting`.
+        sizes: the other fields of `LatencyConfig`.
 
     Raises:
         UserError: no such device or number format, or a size that cannot be.
@@ -84,9 +84,9 @@ def setting(
         if name in LEAST and not LEAST[name] <= size <= MOST:
             raise UserError(
                 f"{name} is {shown(size)}; expected a whole number from {LEAST[name]} to {MOST:,}: "
-                f"type --{name} {max(LEAST[name], getattr(Setting, name))}"
+                f"type --{name} {max(LEAST[name], getattr(LatencyConfig, name))}"
             )
-    return Setting(device=place, kind=kind, threads=count, **sizes)
+    return LatencyConfig(device=place, kind=kind, threads=count, **sizes)
 
 
 def wished() -> int | None:

@@ -15,11 +15,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.latency.candidates import Contestant, loaded
-from layerlab.latency.config import Setting
+from layerlab.latency.candidates import Candidate, loaded
+from layerlab.latency.config import LatencyConfig
 from layerlab.latency.memory import cache_bytes, check_room, growth, weight_bytes
 from layerlab.latency.paired_ratio import Ratio, Spread, paired_ratio, spread
-from layerlab.latency.parameter_matching import Pair, Verdict, judge, published
+from layerlab.latency.parameter_matching import MatchedPair, Verdict, judge, published
 from layerlab.system.hardware import machine, stopwatch, threaded, versions
 
 SCHEMA = 1
@@ -27,7 +27,7 @@ Ids = Int[Tensor, "batch token"]
 
 
 @dataclass(frozen=True)
-class Passed:
+class Generation:
     """One prompt and what followed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Passed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class Timing:
     """What was found of one contestant.
 
     Attributes:
@@ -86,9 +86,9 @@ class Latency:
         pair: whose accounting is judged; None where models of one's own were timed.
     """
 
-    setting: Setting
-    timed: tuple[Timed, ...]
-    pair: Pair | None = None
+    setting: LatencyConfig
+    timed: tuple[Timing, ...]
+    pair: MatchedPair | None = None
 
     @property
     def prefill(self) -> Ratio | None:
@@ -139,10 +139,10 @@ class Latency:
 
 
 def timed(
-    contestants: Sequence[Contestant],
-    setting: Setting,
+    contestants: Sequence[Candidate],
+    setting: LatencyConfig,
     *,
-    pair: Pair | None = None,
+    pair: MatchedPair | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Latency:
     """Time models in turns.
@@ -156,7 +156,7 @@ def timed(
     """
     check_room(contestants, setting)
     with threaded(setting.threads):
-        players = [_Player(one, setting) for one in contestants]
+        players = [_TimedModel(one, setting) for one in contestants]
         for number in range(setting.repetitions):
             note(f"repetition {number + 1} of {setting.repetitions}")
             turn = number % len(players)
@@ -166,7 +166,7 @@ def timed(
     return Latency(setting=setting, timed=found, pair=pair)
 
 
-def passed(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> Passed:
+def passed(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> Generation:
     """Read a prompt and add the likeliest tokens, as `generate` does.
 
     Args:
@@ -193,13 +193,13 @@ def passed(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> Pas
             out = model(input_ids=found[-1], past_key_values=cache, use_cache=True, **last)
             found.append(out.logits[:, -1:].argmax(-1))
         end = clock()
-    return Passed(torch.cat(found, 1), middle - start, end - middle, cache)
+    return Generation(torch.cat(found, 1), middle - start, end - middle, cache)
 
 
-class _Player:
+class _TimedModel:
     """A contestant with its times."""
 
-    def __init__(self, one: Contestant, setting: Setting) -> None:
+    def __init__(self, one: Candidate, setting: LatencyConfig) -> None:
         """Load it, warm it up, and weigh it."""
         self.one, self.setting = one, setting
         self.model = loaded(one, setting)
@@ -221,10 +221,10 @@ class _Player:
         self.prefill.append(1000 * found.prefill / self.setting.context)
         self.decode.append(1000 * found.decode / (self.setting.new - 1))
 
-    def timed(self) -> Timed:
+    def timed(self) -> Timing:
         """What was found."""
         weights = weight_bytes(self.model)
-        return Timed(
+        return Timing(
             name=self.one.name,
             random=self.one.random,
             parameters=sum(weight.numel() for weight in self.model.parameters()),
@@ -235,7 +235,7 @@ class _Player:
             decode=spread(self.decode),
         )
 
-    def _pass(self) -> Passed:
+    def _pass(self) -> Generation:
         return passed(self.model, self.prompt, self.setting.new, self.clock)
 
 

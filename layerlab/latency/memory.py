@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.latency.candidates import Contestant
-from layerlab.latency.config import Setting
+from layerlab.latency.candidates import Candidate
+from layerlab.latency.config import LatencyConfig
 from layerlab.loading.weights import MEMORY_SHARE
 
 STATES = ("keys", "values", "conv_states", "recurrent_states")
@@ -31,7 +31,7 @@ def cache_bytes(cache: Any) -> int:
     return sum(one.numel() * one.element_size() for one in _held(cache))
 
 
-def cache_numbers(one: Contestant, batch: int, tokens: int) -> int:
+def cache_numbers(one: Candidate, batch: int, tokens: int) -> int:
     """Numbers that the cache of a variant comes to hold.
 
     batch * (2 * layers * kv_heads * head_width * tokens + features kept by convolutions)
@@ -44,7 +44,7 @@ def cache_numbers(one: Contestant, batch: int, tokens: int) -> int:
     return batch * (each + cost.cached)
 
 
-def check_room(contestants: Sequence[Contestant], setting: Setting) -> None:
+def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None:
     """Refuse, before anything is built, variants that do not fit into memory together.
 
     Raises:

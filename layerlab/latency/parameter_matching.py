@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from layerlab.errors import UserError
-from layerlab.latency.candidates import Contestant
+from layerlab.latency.candidates import Candidate
 from layerlab.latency.paired_ratio import Ratio
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import match
@@ -43,7 +43,7 @@ Word = Literal["holds", "fails", "not decided", "not a twin"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class MatchedPair:
     """Two contestants and what is expected of them.
 
     Attributes:
@@ -58,8 +58,8 @@ class Pair:
     accounting: str
     shape: str
     twin: bool
-    pangu: Contestant
-    llama: Contestant
+    pangu: Candidate
+    llama: Candidate
     predicted: float
     off: float
     note: str
@@ -85,7 +85,7 @@ class Verdict:
     said: str
 
 
-def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Pair:
+def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> MatchedPair:
     """The two contestants of an accounting.
 
     Args:
@@ -113,7 +113,7 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Pai
             "type --width 1024"
         )
     pangu, llama, note = _designs(accounting, shape, wide)
-    return Pair(
+    return MatchedPair(
         accounting=accounting,
         shape=shape,
         twin=wide != SHAPES[shape]["width"],
@@ -125,7 +125,7 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Pai
     )
 
 
-def judge(found: Pair, ratio: Ratio) -> Verdict:
+def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
     """Whether PanGu-pi decodes 10 % faster, as this accounting has it.
 
     It holds where the interval of the ratio lies below 1 / 1.1, and fails where it lies above.
@@ -210,10 +210,10 @@ def _off(accounting: str, pangu: Design, llama: Design) -> float:
     return 100 * (counts[0] / counts[1] - 1)
 
 
-def _contestant(found: Design) -> Contestant:
+def _contestant(found: Design) -> Candidate:
     shape = found.shape
     name = f"{found.variant.name}:width={shape.width},layers={shape.layers}"
-    return Contestant(name=f"{name},vocab={shape.vocab},inner={shape.inner}", design=found)
+    return Candidate(name=f"{name},vocab={shape.vocab},inner={shape.inner}", design=found)
 
 
 def _read(found: Design) -> int:

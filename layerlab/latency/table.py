@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grids
-from layerlab.latency.config import Setting, wished
-from layerlab.latency.measure import Latency, Timed
+from layerlab.latency.config import LatencyConfig, wished
+from layerlab.latency.measure import Latency, Timing
 from layerlab.latency.paired_ratio import Spread
 from layerlab.latency.parameter_matching import published
 
@@ -36,7 +36,7 @@ def _named(name: str, found: Latency) -> str:
     return f"{name} {found.pair.shape.upper()}" if found.pair else name
 
 
-def _cells(number: int, one: Timed) -> tuple[str, ...]:
+def _cells(number: int, one: Timing) -> tuple[str, ...]:
     return (
         str(number),
         f"{one.parameters / 1e6:,.1f}M",
@@ -56,7 +56,7 @@ def _size(bytes_: int) -> str:
     return f"{bytes_ / 1e6:,.1f}"
 
 
-def _threads(setting: Setting) -> str:
+def _threads(setting: LatencyConfig) -> str:
     said = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
     return f"{said} (OMP_NUM_THREADS)" if setting.threads == wished() else said
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.system.files import check_regular
 
 SAMPLES = 4
@@ -24,7 +24,7 @@ BYTES, LEAST = 64, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passage:
+class TextInput:
     """What is read: whole texts, one long text to be cut into samples, or token ids.
 
     Attributes:
@@ -60,7 +60,7 @@ def passage(
     input_ids: Any = None,
     attention_mask: Any = None,
     context: Any = None,
-) -> Passage:
+) -> TextInput:
     """What the caller of the Python function gave, checked.
 
     Source: Own.
@@ -72,7 +72,7 @@ def passage(
         if texts is not None:
             raise UserError("both texts and input_ids were given; give one of them")
         ids = _unpadded(input_ids, attention_mask)
-        return Passage(source="input_ids", ids=ids, context=context)
+        return TextInput(source="input_ids", ids=ids, context=context)
     if attention_mask is not None:
         raise UserError("attention_mask was given without input_ids; give both, or texts")
     if texts is None:
@@ -87,19 +87,19 @@ def passage(
             raise UserError(f"text {index} is empty; expected some words to read")
     if not given:
         raise UserError("texts is empty; give at least one text, or leave it out")
-    return Passage(source="texts", texts=given, context=context)
+    return TextInput(source="texts", texts=given, context=context)
 
 
-def sample(*, samples: Any = SAMPLES, context: Any = None) -> Passage:
+def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     """The built-in text, cut into samples.
 
     Source: Own.
     """
     text = builtin.SAMPLE.read_text("utf-8")
-    return Passage(source="built-in sample", texts=(text,), samples=samples, context=context)
+    return TextInput(source="built-in sample", texts=(text,), samples=samples, context=context)
 
 
-def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Passage:
+def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     """A file (or - for standard input) cut into samples.
 
     Source: Own.
@@ -108,7 +108,7 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Pass
         UserError: no such file, not UTF-8 text, or nothing in it.
     """
     source = "standard input" if name == "-" else name
-    asked = Passage(source=source, samples=samples, context=context)
+    asked = TextInput(source=source, samples=samples, context=context)
     tokens = (asked.samples or SAMPLES) * (asked.context or CONTEXT)
     most = max(LEAST, BYTES * tokens)
     try:
@@ -138,7 +138,7 @@ def _begin(name: str, most: int) -> bytes:
         return stream.read(most)
 
 
-def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
+def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     """Token ids as this model's tokenizer makes them, each at most one context long.
 
     Source: Own.
@@ -175,7 +175,7 @@ def sequences(passage: Passage, subject: Subject) -> list[Tensor]:
     return [ids.to(subject.device) for ids in pieces]
 
 
-def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
+def _tokenized(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     if subject.tokenizer is None:
         raise UserError(
             f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "
@@ -184,7 +184,7 @@ def _tokenized(passage: Passage, subject: Subject) -> list[Tensor]:
     return [_ids(subject, text) for text in passage.texts]
 
 
-def _pieces(passage: Passage, subject: Subject, whole: list[Tensor]) -> list[Tensor]:
+def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> list[Tensor]:
     """The token vectors, cut into samples where that was asked for."""
     if passage.samples is None and passage.context is None:
         return whole
@@ -192,7 +192,7 @@ def _pieces(passage: Passage, subject: Subject, whole: list[Tensor]) -> list[Ten
     return [part for ids in whole for part in _cut(ids, length)][: passage.samples]
 
 
-def reading_length(subject: Subject) -> int:
+def reading_length(subject: LoadedModel) -> int:
     """Tokens of a sample where nobody said how many.
 
     Source: Own.
@@ -201,7 +201,7 @@ def reading_length(subject: Subject) -> int:
     return min(CONTEXT, subject.context or CONTEXT)
 
 
-def placeholder(passage: Passage, subject: Subject) -> list[Tensor]:
+def placeholder(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     """Tokens of the right number for measures that read weights and no text.
 
     Source: Own.
@@ -216,7 +216,7 @@ def _cut(ids: Tensor, length: int) -> list[Tensor]:
     return [part for part in parts if len(part) == length] or parts
 
 
-def _ids(subject: Subject, text: str) -> Tensor:
+def _ids(subject: LoadedModel, text: str) -> Tensor:
     assert subject.tokenizer is not None
     try:
         ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]

@@ -18,9 +18,14 @@ from torch import Tensor, nn
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import check_weights, configuration
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm
-from layerlab.observe.architecture.structure import Anatomy, AttentionPart, anatomy, text_config
+from layerlab.observe.architecture.structure import (
+    AttentionPart,
+    ModelStructure,
+    anatomy,
+    text_config,
+)
 from layerlab.records.parse import one_line, read_json
 
 SINGLE = "model.safetensors"
@@ -44,7 +49,7 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
     return found
 
 
-def stored_layers(folder: str | PathLike[str]) -> Iterator[LayerWeights]:
+def stored_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
     """Every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
 
     The tensors of a layer stay valid for as long as the caller keeps them.
@@ -134,7 +139,7 @@ def _opened(file: Path) -> Any:
         ) from None
 
 
-def _stored_path(model: Any, stack: Anatomy, part: AttentionPart, names: set[str]) -> str:
+def _stored_path(model: Any, stack: ModelStructure, part: AttentionPart, names: set[str]) -> str:
     """Where the checkpoint keeps a block: under its path, or without the base model's prefix."""
     path = stack.path(part.block)
     short = path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")

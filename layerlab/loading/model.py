@@ -33,13 +33,13 @@ from layerlab.loading.weights import (
     tokenizer_of,
     weights,
 )
-from layerlab.observe.architecture.structure import Anatomy, anatomy, text_config
+from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 
 
 @dataclass(kw_only=True)
-class Subject:
+class LoadedModel:
     """One loaded model, its tokenizer, and what a report says about it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Subject:
     revision: str | None = None
     card: str | None = None
     stored: bool = False
-    stack: Anatomy | str = field(init=False)
+    stack: ModelStructure | str = field(init=False)
 
     def __post_init__(self) -> None:
         try:
@@ -144,7 +144,7 @@ def subject(
     device: str | None = None,
     dtype: str | None = None,
     weights_only: bool = False,
-) -> Subject:
+) -> LoadedModel:
     """Load what the user named.
 
     Args:
@@ -201,7 +201,7 @@ def _loaded(
     tokenizer: PreTrainedTokenizerBase | None,
     device: str | None,
     dtype: str | None,
-) -> Subject:
+) -> LoadedModel:
     """A model that the caller holds; moving or casting it would change what is theirs."""
     if device is not None or dtype is not None:
         raise UserError(
@@ -212,7 +212,7 @@ def _loaded(
             f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
             "its decoder as a causal language model, or another decoder"
         )
-    return Subject(name=label(model), source="memory", model=model, tokenizer=tokenizer)
+    return LoadedModel(name=label(model), source="memory", model=model, tokenizer=tokenizer)
 
 
 def _named(
@@ -221,7 +221,7 @@ def _named(
     device: str | None,
     dtype: str | None,
     weights_only: bool,
-) -> Subject:
+) -> LoadedModel:
     built_in, place, folder = _placed(name)
     with MODELS, quiet_libraries():
         config = configuration(place, folder)
@@ -235,7 +235,7 @@ def _named(
         model = bare if stored else weights(place, config, device, kind, room)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
-    return Subject(
+    return LoadedModel(
         name=label(name),
         source=name if built_in else place,
         model=model,
@@ -261,7 +261,7 @@ def _placed(name: str) -> tuple[bool, str, Path | None]:
     return built_in, place, folder
 
 
-def weights_hash(subject: Subject) -> str | None:
+def weights_hash(subject: LoadedModel) -> str | None:
     """sha256 of the weights: of the files in order of name, or of the tensors in memory.
 
     Source: Own.

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 
 # Unicode's sign for a letter that is not there: nothing but the part of a character.
 PART = "\u25cc"
@@ -21,7 +21,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MOST = 4
 
 
-def spelled(subject: Subject, tokens: Tensor) -> list[str]:
+def spelled(subject: LoadedModel, tokens: Tensor) -> list[str]:
     """Each token of a sequence as text, or its number where there is no tokenizer.
 
     Without the marks of parts, what is given back joins to the text.
@@ -37,7 +37,7 @@ def spelled(subject: Subject, tokens: Tensor) -> list[str]:
     return joined([_content(words, token) for token in tokens.tolist()])
 
 
-def alone(subject: Subject, tokens: Tensor) -> list[str]:
+def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
     """Tokens that have nothing to do with one another; a part of a character as its bytes.
 
     Source: Own.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import spelled
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.shapes import Hidden
@@ -25,7 +25,7 @@ Wanted = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
 
 def details(
-    subject: Subject, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
+    subject: LoadedModel, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
 ) -> dict[Wanted, dict[str, Any]]:
     """The picture of every place that is wanted of this model.
 
@@ -51,7 +51,7 @@ def details(
     return found
 
 
-def _view(subject: Subject, layer: Layer, place: Wanted) -> dict[str, Any] | None:
+def _view(subject: LoadedModel, layer: Layer, place: Wanted) -> dict[str, Any] | None:
     if place[0] == "attention" and len(place) == 5:
         if layer.attention is None or layer.attention.layer != place[3]:
             return None
@@ -62,7 +62,7 @@ def _view(subject: Subject, layer: Layer, place: Wanted) -> dict[str, Any] | Non
     return None
 
 
-def _attention(attended: Attended, head: int, words: list[str]) -> dict[str, Any]:
+def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[str, Any]:
     rows = shown(attended, head)
     one = slice(head, head + 1)
     picked = torch.stack([attended.weights(one, slice(row, row + 1))[0, 0, rows] for row in rows])
@@ -74,7 +74,7 @@ def _attention(attended: Attended, head: int, words: list[str]) -> dict[str, Any
     }
 
 
-def shown(attended: Attended, head: int) -> list[int]:
+def shown(attended: AttentionRecord, head: int) -> list[int]:
     """Positions to show: all of a short sequence, else those around the largest score.
 
     Source: Own.
@@ -87,7 +87,7 @@ def shown(attended: Attended, head: int) -> list[int]:
     return sorted({index for part in around for index in part if 0 <= index < attended.tokens})
 
 
-def _peak(attended: Attended, head: int) -> tuple[int, int]:
+def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
     """Row and column of the largest allowed score."""
     one, best, place = slice(head, head + 1), -torch.inf, (0, 0)
     for start in range(0, attended.tokens, ROWS):

@@ -2,8 +2,8 @@
 
 A measure is one file: pure functions, and at the foot `MEASURES = (Measure(...),)`. The trace calls
 `read` with one `Layer` of one sequence at a time (or, for a measure that needs only weights, with
-one `LayerWeights` at a time), so no measure ever holds more than one layer. A measure that pools
-over sequences keeps what it needs in `Run.memory` and gives its rows in `close`.
+one `HeadWeights` at a time), so no measure ever holds more than one layer. A measure that pools
+over sequences keeps what it needs in `MeasureContext.memory` and gives its rows in `close`.
 
 Rows are plain dicts; the trace adds the column `model`. A reading that does not exist is NaN, and
 `NotApplicable` says why a measure, or some of its columns, has none.
@@ -18,7 +18,7 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Tokens
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
 Row = dict[str, Any]
@@ -50,11 +50,11 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
+class ModelContext:
     """A model and what it reads, for a measure that runs it as often as it needs (`model`).
 
     Attributes:
-        subject: the model as `subject.Subject` describes it.
+        subject: the model as `loading.model.LoadedModel` describes it.
         begin: say how many runs will follow.
         step: say which run begins.
         trace: hand every layer of a sequence to a function, with its weights, one at a time.
@@ -70,11 +70,11 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class MeasureContext:
     """The options a measure was given, and the memory it may keep between layers.
 
     Attributes:
-        subject: the model as `subject.Subject` describes it.
+        subject: the model as `loading.model.LoadedModel` describes it.
         sequences: all that will be read.
         notes: remarks beside the rows.
         picture: what a report draws besides the rows: a `kind`, and what JSON can hold.
@@ -122,13 +122,13 @@ class Measure:
     plot: tuple[str, ...]
     better: Literal["higher", "lower"] | None
     needs: frozenset[Need]
-    read: Callable[[Any, Run], Iterable[Row]]
-    close: Callable[[Run], Iterable[Row]] | None = None
+    read: Callable[[Any, MeasureContext], Iterable[Row]]
+    close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
     band: Band | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    domains: Mapping[str, Domain] = field(default_factory=dict)
+    domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None
     default: bool = True
     use: str = ""
@@ -151,12 +151,12 @@ class Measure:
         self.check({**self.options, **read})
         return replace(self, options={**self.options, **read})
 
-    def domain(self, name: str) -> Domain | None:
+    def domain(self, name: str) -> Constraint | None:
         """Which values an option takes; None where neither a domain nor a default says it."""
         default = self.options[name]
         if name in self.domains or default is None:
             return self.domains.get(name)
-        return Domain(kind=type(default))
+        return Constraint(kind=type(default))
 
     def _read(self, name: str, value: Any) -> Any:
         domain = self.domain(name)

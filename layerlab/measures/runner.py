@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.layer_weights import stored_layers
-from layerlab.loading.model import Subject
-from layerlab.measures.measure import Measure, Row, Run, Whole
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.loading.model import LoadedModel
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import checked
@@ -61,7 +61,7 @@ class Readings:
 
 
 def readings(
-    subject: Subject,
+    subject: LoadedModel,
     sequences: Sequence[Tensor],
     measures: Sequence[Measure],
     progress: Progress | None = None,
@@ -78,7 +78,7 @@ class _Reader:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: LoadedModel,
         sequences: Sequence[Tensor],
         measures: Sequence[Measure],
         progress: Progress,
@@ -88,7 +88,7 @@ class _Reader:
         self.progress = progress
         self.found = Readings(faults=_weight_faults(subject))
         self.runs = {
-            measure.name: Run(
+            measure.name: MeasureContext(
                 options=_filled(measure, sequences), subject=subject, sequences=sequences
             )
             for measure in measures
@@ -96,7 +96,7 @@ class _Reader:
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.measures = [one for one in accepted if "model" not in one.needs]
-        self.weights: dict[int, LayerWeights] = {}
+        self.weights: dict[int, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
 
@@ -145,7 +145,7 @@ class _Reader:
         name = self.subject.name
         if not self.runners:
             return
-        whole = Whole(
+        whole = ModelContext(
             subject=self.subject,
             sequences=self.sequences,
             begin=lambda runs: self.progress.start(name, runs),
@@ -235,7 +235,7 @@ class _Reader:
         except NotApplicable as reason:
             self.runs[measure.name].notes.setdefault("not applicable", str(reason))
 
-    def _weights(self, layer: Layer) -> LayerWeights:
+    def _weights(self, layer: Layer) -> HeadWeights:
         """The layer's weights in heads, checked once against what the probe heard."""
         assert layer.attention is not None and layer.block is not None
         number = layer.attention.layer
@@ -243,7 +243,7 @@ class _Reader:
             self.weights[number] = self._projected(layer)
         return self.weights[number]
 
-    def _projected(self, layer: Layer) -> LayerWeights:
+    def _projected(self, layer: Layer) -> HeadWeights:
         stack = self.subject.stack
         assert not isinstance(stack, str) and layer.attention is not None
         part = stack.attentions[layer.attention.layer]
@@ -322,7 +322,7 @@ def _rotary(model: nn.Module) -> nn.Module | None:
     )
 
 
-def _weight_faults(subject: Subject) -> list[dict[str, Any]]:
+def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
     """Weights that are not finite, with the layer they belong to (-1: outside the blocks)."""
     stack = subject.stack
     prefix = None if isinstance(stack, str) else stack.name + "."

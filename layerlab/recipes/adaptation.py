@@ -22,13 +22,13 @@ from layerlab.recipes.adaptation_sections import (
 )
 from layerlab.recipes.load import changed, checked, load_table
 from layerlab.recipes.training import LENGTHS, load_recipe
-from layerlab.recipes.training import Recipe as Training
+from layerlab.recipes.training import TrainingRecipe as Training
 from layerlab.recipes.training_sections import Section, Title
 
 HOME = "adaptation"
 
 
-class Recipe(Section):
+class AdaptationRecipe(Section):
     """The stages of an adaptation; those whose section is left out are left out.
 
     Attributes:
@@ -53,7 +53,7 @@ class Recipe(Section):
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
-    def _whole(self) -> "Recipe":
+    def _whole(self) -> "AdaptationRecipe":
         """Each stage has what it needs."""
         text = 'write [data] with domain = [{ text = "FILE" }]'
         for name in ("clean", "vocabulary", "pretrain"):
@@ -82,7 +82,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _names(self) -> "Recipe":
+    def _names(self) -> "AdaptationRecipe":
         """Nothing is called twice."""
         rows = [one.name for one in self.tune.sources] if self.tune else []
         for what, names in (("arm", [one.name for one in self.arm]), ("tune.sources", rows)):
@@ -91,7 +91,7 @@ class Recipe(Section):
                 raise ValueError(f"{what} has the name {twice[0]!r} twice; give each its own")
         return self
 
-    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+    def changed(self, settings: Mapping[str, Any]) -> "AdaptationRecipe":
         """The recipe with settings by their paths, as `{"pretrain.tokens": 4096}`.
 
         Raises:
@@ -99,7 +99,7 @@ class Recipe(Section):
         """
         return changed(self, settings, {"train": LENGTHS})
 
-    def arms(self) -> dict[str, "Recipe"]:
+    def arms(self) -> dict[str, "AdaptationRecipe"]:
         """Each variation by its name; the recipe itself where it has none.
 
         Raises:
@@ -109,7 +109,7 @@ class Recipe(Section):
             return {self.name: self}
         return {one.name: self._varied(one) for one in self.arm}
 
-    def _varied(self, arm: ArmSection) -> "Recipe":
+    def _varied(self, arm: ArmSection) -> "AdaptationRecipe":
         whole = sorted({"name", "arm", "run"} & {path.partition(".")[0] for path in arm.set})
         if whole:
             raise UserError(
@@ -139,7 +139,7 @@ class Recipe(Section):
         return {"device": self.run.device, "threads": self.run.threads, "model": True}
 
 
-def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
+def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
     """A recipe from plain values.
 
     Raises:
@@ -149,10 +149,10 @@ def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> Recipe:
         >>> recipe_of({"base": {"model": "pre-norm"}}).arms().keys()
         dict_keys(['adaptation'])
     """
-    return checked(Recipe, content, place)
+    return checked(AdaptationRecipe, content, place)
 
 
-def load_adaptation(given: str | PathLike[str]) -> Recipe:
+def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:
     """A recipe from a TOML file, or one of the package by its name.
 
     Raises:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from layerlab.recipes.training import Recipe as Training
+from layerlab.recipes.training import TrainingRecipe as Training
 from layerlab.recipes.training_sections import (
     Count,
     Name,

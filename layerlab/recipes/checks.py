@@ -7,7 +7,7 @@ import difflib
 import re
 
 from layerlab.errors import UserError
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import warmup_of
 
 DEVICES = ("cpu", "cuda", "cuda:N", "mps", "npu", "xpu")
@@ -19,7 +19,7 @@ _ELSEWHERE = {
 }
 
 
-def permit(recipe: Recipe) -> None:
+def permit(recipe: TrainingRecipe) -> None:
     """Refuse a run that could only fail, or that would not be what its recipe says.
 
     Raises:
@@ -32,7 +32,7 @@ def permit(recipe: Recipe) -> None:
         check(recipe)
 
 
-def _placed(recipe: Recipe) -> None:
+def _placed(recipe: TrainingRecipe) -> None:
     """A device that there is somewhere, and what it can compute."""
     device, train = recipe.run.device, recipe.train
     if not _DEVICE.fullmatch(device):
@@ -55,7 +55,7 @@ def _placed(recipe: Recipe) -> None:
         )
 
 
-def _emulated(recipe: Recipe) -> None:
+def _emulated(recipe: TrainingRecipe) -> None:
     """What hides operations from an emulation, rounds on its own, or has gradients elsewhere."""
     train, processes = recipe.train, recipe.run.processes
     if recipe.emulate.format is None:
@@ -77,7 +77,7 @@ def _emulated(recipe: Recipe) -> None:
         )
 
 
-def _rising(recipe: Recipe) -> None:
+def _rising(recipe: TrainingRecipe) -> None:
     train = recipe.train
     if train.updates is not None and 0 < train.updates <= warmup_of(train.updates, train):
         raise UserError(
@@ -86,7 +86,7 @@ def _rising(recipe: Recipe) -> None:
         )
 
 
-def _shared(recipe: Recipe) -> None:
+def _shared(recipe: TrainingRecipe) -> None:
     """Rows and weights that processes can share."""
     settings, batch = recipe.run, recipe.train.batch
     if batch % settings.processes:
@@ -101,7 +101,7 @@ def _shared(recipe: Recipe) -> None:
         )
 
 
-def _whole(recipe: Recipe) -> None:
+def _whole(recipe: TrainingRecipe) -> None:
     """What reads whole weights, where no process has them."""
     for name in ("monitor", "control") if recipe.run.sharding != "none" else ():
         if getattr(recipe, name) != type(getattr(recipe, name))():

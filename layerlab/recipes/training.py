@@ -37,7 +37,7 @@ LENGTHS = ("updates", "tokens", "epochs")
 EXCLUSIVE = {"train": LENGTHS}
 
 
-class Recipe(Section):
+class TrainingRecipe(Section):
     """Everything that decides a run, and how it is carried out.
 
     Attributes:
@@ -60,7 +60,7 @@ class Recipe(Section):
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
-    def _lengths(self) -> "Recipe":
+    def _lengths(self) -> "TrainingRecipe":
         given = [name for name in LENGTHS if getattr(self.train, name) is not None]
         if len(given) != 1:
             raise ValueError(
@@ -75,7 +75,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _named(self) -> "Recipe":
+    def _named(self) -> "TrainingRecipe":
         section = self.compare
         if section is None:
             return self
@@ -116,7 +116,7 @@ class Recipe(Section):
         text = json.dumps([content, loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+    def changed(self, settings: Mapping[str, Any]) -> "TrainingRecipe":
         """The recipe with settings by their paths, as `{"train.batch": 8}`.
 
         Raises:
@@ -129,13 +129,14 @@ def recipe_of(
     content: Mapping[str, Any],
     place: str = "the recipe",
     settings: Mapping[str, Any] | None = None,
-) -> Recipe:
+) -> TrainingRecipe:
     """A recipe from plain values.
 
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
         place: what errors call it: the file, beside which another may lie.
-        settings: changes by path, as `Recipe.changed` takes them; they may complete what is given.
+        settings: changes by path, as `TrainingRecipe.changed` takes them; they may complete what is
+            given.
 
     Raises:
         UserError: a key that no section has, or a value that a setting does not take; a recipe that
@@ -146,8 +147,8 @@ def recipe_of(
         3
     """
     settings = settings or {}
-    whole = amended(Recipe, _whole(content, place, ()), settings, EXCLUSIVE)
-    return checked(Recipe, whole, place, settings)
+    whole = amended(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
+    return checked(TrainingRecipe, whole, place, settings)
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -189,7 +190,9 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **own, **both}
 
 
-def load_recipe(given: str | PathLike[str], settings: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    given: str | PathLike[str], settings: Mapping[str, Any] | None = None
+) -> TrainingRecipe:
     """A recipe from a TOML file, or one of the package by its name.
 
     Args:

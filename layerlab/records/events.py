@@ -13,7 +13,7 @@ from layerlab.system.files import FULL, check_regular, write_file
 FILE = "events.jsonl"
 
 
-class Journal:
+class EventLog:
     """Appends events to a file; nothing is lost that was written before a checkpoint.
 
     While the disk is full, events wait in memory, and each further one tries to write them all; the

@@ -13,7 +13,7 @@ from layerlab.records.events import FILE as JOURNAL
 LOG = "log.txt"
 
 
-class Sign:
+class Heartbeat:
     """Whether a run writes anything, and what was last in its journal."""
 
     def __init__(self, folder: Path) -> None:

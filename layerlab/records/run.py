@@ -17,7 +17,7 @@ from layerlab.records.result import STRICT, read_result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """A run as its files tell it.
 
     Attributes:
@@ -93,7 +93,7 @@ class Record:
         return float(found) if isinstance(found, int | float) else None
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> RunRecord | None:
     """The run of a folder; None where it has not begun.
 
     Raises:
@@ -108,7 +108,7 @@ def read_record(folder: Path) -> Record | None:
         return None
     if (folder / "events.jsonl").is_dir():
         raise UserError(f"{folder / 'events.jsonl'} is a folder; delete {folder}, run it again")
-    return Record(manifest=manifest, events=tuple(read(folder)), result=read_result(folder))
+    return RunRecord(manifest=manifest, events=tuple(read(folder)), result=read_result(folder))
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.recipes.training import Recipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
-from layerlab.studies.engine.sampling import Work, digest
+from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.scale import compared_at
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.support import gradient_profile
@@ -30,16 +30,16 @@ WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
 Json = Mapping[str, Any]
 
 
-def contest(name: str) -> Callable[[Work], Outcome]:
+def contest(name: str) -> Callable[[StudyContext], Outcome]:
     """What carries out a recipe."""
 
-    def run(work: Work) -> Outcome:
+    def run(work: StudyContext) -> Outcome:
         return carried_out(name, work)
 
     return run
 
 
-def carried_out(name: str, work: Work) -> Outcome:
+def carried_out(name: str, work: StudyContext) -> Outcome:
     """Train what is missing (nothing in the fast mode), and judge what is there."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.experiments import session
@@ -77,7 +77,7 @@ def finished(folder: Path) -> list[Path]:
     return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
 
 
-def undone(recipe: Recipe, runs: Path) -> Outcome:
+def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     """What can be said before anything has run."""
     said = (
         f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
@@ -180,11 +180,11 @@ def _flat(row: Json) -> dict[str, Any]:
     return {**kept, **least, **{f"{name}_most": both[1] for name, both in ends.items()}}
 
 
-def _section(recipe: Recipe) -> Any:
+def _section(recipe: TrainingRecipe) -> Any:
     return recipe.compare
 
 
-def studied(recipe: Recipe) -> Study:
+def studied(recipe: TrainingRecipe) -> Study:
     """The study of a recipe."""
     section = _section(recipe)
     first = section.claims[0]
@@ -202,7 +202,7 @@ def studied(recipe: Recipe) -> Study:
     )
 
 
-def recipes() -> list[Recipe]:
+def recipes() -> list[TrainingRecipe]:
     """Recipes of the package with claims, a twin in place of what it is the twin of."""
     names = packaged()
     found = [load_recipe(name) for name in names if f"{name}-twin" not in names]

@@ -25,9 +25,9 @@ from torch import Tensor
 from layerlab.experiments.statistics.additive_model import Additive, presence
 from layerlab.experiments.statistics.differences import Difference, Level, holm
 from layerlab.experiments.stored_runs import records_in
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 from layerlab.studies.engine.pictures import Gap, crosses
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import each
@@ -116,7 +116,7 @@ class Transfer:
         return max(turned, key=lambda pair: turned[pair], default=None)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Read, draw and judge; nothing is trained in any mode."""
     found = {name: size(work.runs, name) for name in (LONG, SHORT, SOURCE)}
     sizes = {name: one for name, one in found.items() if one is not None}
@@ -156,7 +156,7 @@ def size(runs: Path, name: str) -> Size | None:
     seeds = set.intersection(*(set(found) for found in losses.values()))
     if len(seeds) < 2:
         return None
-    first: Record = losses[PLAIN][min(seeds)]
+    first: RunRecord = losses[PLAIN][min(seeds)]
     return Size(
         losses={
             arm: {seed: float(found[seed].value("nats") or 0.0) for seed in sorted(seeds)}
@@ -168,7 +168,7 @@ def size(runs: Path, name: str) -> Size | None:
     )
 
 
-def drawn(work: Work, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
+def drawn(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
     """Tau of each twin and the source's size, over draws of the means from their seeds."""
     cases = [{"twin": one.drawn_from(), "source": two.drawn_from()} for one, two in both]
     found = work.gather(taus, cases, batch=1000)

@@ -34,7 +34,7 @@ _REASONS = {
 }
 
 
-class Unwritten(UserError):
+class WriteError(UserError):
     """The file system did not take something.
 
     Attributes:
@@ -192,7 +192,7 @@ def _explained(path: Path) -> Iterator[None]:
             raise
         reason = _REASONS.get(found.errno or 0, found.strerror or str(found))
         remedy = "make room there, or name another place"
-        raise Unwritten(
+        raise WriteError(
             f"cannot write {path}: {reason}",
             remedy if found.errno in FULL else "name another place",
         ) from error

@@ -17,7 +17,7 @@ class Halted(SystemExit):
     """
 
 
-class Halt:
+class GracefulStop:
     """Listens for signals while it is open; the loop looks at `wanted` between two updates.
 
     The first signal is noted, the second ends the process at once. Outside the main thread, where
@@ -27,7 +27,7 @@ class Halt:
         signal: that was heard, or None.
 
     Example:
-        >>> with Halt() as halt:
+        >>> with GracefulStop() as halt:
         ...     signal.raise_signal(signal.SIGTERM)
         ...     halt.wanted
         True
@@ -50,7 +50,7 @@ class Halt:
         """
         raise Halted(128 + (self.signal or 0))
 
-    def __enter__(self) -> "Halt":
+    def __enter__(self) -> "GracefulStop":
         if threading.current_thread() is threading.main_thread():
             for name in _HEARD:
                 heard = getattr(signal, name, None)

@@ -46,7 +46,7 @@ Merge = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Backend:
+class BpeFile:
     """A BPE as its file holds it.
 
     Attributes:
@@ -98,7 +98,7 @@ class Backend:
         )
 
 
-def backend(words: PreTrainedTokenizerFast) -> Backend:
+def backend(words: PreTrainedTokenizerFast) -> BpeFile:
     """Read a tokenizer.
 
     Raises:
@@ -107,7 +107,7 @@ def backend(words: PreTrainedTokenizerFast) -> Backend:
     return read_backend(words.backend_tokenizer)
 
 
-def read_backend(engine: Tokenizer) -> Backend:
+def read_backend(engine: Tokenizer) -> BpeFile:
     """The same for what does the work of a tokenizer.
 
     Raises:
@@ -118,7 +118,7 @@ def read_backend(engine: Tokenizer) -> Backend:
     bytewise = _has_bytes(content)
     _refuse(model, bytewise)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    return Backend(
+    return BpeFile(
         content=content,
         vocab={**model["vocab"], **added},
         merges=tuple(map(_pair, model["merges"])),

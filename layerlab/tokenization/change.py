@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.data.documents import Spool, spooled
+from layerlab.data.documents import DocumentStore, spooled
 from layerlab.data.sources import PLAIN, opened, to_source
 from layerlab.errors import UserError
 from layerlab.system.files import check_folder, write_folder
@@ -19,7 +19,7 @@ from layerlab.tokenization.convert import load_tokenizer
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.prune import prune
 from layerlab.tokenization.published_rates import JEC_QA, at_hand, beside, measured, questions
-from layerlab.tokenization.verify import Proof, prove
+from layerlab.tokenization.verify import VocabularyCheck, prove
 from layerlab.validation import shown
 from layerlab.version import VERSION
 
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class VocabularyRequest:
     """What is wanted.
 
     Attributes:
@@ -81,11 +81,11 @@ class Changed:
     """
 
     words: PreTrainedTokenizerFast
-    proof: Proof
+    proof: VocabularyCheck
     kept: tuple[int, ...] | None
 
 
-def change(asked: Asked, out: Path, say: Say) -> Changed:
+def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
     """Extend or prune a tokenizer, prove it, and write both to a folder.
 
     A text of the proof is a document; of a file of plain text, which has no other boundary, a line.
@@ -100,7 +100,7 @@ def change(asked: Asked, out: Path, say: Say) -> Changed:
     others = [name for name in asked.against if name != JEC_QA]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        spools: dict[str, Spool] = {}
+        spools: dict[str, DocumentStore] = {}
         labels: dict[str, str] = {}
         for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
             say(f"reading {name}")
@@ -173,7 +173,7 @@ def parsed(size: str) -> tuple[bool, int]:
     return bool(found[1]), int(found[2])
 
 
-def _texts(spool: Spool) -> Iterator[str]:
+def _texts(spool: DocumentStore) -> Iterator[str]:
     return (piece.text for piece in spool.pieces())
 
 
@@ -182,7 +182,7 @@ def _whole(name: str) -> bool:
     return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
 
 
-def _lines(spool: Spool) -> Iterator[str]:
+def _lines(spool: DocumentStore) -> Iterator[str]:
     """The lines of a text, each with its end and the empty ones behind it."""
     rest = ""
     for text in _texts(spool):
@@ -210,7 +210,7 @@ def _beside(
     return beside(measured({**found, "this base": base, "this one": new}, exam), left)
 
 
-def _fill(place: Path, asked: Asked, changed: Changed) -> None:
+def _fill(place: Path, asked: VocabularyRequest, changed: Changed) -> None:
     changed.words.save_pretrained(place)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
     head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}

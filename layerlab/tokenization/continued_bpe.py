@@ -9,7 +9,7 @@ from itertools import islice
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from layerlab.tokenization.bpe_file import Backend, Merge
+from layerlab.tokenization.bpe_file import BpeFile, Merge
 
 # Words that are encoded at once, and characters that are handed to the trainer at once.
 CHUNK = 1 << 16
@@ -23,7 +23,7 @@ class Continuation:
     A token that no merge may have a part in parts the words.
     """
 
-    def __init__(self, found: Backend, counts: Mapping[str, int], least: int) -> None:
+    def __init__(self, found: BpeFile, counts: Mapping[str, int], least: int) -> None:
         """Cut words as the base does; a pair of tokens has to occur `least` times."""
         self.found, self.least = found, least
         self.words = self._cut(counts)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import Backend, Merge, backend, read_backend, rebuilt
+from layerlab.tokenization.bpe_file import BpeFile, Merge, backend, read_backend, rebuilt
 from layerlab.tokenization.continued_bpe import Continuation
 from layerlab.tokenization.word_counts import word_counts
 
@@ -83,7 +83,7 @@ def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
     ]
 
 
-def _with_letters(found: Backend, counts: Mapping[str, int], size: int, least: int) -> Backend:
+def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: int) -> BpeFile:
     """The base and the characters of a text that it has to write in bytes, which never merge.
 
     The most frequent come in, as long as the others are more than a character in 2000, the share
@@ -128,7 +128,7 @@ def _grown(course: Continuation, before: int, size: int, barred: Set[str]) -> To
 
 
 def _appended(
-    found: Backend, pairs: Sequence[Merge], entries: int, barred: Set[str]
+    found: BpeFile, pairs: Sequence[Merge], entries: int, barred: Set[str]
 ) -> tuple[dict[str, int], list[Merge]]:
     """The base's vocabulary and merges with new ones behind them.
 

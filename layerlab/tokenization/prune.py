@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import SPACE, Backend, Merge, backend, is_byte, rebuilt
+from layerlab.tokenization.bpe_file import SPACE, BpeFile, Merge, backend, is_byte, rebuilt
 from layerlab.tokenization.compression import batches
 from layerlab.tokenization.load import engine
 
@@ -78,7 +78,7 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
     )
 
 
-def _fixed(found: Backend) -> set[str]:
+def _fixed(found: BpeFile) -> set[str]:
     """Special tokens, the unknown one, and what every character can be written in."""
     if found.bytewise:
         alphabet = set(pre_tokenizers.ByteLevel.alphabet())
@@ -104,7 +104,7 @@ def _counted(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[in
     return counts
 
 
-def _kept(found: Backend, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
+def _kept(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
     """The most frequent tokens, each with all that it is merged from, as long as there is room."""
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     kept, number = set(fixed), found.vocab
@@ -117,7 +117,7 @@ def _kept(found: Backend, fixed: set[str], counts: Mapping[int, int], size: int)
     return kept
 
 
-def made_of(token: str, found: Backend, ranks: Mapping[Merge, int]) -> set[str]:
+def made_of(token: str, found: BpeFile, ranks: Mapping[Merge, int]) -> set[str]:
     """A token and all that it is merged from; nothing where merges do not make it.
 
     A token that a tokenizer looks up as a whole word needs nothing else.

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grid, grids, printable
-from layerlab.tokenization.verify import Compared, Proof
+from layerlab.tokenization.verify import Compared, VocabularyCheck
 from layerlab.validation import shown
 
 # Tokens that are named; the file names all.
@@ -15,7 +15,7 @@ NAMED = 8
 WIDTH = 24
 
 
-def drawn(proof: Proof, width: int) -> RenderableType:
+def drawn(proof: VocabularyCheck, width: int) -> RenderableType:
     """All of it, the verdict first, for a terminal of so many characters."""
     parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
     if proof.published:
@@ -23,7 +23,7 @@ def drawn(proof: Proof, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _lines(proof: Proof) -> Text:
+def _lines(proof: VocabularyCheck) -> Text:
     now = f"{proof.entries_base:,} entries are now {proof.entries:,}"
     lines = [f"{now}: {proof.added:,} added, {proof.removed:,} removed"]
     if proof.coverage is not None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import Backend, is_byte, read_backend
+from layerlab.tokenization.bpe_file import BpeFile, is_byte, read_backend
 from layerlab.tokenization.compression import Compression, batches
 from layerlab.tokenization.extend import unreachable
 from layerlab.tokenization.load import engine
@@ -75,7 +75,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class VocabularyCheck:
     """All that was found; `holds` is the verdict.
 
     Attributes:
@@ -128,7 +128,7 @@ def prove(
     *,
     terms: Sequence[str] = (),
     coverage: float | None = None,
-) -> Proof:
+) -> VocabularyCheck:
     """Compare a tokenizer with the one that it was made of.
 
     Args:
@@ -146,7 +146,7 @@ def prove(
     known, before = pair.new.vocab, pair.base.vocab
     fresh = [token for token in known if token not in before]
     watched = fresh or [token for token in known if token not in pair.new.fixed]
-    return Proof(
+    return VocabularyCheck(
         entries_base=len(before),
         entries=len(known),
         added=len(fresh),
@@ -208,7 +208,7 @@ class _Pair:
         old = set(self._out_of_reach(self.engines[0], self.base))
         return [one for one in self._out_of_reach(self.engines[1], self.new) if one not in old]
 
-    def _out_of_reach(self, machine: Tokenizer, found: Backend) -> list[str]:
+    def _out_of_reach(self, machine: Tokenizer, found: BpeFile) -> list[str]:
         return unreachable(machine, [token for token in found.vocab if token not in found.fixed])
 
     def terms(self, terms: Sequence[str]) -> Terms:
@@ -222,7 +222,7 @@ def _ids(machine: Tokenizer, texts: list[str]) -> list[list[int]]:
     return [one.ids for one in found]
 
 
-def _lengths(found: Backend) -> np.ndarray:
+def _lengths(found: BpeFile) -> np.ndarray:
     """Bytes that each id stands for, so that boundaries can be compared within a character too."""
     lengths = np.zeros(max(found.vocab.values()) + 1, np.int64)
     for token, number in found.vocab.items():

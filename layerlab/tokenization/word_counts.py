@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 
-from layerlab.tokenization.bpe_file import SPACE, Backend, is_byte
+from layerlab.tokenization.bpe_file import SPACE, BpeFile, is_byte
 
 _DIGITS = re.compile(r"\d\d")
 
 
-def word_counts(found: Backend, texts: Iterable[str]) -> dict[str, int]:
+def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
     """The distinct words of texts, cut and spelled as the BPE meets them, in alphabetical order.
 
     Texts are read once and not kept. A tokenizer that hands whole texts to its BPE, as those of
@@ -32,7 +32,7 @@ def word_counts(found: Backend, texts: Iterable[str]) -> dict[str, int]:
 _EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
 
 
-def _pattern(found: Backend) -> str:
+def _pattern(found: BpeFile) -> str:
     tokens = (token for token in found.vocab if not is_byte(token) and token not in found.added)
     digits = r"\p{N}+" if any(map(_DIGITS.search, tokens)) else r"\p{N}"
     kinds = (

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from layerlab.errors import UserError
 from layerlab.recipes.checks import permit
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.training.sharding import check, joined, plugin
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-class Place:
+class RunAccelerator:
     """The accelerator of a run, checked against what its recipe asks for."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: TrainingRecipe) -> None:
         """Take the device.
 
         Raises:

@@ -8,7 +8,7 @@ score matrix, as PyTorch's FlopCounterMode does; `causal` counts those that a ca
 from dataclasses import dataclass, replace
 
 from layerlab.model.cost.cost import account
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.hardware import here, matmul_peak
 from layerlab.training.run_spec import designed
 
@@ -26,7 +26,7 @@ class Work:
     causal: int
 
 
-def work(recipe: Recipe) -> Work:
+def work(recipe: TrainingRecipe) -> Work:
     """FLOPs of one token of a resolved recipe's model, forward and backward.
 
     A backward pass costs two forward passes.
@@ -57,7 +57,7 @@ def utilisation(flops: int | float, seconds: float, peak: float) -> float:
     return flops / seconds / peak
 
 
-def peak_of(recipe: Recipe) -> float | None:
+def peak_of(recipe: TrainingRecipe) -> float | None:
     """The measured peak that a recipe's runs are held against; None where there is no such device.
 
     Unit: FLOPs per second.

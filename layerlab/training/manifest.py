@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from layerlab.corpus.batches import Held, Order
+from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.model.cost.cost import Account
 from layerlab.records.parse import read_json
 from layerlab.records.settings import flattened
 from layerlab.system.files import write_file
 from layerlab.system.hardware import machine, versions
-from layerlab.training.run_spec import Run, account_of
+from layerlab.training.run_spec import RunSpec, account_of
 
 SCHEMA = 1
 FILE = "manifest.json"
@@ -21,7 +21,9 @@ FILE = "manifest.json"
 _CHANGING = ("machine", "versions")
 
 
-def manifest(run: Run, corpus: Corpus, order: Order, held: Held, micro: int) -> dict[str, Any]:
+def manifest(
+    run: RunSpec, corpus: Corpus, order: BatchOrder, held: EvalBlocks, micro: int
+) -> dict[str, Any]:
     """What a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
     recipe = run.recipe
     block = recipe.data.block or 0

@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match
 from layerlab.model.design import Design, design
-from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, recipe_of
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
 
@@ -20,7 +20,7 @@ SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunSpec:
     """One run of a plan: its recipe says all, with every size and length written out.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run:
     """
 
     arm: str
-    recipe: Recipe
+    recipe: TrainingRecipe
     digest: str
     match: Match | None = None
 
@@ -52,7 +52,7 @@ class Run:
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
 
-def designed(recipe: Recipe) -> Design:
+def designed(recipe: TrainingRecipe) -> Design:
     """The design of a recipe's model.
 
     Raises:
@@ -63,13 +63,13 @@ def designed(recipe: Recipe) -> Design:
     return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
 
 
-def account_of(recipe: Recipe) -> Account:
+def account_of(recipe: TrainingRecipe) -> Account:
     """Parameters and FLOPs of a resolved recipe's model, by formula."""
     found = designed(recipe)
     return account(found.spec, found.shape)
 
 
-def write_run(run: Run, folder: Path) -> None:
+def write_run(run: RunSpec, folder: Path) -> None:
     """Write what a worker needs: `recipe.json`, then `run.json`.
 
     Raises:
@@ -88,7 +88,7 @@ def write_run(run: Run, folder: Path) -> None:
     write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunSpec:
     """The run that was written to a folder.
 
     Raises:
@@ -96,7 +96,7 @@ def read_run(folder: Path) -> Run:
     """
     body, recipe = read_table(folder / RUN), read_table(folder / RECIPE)
     try:
-        return Run(
+        return RunSpec(
             arm=body["arm"],
             recipe=recipe_of(recipe, str(folder / RECIPE)),
             digest=body["digest"],

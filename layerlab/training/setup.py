@@ -7,10 +7,10 @@ from layerlab.corpus.corpus import Corpus, prepare
 from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.training.run_spec import Run, designed
+from layerlab.training.run_spec import RunSpec, designed
 
 
-def corpus_of(run: Run) -> Corpus:
+def corpus_of(run: RunSpec) -> Corpus:
     """The corpus that a run was planned on.
 
     Raises:
@@ -25,7 +25,7 @@ def corpus_of(run: Run) -> Corpus:
     return corpus
 
 
-def built(run: Run, device: torch.device) -> LabForCausalLM:
+def built(run: RunSpec, device: torch.device) -> LabForCausalLM:
     """The model of a run, with its first weights."""
     plugins.load_named(run.recipe.model.load)
     found = designed(run.recipe)

@@ -11,15 +11,20 @@ import torch
 from torch import Tensor
 
 from layerlab.console.progress import Silent, Watch
-from layerlab.corpus.batches import Batch, Held, Order
+from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
-from layerlab.records.events import Journal
-from layerlab.system.graceful_stop import Halt
+from layerlab.records.events import EventLog
+from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.hardware import peak_memory
 from layerlab.system.rng import random_state, restore_random
-from layerlab.training.accelerator import Place
-from layerlab.training.checkpoints.checkpoint import Keeper, State, check_weights, load
+from layerlab.training.accelerator import RunAccelerator
+from layerlab.training.checkpoints.checkpoint import (
+    CheckpointManager,
+    CheckpointState,
+    check_weights,
+    load,
+)
 from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
 from layerlab.training.flops import work
@@ -28,28 +33,28 @@ from layerlab.training.lr_schedule import rate_at
 from layerlab.training.manifest import keep, manifest
 from layerlab.training.monitor.monitor import Monitor
 from layerlab.training.optimizer import allocate, optimizer_of
-from layerlab.training.qk_control.penalties import Control
-from layerlab.training.run_spec import Run
+from layerlab.training.qk_control.penalties import QKControl
+from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import built, corpus_of
 from layerlab.training.sharding import agreed, gathered, quiet, restored, sharded, whole
 from layerlab.training.step.emulated_rounding import emulation
 from layerlab.training.step.keyed_dropout import keyed
-from layerlab.training.step.microbatch import Shortage, Split, memory_told
-from layerlab.training.step.nonfinite import Origin, explained, origin
-from layerlab.training.validation import Reader, Score
+from layerlab.training.step.microbatch import CatchOutOfMemory, MicroBatcher, memory_told
+from layerlab.training.step.nonfinite import NonFiniteOrigin, explained, origin
+from layerlab.training.validation import ValidationResult, Validator
 
 
 @memory_told()
-def carry_out(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def carry_out(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Train from wherever the folder's run stands to its end, and give the result.
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
         Halted: a signal asked to stop; a checkpoint was left.
     """
-    training = Training(run, folder, watch or Silent())
+    training = Trainer(run, folder, watch or Silent())
     training.start()
-    with Halt() as halt:
+    with GracefulStop() as halt:
         while not training.done:
             training.advance()
             if agreed(training.place.accelerator, halt.wanted) and not training.done:
@@ -62,10 +67,10 @@ class Diverged(UserError):
     """A run whose loss is no longer a number: a result too, and it is written down."""
 
 
-class Training:
+class Trainer:
     """A run on its way: the model, its optimizer, its place in the order of the text."""
 
-    def __init__(self, run: Run, folder: Path, watch: Watch) -> None:
+    def __init__(self, run: RunSpec, folder: Path, watch: Watch) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
 
         Raises:
@@ -79,30 +84,30 @@ class Training:
         self.train = run.recipe.train
         self.block = run.recipe.data.block or 0
         self.updates = run.recipe.train.updates or 0
-        self.place = Place(run.recipe)
+        self.place = RunAccelerator(run.recipe)
         self.model = built(run, self.place.device)
-        self.control = Control(self.model, run.recipe.control)
+        self.control = QKControl(self.model, run.recipe.control)
         self.wrapped = self.place.wrapped(self.model)
         self.optimizer = self.place.accelerator.prepare_optimizer(
             optimizer_of(self.model, self.train)
         )
         every = run.recipe.monitor.every
         self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
-        self.order = Order(corpus, self.block, self.train.seed)
-        self.held = Held(corpus, self.block, run.recipe.evaluate.blocks)
-        self.split = Split(self.train.batch // self.place.processes, self.train.micro_batch)
-        self.reader = Reader(self.held, self.place, run.recipe.evaluate.batch)
+        self.order = BatchOrder(corpus, self.block, self.train.seed)
+        self.held = EvalBlocks(corpus, self.block, run.recipe.evaluate.blocks)
+        self.split = MicroBatcher(self.train.batch // self.place.processes, self.train.micro_batch)
+        self.reader = Validator(self.held, self.place, run.recipe.evaluate.batch)
         # Where weights are shared out, even a rehearsal waits for all processes.
         self.rehearsed = self.place.processes == 1 or sharded(self.wrapped)
         self.flops = work(run.recipe).full * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
-        self.score: Score | None = None
+        self.score: ValidationResult | None = None
         self.step0: float | None = None
-        self.keeper = Keeper(folder / CHECKPOINTS, run.recipe.run.keep)
+        self.keeper = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.keep)
         remarks, events = self._resumed()
         allocate(self.optimizer)
-        self.journal = Journal(folder, events, silent=not self.place.first)
+        self.journal = EventLog(folder, events, silent=not self.place.first)
         # On its text: it holds for all runs alike, and whoever planned them tells it once.
         for text in corpus.notes if self.update == 0 else ():
             self.journal.write("note", 0, text=text)
@@ -175,7 +180,7 @@ class Training:
         rows = self._rows()
         self._rehearse(rows)
         while True:
-            with Shortage(bears=self.place.processes == 1) as short:
+            with CatchOutOfMemory(bears=self.place.processes == 1) as short:
                 loss = self.place.summed(self._accumulated(rows))
             if not short.found:
                 return loss
@@ -188,7 +193,7 @@ class Training:
         In an update itself the others would wait for the gradients of the one that gave up.
         """
         while not self.rehearsed:
-            with Shortage() as short, self._drawn(0):
+            with CatchOutOfMemory() as short, self._drawn(0):
                 self.place.accelerator.backward(self._loss(rows[: self.split.size], self.model))
             self.optimizer.zero_grad()
             self.rehearsed = not agreed(self.place.accelerator, short.found)
@@ -263,7 +268,7 @@ class Training:
         self.finish(diverged=text)
         return Diverged(text)
 
-    def _origin(self) -> Origin | None:
+    def _origin(self) -> NonFiniteOrigin | None:
         """Found in the model itself: what joins several processes would wait for the others."""
         rows = self._rows()
 
@@ -326,7 +331,7 @@ class Training:
                 "clipped": self.control.untold,
                 "monitor": None if self.monitor is None else self.monitor.state(),
             }
-            state = State(
+            state = CheckpointState(
                 weights=weights,
                 optimizer=moments,
                 counters=counters,

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab.corpus.batches import IGNORED, Batch, Held, bits_per_byte
+from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
-from layerlab.training.accelerator import Place
+from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.sharding import sharded
-from layerlab.training.step.microbatch import Shortage, release
+from layerlab.training.step.microbatch import CatchOutOfMemory, release
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class ValidationResult:
     """How well held-out text is predicted.
 
     Attributes:
@@ -45,13 +45,13 @@ class TooLarge(UserError):
 @torch.no_grad()
 def evaluate(
     model: Any,
-    held: Held,
+    held: EvalBlocks,
     *,
     batch: int,
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
     reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
     part: tuple[int, int] = (0, 1),
-) -> Score:
+) -> ValidationResult:
     """Read the held-out blocks, without dropout, and leave the model in the mode it was in.
 
     Args:
@@ -66,7 +66,7 @@ def evaluate(
     # Nats, likeliest tokens that are right, and tokens of each block.
     sums = torch.zeros(len(held), 3, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
-    short = Shortage(bears=part[1] == 1 or not sharded(model))
+    short = CatchOutOfMemory(bears=part[1] == 1 or not sharded(model))
     with resting(model), short:
         for number in passes(len(every), part):
             found = _sums(model, every[min(number, len(every) - 1)], precision)
@@ -82,7 +82,7 @@ def evaluate(
     table = whole[:-1].view(-1, 3)
     nats, right, count = table.sum(0).tolist()
     means = (table[:, 0] / table[:, 2]).tolist()
-    return Score(
+    return ValidationResult(
         nats=nats / count,
         bits_per_byte=bits_per_byte(nats, held.bytes),
         accuracy=right / count,
@@ -134,17 +134,17 @@ def predicted(
     return logits.flatten(0, 1).float(), rows.targets.to(device).flatten()
 
 
-class Reader:
+class Validator:
     """Evaluates one run each time it is due.
 
     Attributes:
         size: blocks of a pass; half as many from when they do not fit into memory.
     """
 
-    def __init__(self, held: Held, place: Place, size: int) -> None:
+    def __init__(self, held: EvalBlocks, place: RunAccelerator, size: int) -> None:
         self.held, self.place, self.size = held, place, size
 
-    def score(self, model: Any, note: Callable[[str], None]) -> Score:
+    def score(self, model: Any, note: Callable[[str], None]) -> ValidationResult:
         """Read the held-out text.
 
         Args:
@@ -163,7 +163,7 @@ class Reader:
             release()
             note(f"out of memory: held-out text is now read in batches of {self.size}")
 
-    def _score(self, model: Any) -> Score:
+    def _score(self, model: Any) -> ValidationResult:
         return evaluate(
             model,
             self.held,

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pipeline.result import Adapted
+from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.stage import Stage
 from layerlab.adaptation.pipeline.texts import clean_texts, halves, held_texts
 from layerlab.api import adapt
@@ -63,17 +63,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> Adapted:
+def whole(folder: Path) -> AdaptationResult:
     """Both arms, never stopped."""
     return layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
 
 
-def weights(adapted: Adapted, arm: str) -> dict[str, torch.Tensor]:
+def weights(adapted: AdaptationResult, arm: str) -> dict[str, torch.Tensor]:
     return load_file(Path(adapted.models[arm]) / "model.safetensors")
 
 
 @pytest.mark.full
-def test_every_stage_is_told_and_tables_are_whole(whole: Adapted) -> None:
+def test_every_stage_is_told_and_tables_are_whole(whole: AdaptationResult) -> None:
     assert all(one["finished"] and one["seconds"] >= 0 for one in whole.content["stages"])
     scores = whole.frame("scores")
     assert set(scores["after"]) == {"base", "vocabulary", "pretrain", "tune"}
@@ -92,7 +92,7 @@ def test_every_stage_is_told_and_tables_are_whole(whole: Adapted) -> None:
         whole.frame("x")
 
 
-def test_the_last_models_load_and_differ_between_arms(whole: Adapted) -> None:
+def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -> None:
     assert whole.model("alone").config.vocab_size == 288
     first, second = (weights(whole, arm) for arm in ("replay", "alone"))
     assert any(not torch.equal(first[name], second[name]) for name in first)
@@ -100,7 +100,7 @@ def test_the_last_models_load_and_differ_between_arms(whole: Adapted) -> None:
         whole.model("x")
 
 
-def test_a_terminal_shows_it_in_25_lines(whole: Adapted) -> None:
+def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
     lines = whole.told(100).splitlines()
     assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
     assert any("alone, forgetting:" in line and "against replay" in line for line in lines)
@@ -108,7 +108,7 @@ def test_a_terminal_shows_it_in_25_lines(whole: Adapted) -> None:
 
 
 def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
-    whole: Adapted, folder: Path, monkeypatch: Any
+    whole: AdaptationResult, folder: Path, monkeypatch: Any
 ) -> None:
     begun: list[str] = []
     monkeypatch.setattr(adapt.Silent, "begin", lambda self, key: begun.append(key))
@@ -120,7 +120,7 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
     assert third.models["untuned"] != third.models["replay"]
 
 
-def test_a_plan_tells_what_is_finished(whole: Adapted, folder: Path) -> None:
+def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
     known = adapt.prepared(recipe(folder, arm=ARMS), folder / "whole")
     expected = adapt.expected(known)
     assert all(row.finished for row in expected.rows) and expected.left == 0
@@ -137,7 +137,7 @@ def test_a_plan_tells_what_is_finished(whole: Adapted, folder: Path) -> None:
 
 @pytest.mark.full
 def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
-    whole: Adapted, folder: Path
+    whole: AdaptationResult, folder: Path
 ) -> None:
     stages = folder / "out" / "lessons" / "stages"
     done: dict[str, int] = {}
@@ -208,7 +208,7 @@ def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> Non
         )
         left = {"remarks": [f"{arm} was asked"], "subjects": [record(question, score)]}
         shelf.finish(stages[-1], {"result": left}, 1.0)
-    known = adapt.Curriculum(recipe_of({"base": {"model": "a"}}), tuple(stages), tmp_path)
+    known = adapt.AdaptationPlan(recipe_of({"base": {"model": "a"}}), tuple(stages), tmp_path)
     found = adapt._compared(known, {"arms": ["one", "two", "three"], "remarks": ["first"]})
     first = {row["arms"][0]: row["difference"] for row in reversed(found["differences"])}
     assert first == {"one": 1.0, "two": 0.0}
@@ -254,7 +254,7 @@ def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
         layerlab.adapt(content, out=tmp_path / "out", progress=False)
 
 
-def test_a_stage_that_was_changed_is_not_believed(whole: Adapted, folder: Path) -> None:
+def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folder: Path) -> None:
     """What an arm scored cannot be raised beside the program."""
     for file in sorted((folder / "whole" / "lessons" / "stages").glob("*/stage.json")):
         kept = file.read_text("utf-8")

@@ -12,7 +12,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.errors import Interrupted
 from layerlab.evaluation.harness.options import Options
-from layerlab.evaluation.results.result import Result, load_result
+from layerlab.evaluation.results.result import EvaluationResult, load_result
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
@@ -24,7 +24,7 @@ from tests.evaluation.shelf import row, run, shelf, whole
 __all__ = ["shelf", "whole"]
 
 
-def test_official_averages_are_those_of_the_subjects(whole: Result) -> None:
+def test_official_averages_are_those_of_the_subjects(whole: EvaluationResult) -> None:
     frame = whole.frame("subjects")
     finance = frame[frame.benchmark == "financeiq"]
     assert whole.score("financeiq") == pytest.approx(finance.score.mean())
@@ -35,7 +35,7 @@ def test_official_averages_are_those_of_the_subjects(whole: Result) -> None:
     assert row(whole, "fineval")["n"] == fineval.n.sum()
 
 
-def test_chance_examples_and_groups_stand_beside(whole: Result) -> None:
+def test_chance_examples_and_groups_stand_beside(whole: EvaluationResult) -> None:
     assert row(whole, "boolq")["chance"] == 0.5 and row(whole, "financeiq")["chance"] == 0.25
     assert row(whole, "financeiq")["shots"]["asked"] == 5
     assert row(whole, "ax-b")["other"].keys() == {"mcc"}
@@ -50,14 +50,14 @@ def test_chance_examples_and_groups_stand_beside(whole: Result) -> None:
     }
 
 
-def test_what_is_not_here_is_named_with_how_to_get_it(whole: Result, shelf: Path) -> None:
+def test_what_is_not_here_is_named_with_how_to_get_it(whole: EvaluationResult, shelf: Path) -> None:
     (left,) = whole.content["left_out"]
     assert left["benchmark"] == "piqa" and "PIQA is not here: expected" in left["reason"]
     assert "get it from github.com/ybisk" in left["reason"]
     assert "left out: PIQA" in whole.told()
 
 
-def test_rows_of_the_source_are_labelled(whole: Result) -> None:
+def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     frame = whole.frame("published")
     assert set(frame["from"]) == {"published", "measured here"}
     assert set(frame.table) == {5, 6, 8, 9}
@@ -151,13 +151,13 @@ def test_what_is_kept_is_not_taken_for_something_else(
     elif changed == "special":
         speaking.eos_token = "A"
     else:
-        given = sitting.Subject.__dict__["__post_init__"]
+        given = sitting.LoadedModel.__dict__["__post_init__"]
 
         def elsewhere(subject: Any) -> None:
             given(subject)
             subject.source = "another/model"
 
-        monkeypatch.setattr(sitting.Subject, "__post_init__", elsewhere)
+        monkeypatch.setattr(sitting.LoadedModel, "__post_init__", elsewhere)
     assert len(keys()) == 2
 
 
@@ -173,7 +173,9 @@ def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob(".*"))
 
 
-def test_differences_to_an_earlier_run(shelf: Path, whole: Result, tmp_path: Path) -> None:
+def test_differences_to_an_earlier_run(
+    shelf: Path, whole: EvaluationResult, tmp_path: Path
+) -> None:
     same = run(shelf, against=whole, limit=2)
     assert {one["difference"] for one in same.content["compared"]} <= {0.0, -0.0}
     assert {one["error"] for one in same.content["compared"]} == {0.0}

@@ -6,10 +6,10 @@ from transformers import AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.api.precision import Question, logits, search
+from layerlab.api.precision import PrecisionRequest, logits, search
 from layerlab.loading.inputs import passage
-from layerlab.loading.model import Subject
-from layerlab.numerics.mixed_precision.policy_runs import Search
+from layerlab.loading.model import LoadedModel
+from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
 
@@ -44,10 +44,10 @@ def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
 def test_sequences_of_different_length_count_by_their_tokens(tiny):
     model = tiny("llama")
     parts = [
-        Search(model, lambda one, ids=ids: logits(one, [ids]), "bf16", lambda what: None)
+        PolicyRuns(model, lambda one, ids=ids: logits(one, [ids]), "bf16", lambda what: None)
         for ids in IDS
     ]
-    whole = Search(model, lambda one: logits(one, IDS), "bf16", lambda what: None)
+    whole = PolicyRuns(model, lambda one: logits(one, IDS), "bf16", lambda what: None)
     sizes = [float(part.true.square().sum()) for part in parts]
     errors = [part.whole * size for part, size in zip(parts, sizes, strict=True)]
     assert whole.true.shape == (1, sum(map(len, IDS)), 64)
@@ -55,9 +55,11 @@ def test_sequences_of_different_length_count_by_their_tokens(tiny):
 
 
 def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr(Subject, "offloaded", property(lambda self: True))
+    monkeypatch.setattr(LoadedModel, "offloaded", property(lambda self: True))
     with pytest.raises(UserError, match="does not fit into memory, and a search runs it whole"):
-        search(Question(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False)
+        search(
+            PrecisionRequest(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False
+        )
 
 
 @pytest.mark.parametrize("options", [{"budget": 1.5}, {"format": "bf61"}, {"format": "fp32"}])

@@ -12,7 +12,7 @@ from layerlab.api.train import Trained, compare_task, judge_task, prepare, train
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import recipe_of
-from layerlab.records.run import Record, read_record
+from layerlab.records.run import RunRecord, read_record
 from tests import mounted
 
 SMALL = {
@@ -160,7 +160,7 @@ def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path
         assert judge_task(task).rows == told[0].rows and (task.out / "report.html").is_file()
 
 
-def records(folder: Path) -> dict[str, Record]:
+def records(folder: Path) -> dict[str, RunRecord]:
     found = [read_record(one) for one in folder.iterdir()]
     return {one.arm: one for one in found if one is not None}
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from layerlab.console.progress import Watch
-from layerlab.console.runs import Display
-from layerlab.console.throughput import Pulse
+from layerlab.console.runs import RunsDisplay
+from layerlab.console.throughput import Throughput
 from layerlab.console.units import amount, duration
 
 FLOPS = 4e9
@@ -31,7 +31,7 @@ def console(*, terminal: bool = False, width: int = 110) -> Console:
     return Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False)
 
 
-def written(display: Display) -> str:
+def written(display: RunsDisplay) -> str:
     stream = display.console.file
     assert isinstance(stream, io.StringIO)
     return stream.getvalue()
@@ -58,7 +58,7 @@ def evaluation(update: int) -> dict[str, Any]:
     return {**train(update), "kind": "evaluation", "bits_per_byte": 1.9042}
 
 
-def go(display: Display, clock: Clock, name: str, until: int, step: int = 10) -> None:
+def go(display: RunsDisplay, clock: Clock, name: str, until: int, step: int = 10) -> None:
     """Half of the time goes into evaluations and checkpoints."""
     start = display.pulses[name].update
     for update in range(start, until + 1, step):
@@ -67,12 +67,12 @@ def go(display: Display, clock: Clock, name: str, until: int, step: int = 10) ->
 
 
 def test_it_is_a_watch() -> None:
-    assert isinstance(Display({"a": 1}), Watch)
+    assert isinstance(RunsDisplay({"a": 1}), Watch)
 
 
 def test_a_file_gets_a_line_per_tenth() -> None:
     clock = Clock()
-    with Display({"llama": 400}, peak=1e11, console=console(), clock=clock) as display:
+    with RunsDisplay({"llama": 400}, peak=1e11, console=console(), clock=clock) as display:
         go(display, clock, "llama", 200)
         display.update("llama", evaluation(200))
         go(display, clock, "llama", 400)
@@ -88,7 +88,7 @@ def test_a_file_gets_a_line_per_tenth() -> None:
 def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
     clock = Clock()
     names = [f"run-{number}" for number in range(4)]
-    with Display(dict.fromkeys(names, 400), console=console(), clock=clock) as display:
+    with RunsDisplay(dict.fromkeys(names, 400), console=console(), clock=clock) as display:
         for name in names:
             go(display, clock, name, 400)
             display.ended(name, "finished")
@@ -103,7 +103,7 @@ def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
     names = [f"run-{number}" for number in range(5)]
-    with Display(dict.fromkeys(names, 4), console=console(terminal=terminal)) as display:
+    with RunsDisplay(dict.fromkeys(names, 4), console=console(terminal=terminal)) as display:
         for name in names[:4]:
             display.ended(name, "skipped")
         display.note("a note")
@@ -111,14 +111,14 @@ def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
     text = bare(written(display))
     assert text.count("4 runs of 5 finished before, kept as they are") == 1
     assert text.index("4 runs of 5") < text.index("a note") and text.count("run-") <= 1
-    with Display({"a": 4}, console=console()) as display:
+    with RunsDisplay({"a": 4}, console=console()) as display:
         display.ended("a", "skipped")
     assert written(display) == "1 run of 1 finished before, kept as they are\n"
 
 
 def test_time_left_counts_what_is_no_training() -> None:
     clock = Clock()
-    display = Display({"llama": 400}, console=console(), clock=clock)
+    display = RunsDisplay({"llama": 400}, console=console(), clock=clock)
     go(display, clock, "llama", 100)
     assert display.left() == pytest.approx(300 * 0.2)
     assert display.pulses["llama"].speed("tokens") == pytest.approx(20480)
@@ -126,7 +126,7 @@ def test_time_left_counts_what_is_no_training() -> None:
 
 def test_a_terminal_shows_one_run_in_two_lines() -> None:
     clock = Clock()
-    display = Display({"llama": 400}, peak=1e11, console=console(terminal=True), clock=clock)
+    display = RunsDisplay({"llama": 400}, peak=1e11, console=console(terminal=True), clock=clock)
     go(display, clock, "llama", 100)
     before = len(written(display))
     display.console.print(display.drawn())
@@ -140,7 +140,7 @@ def test_a_terminal_shows_one_run_in_two_lines() -> None:
 def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
     clock = Clock()
     narrow = console(terminal=True, width=80)
-    display = Display({name: 60_000}, peak=1e11, console=narrow, clock=clock)
+    display = RunsDisplay({name: 60_000}, peak=1e11, console=narrow, clock=clock)
     go(display, clock, name, 50_000, step=1000)
     before = len(written(display))
     display.console.print(display.drawn())
@@ -153,7 +153,7 @@ def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
 def test_a_terminal_shows_many_runs_as_a_table() -> None:
     clock = Clock()
     names = [f"run-{number}" for number in range(5)]
-    display = Display(dict.fromkeys(names, 100), console=console(terminal=True), clock=clock)
+    display = RunsDisplay(dict.fromkeys(names, 100), console=console(terminal=True), clock=clock)
     display.ended("run-0", "finished")
     display.ended("run-1", "failed: no space is left")
     for update in range(0, 60, 10):
@@ -173,7 +173,7 @@ def test_a_terminal_shows_many_runs_as_a_table() -> None:
 
 def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
     clock = Clock()
-    with Display({"llama": 40}, console=console(terminal=True), clock=clock) as display:
+    with RunsDisplay({"llama": 40}, console=console(terminal=True), clock=clock) as display:
         go(display, clock, "llama", 40)
         display.note("out of memory: micro-batch 8")
         display.ended("llama", "finished")
@@ -183,7 +183,7 @@ def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
 
 
 def test_failures_are_told_and_counted() -> None:
-    with Display({"a": 4, "b": 4}, console=console()) as display:
+    with RunsDisplay({"a": 4, "b": 4}, console=console()) as display:
         display.ended("a", "the loss is nan at update 3")
         display.ended("b", "finished")
     lines = written(display).splitlines()
@@ -195,7 +195,7 @@ def test_failures_are_told_and_counted() -> None:
 
 def test_quiet_says_nothing() -> None:
     for terminal in (False, True):
-        with Display({"a": 4}, quiet=True, console=console(terminal=terminal)) as display:
+        with RunsDisplay({"a": 4}, quiet=True, console=console(terminal=terminal)) as display:
             display.update("a", train(4))
             display.note("a note")
             display.ended("a", "failed")
@@ -205,7 +205,7 @@ def test_quiet_says_nothing() -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_texts_steer_no_terminal(terminal: bool) -> None:
     evil = "x\x1b]0;title\x07\x1b[2J[red]\u202e\n"
-    with Display({evil: 10, "b": 10}, console=console(terminal=terminal)) as display:
+    with RunsDisplay({evil: 10, "b": 10}, console=console(terminal=terminal)) as display:
         display.update(evil, train(5))
         display.note(evil)
         display.ended(evil, evil)
@@ -215,7 +215,7 @@ def test_texts_steer_no_terminal(terminal: bool) -> None:
 
 
 def test_events_of_strangers_and_of_other_kinds_are_borne() -> None:
-    display = Display({"a": 10}, console=console())
+    display = RunsDisplay({"a": 10}, console=console())
     display.update("b", train(5))
     display.update("a", {"kind": "note", "update": 2, "text": "resumed"})
     display.update("a", {"kind": "monitor", "update": 3, "rows": []})
@@ -224,7 +224,7 @@ def test_events_of_strangers_and_of_other_kinds_are_borne() -> None:
 
 def test_a_run_that_resumes_is_timed_anew() -> None:
     clock = Clock()
-    pulse = Pulse(100, clock)
+    pulse = Throughput(100, clock)
     for update in (10, 20, 30):
         clock.now += 1
         pulse.take(train(update))

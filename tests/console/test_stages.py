@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from layerlab.adaptation.pipeline.stage import Stage
-from layerlab.console.stages import Board, Silent, Watch
+from layerlab.console.stages import Silent, StagesDisplay, Watch
 
 STAGES = [
     Stage(kind="pretrain", settings={"seed": seed}, seed=seed, arms=("a",)) for seed in range(30)
@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def lines(board: Board) -> list[str]:
+def lines(board: StagesDisplay) -> list[str]:
     """What is drawn now, as text."""
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as caught:
@@ -38,7 +38,9 @@ def lines(board: Board) -> list[str]:
 def test_without_a_terminal_a_stage_is_a_few_plain_lines() -> None:
     said, clock = io.StringIO(), Clock()
     first, second = STAGES[:2]
-    with Board(titles(STAGES[:2]), console=Console(file=said, width=80), clock=clock) as board:
+    with StagesDisplay(
+        titles(STAGES[:2]), console=Console(file=said, width=80), clock=clock
+    ) as board:
         board.begin(first.key)
         for update in range(101):
             board.tell(first.key, f"update {update}\x1b[31m", update / 100)
@@ -58,7 +60,7 @@ def test_without_a_terminal_a_stage_is_a_few_plain_lines() -> None:
 @pytest.mark.parametrize("running", [0, 12, 29])
 def test_a_terminal_shows_the_stage_that_runs_however_many_there_are(running: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=10)
-    board = Board(titles(STAGES), console=console)
+    board = StagesDisplay(titles(STAGES), console=console)
     for stage in STAGES[:running]:
         board.end(stage.key, "kept")
     board.begin(STAGES[running].key)
@@ -71,12 +73,12 @@ def test_a_terminal_shows_the_stage_that_runs_however_many_there_are(running: in
 def test_a_terminal_is_left_as_it_was_where_a_stage_fails() -> None:
     said = io.StringIO()
     console = Console(file=said, force_terminal=True, width=80, height=10)
-    with pytest.raises(ValueError), Board(titles(STAGES[:1]), console=console) as board:
+    with pytest.raises(ValueError), StagesDisplay(titles(STAGES[:1]), console=console) as board:
         board.begin(STAGES[0].key)
         raise ValueError
     assert said.getvalue().rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
 
 
 def test_both_are_watches() -> None:
-    for one in (Silent(), Board(titles(STAGES[:1]), console=Console(quiet=True))):
+    for one in (Silent(), StagesDisplay(titles(STAGES[:1]), console=Console(quiet=True))):
         assert isinstance(one, Watch)

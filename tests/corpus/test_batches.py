@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError, build
-from layerlab.corpus.batches import Batch, Held, Order, bits_per_byte, restarted
+from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restarted
 from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.tokenization.load import trained_words
@@ -49,7 +49,7 @@ def docs(tmp_path_factory) -> Corpus:
 
 
 def test_targets_are_the_tokens_after_the_inputs(docs: Corpus) -> None:
-    batch = Order(docs, 16, 0).batch(0, 4)
+    batch = BatchOrder(docs, 16, 0).batch(0, 4)
     assert batch.inputs.shape == batch.targets.shape == (4, 16)
     assert batch.inputs.dtype == batch.targets.dtype == torch.int64
     assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
@@ -61,9 +61,9 @@ def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed) 
     text = corpus(size)
     if size - 1 < block:
         with pytest.raises(UserError, match="fewer than one block of"):
-            Order(text, block, seed)
+            BatchOrder(text, block, seed)
         return
-    order = Order(text, block, seed)
+    order = BatchOrder(text, block, seed)
     count = (size - 1) // block
     assert extent(text, block).tokens == count * block
     passes = [order.rows(number * count, count)[:, 1:] for number in range(3)]
@@ -77,8 +77,8 @@ def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed) 
 @settings(max_examples=40, deadline=None)
 def test_rows_do_not_depend_on_how_many_are_asked_for(update: int, part: int) -> None:
     text = corpus(100, 33, weights=(0.7, 0.2))
-    whole = Order(text, 4, 5).batch(update, 12)
-    fresh = Order(text, 4, 5)
+    whole = BatchOrder(text, 4, 5).batch(update, 12)
+    fresh = BatchOrder(text, 4, 5)
     parts = [fresh.batch(update * 12 // part + number, part) for number in range(12 // part)]
     assert torch.equal(whole.inputs, torch.cat([one.inputs for one in parts]))
     shares = [whole.part(rank, 5) for rank in range(5)]
@@ -86,7 +86,7 @@ def test_rows_do_not_depend_on_how_many_are_asked_for(update: int, part: int) ->
 
 
 def test_the_seed_and_nothing_else_decides(docs: Corpus) -> None:
-    first, again, other = (Order(docs, 16, seed) for seed in (1, 1, 2))
+    first, again, other = (BatchOrder(docs, 16, seed) for seed in (1, 1, 2))
     later = again.batch(1000, 8).inputs  # asked for first: nothing has to be replayed
     assert torch.equal(first.batch(0, 8).inputs, again.batch(0, 8).inputs)
     assert torch.equal(first.batch(1000, 8).inputs, later)
@@ -98,13 +98,13 @@ PINNED = [10021, 5, 29, 10005, 45, 9, 10017, 21, 49]
 
 def test_the_order_is_the_same_in_every_process_and_version() -> None:
     """Another order is another experiment: no stored run could be compared any more."""
-    rows = Order(corpus(60, 30, weights=(2.0, 1.0)), 4, 7).rows(10**6, 9)
+    rows = BatchOrder(corpus(60, 30, weights=(2.0, 1.0)), 4, 7).rows(10**6, 9)
     assert rows[:, 0].tolist() == PINNED
 
 
 def test_sources_are_mixed_by_weight_each_pass_on_its_own() -> None:
     text = corpus(41, 401, weights=(3.0, 1.0))
-    order = Order(text, 4, 0)  # blocks: 10 and 100
+    order = BatchOrder(text, 4, 0)  # blocks: 10 and 100
     sources, blocks = order.places(np.arange(400))
     assert (sources == 0).sum() == 300 and (sources == 1).sum() == 100
     assert sorted(blocks[sources == 1]) == list(range(100))
@@ -119,7 +119,7 @@ def test_sources_are_mixed_by_weight_each_pass_on_its_own() -> None:
 @settings(max_examples=60, deadline=None)
 def test_every_held_out_token_is_predicted_once(sizes, block, size) -> None:
     text = corpus(50, held=tuple(sizes))
-    held = Held(text, block)
+    held = EvalBlocks(text, block)
     batches = list(held.batches(size))
     assert {batch.inputs.shape[1] for batch in batches} == {block}
     assert sum(map(len, batches)) == len(held)
@@ -135,23 +135,26 @@ def test_every_held_out_token_is_predicted_once(sizes, block, size) -> None:
 
 def test_a_limit_chooses_blocks_everywhere_with_their_own_bytes() -> None:
     text = corpus(50, held=(41, 41))
-    held = Held(text, 4, 5)
+    held = EvalBlocks(text, 4, 5)
     assert len(held) == 5 and held.tokens == 20 and held.bytes == 40
     starts = [int(batch.inputs[0, 0]) for batch in held.batches(1)]
     assert starts == [1, 17, 33, 1009, 1025]
-    assert Held(text, 4, 5).digest == held.digest != Held(text, 4, 6).digest
-    assert len(Held(text, 4, 1000)) == 20 and Held(text, 4, 1000).digest == Held(text, 4).digest
+    assert EvalBlocks(text, 4, 5).digest == held.digest != EvalBlocks(text, 4, 6).digest
+    assert (
+        len(EvalBlocks(text, 4, 1000)) == 20
+        and EvalBlocks(text, 4, 1000).digest == EvalBlocks(text, 4).digest
+    )
 
 
 def test_a_last_block_that_is_not_whole_still_reads_tokens() -> None:
     for rest in range(1, 8):
-        last = list(Held(corpus(50, held=(17 + rest,)), 8).batches(2))[-1]
+        last = list(EvalBlocks(corpus(50, held=(17 + rest,)), 8).batches(2))[-1]
         assert (last.inputs >= 0).all() and (last.targets[-1] >= 0).sum() == rest
 
 
 def test_held_out_text_without_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="gives no token to predict; write a larger"):
-        Held(corpus(50, held=(1,)), 4)
+        EvalBlocks(corpus(50, held=(1,)), 4)
 
 
 def spelled(corpus: Corpus) -> np.ndarray:
@@ -169,7 +172,7 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path: Path, vocab: int
     text.write_text('{"text": "Zw\\u00f6lf K\\u00e4se: 12\\u20ac \\ud83d\\ude00, the the"}\n' * 40)
     given = DataSection(sources=(Source(text=str(text)),), vocab=vocab, validation=0.3)
     found = prepare(given, tmp_path)
-    held, sizes = Held(found, 7), spelled(found)
+    held, sizes = EvalBlocks(found, 7), spelled(found)
     targets = torch.cat([batch.targets.flatten() for batch in held.batches(3)])
     nats = math.log(256) * sizes[targets[targets != -100].numpy()].sum()
     assert bits_per_byte(nats, held.bytes) == pytest.approx(8, abs=1e-12)
@@ -182,10 +185,10 @@ def test_positions_begin_anew_at_separators() -> None:
 
 
 def test_positions_are_given_where_attention_knows_documents(docs: Corpus) -> None:
-    batch = Order(docs, 64, 0).batch(0, 16)
+    batch = BatchOrder(docs, 64, 0).batch(0, 16)
     assert batch.positions is not None
     assert ((batch.positions == 0) >= (batch.inputs == docs.separator)).all()
-    assert Order(corpus(50), 4, 0).batch(0, 1).positions is None
+    assert BatchOrder(corpus(50), 4, 0).batch(0, 1).positions is None
     assert batch[2:5].positions is not None and len(batch[2:5]) == 3
     assert torch.equal(batch.to("cpu").inputs, batch.inputs)
 

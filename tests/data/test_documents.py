@@ -8,41 +8,48 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import documents
-from layerlab.data.documents import Spool, spooled
-from layerlab.data.sources import Piece
+from layerlab.data.documents import DocumentStore, spooled
+from layerlab.data.sources import TextChunk
 
 
-def of(*texts: str) -> Spool:
+def of(*texts: str) -> DocumentStore:
     starts = [0]
     for text in texts:
         starts.append(starts[-1] + len(text.encode()))
-    return Spool("".join(texts).encode(), starts)
+    return DocumentStore("".join(texts).encode(), starts)
 
 
-def read(spool: Spool) -> list[str]:
+def read(spool: DocumentStore) -> list[str]:
     return ["".join(document) for document in spool.documents()]
 
 
 def test_documents_come_back_without_the_empty_ones(tmp_path: Path) -> None:
-    pieces = [Piece("", True), Piece("ä", True), Piece("", False), Piece("b", False)]
-    pieces += [Piece("", True), Piece("c", True), Piece("", True)]
+    pieces = [
+        TextChunk("", True),
+        TextChunk("ä", True),
+        TextChunk("", False),
+        TextChunk("b", False),
+    ]
+    pieces += [TextChunk("", True), TextChunk("c", True), TextChunk("", True)]
     with spooled(pieces, tmp_path / "a", "text", None) as spool:
         assert read(spool) == ["äb", "c"] and spool.size == 4
-        assert list(spool.pieces()) == [Piece("äb", True), Piece("c", True)]
+        assert list(spool.pieces()) == [TextChunk("äb", True), TextChunk("c", True)]
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(2, ["ab"]), (4, ["abc"]), (5, ["abc", "ä"])])
 def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> None:
-    with spooled([Piece("abc", True), Piece("ääh", True)], tmp_path / "a", "text", limit) as spool:
+    with spooled(
+        [TextChunk("abc", True), TextChunk("ääh", True)], tmp_path / "a", "text", limit
+    ) as spool:
         assert read(spool) == kept
 
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
-        with spooled([Piece("", True)], tmp_path / "a", "it.txt", None):
+        with spooled([TextChunk("", True)], tmp_path / "a", "it.txt", None):
             pass
     with pytest.raises(UserError, match=r"holds half of a surrogate pair \('\\ud800'\)"):
-        with spooled([Piece("a\ud800", True)], tmp_path / "a", "it.txt", None):
+        with spooled([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
             pass
 
 

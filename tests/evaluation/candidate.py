@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.tokenization.train import byte_pairs
 
 LEAF = "layerlab_own_a"
@@ -63,7 +63,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return byte_pairs([text] * 3, vocab=300)
 
 
-def candidate(context: int = 256, **changes: Any) -> Subject:
+def candidate(context: int = 256, **changes: Any) -> LoadedModel:
     """A random Llama, the same each time."""
     sizes = {
         "vocab_size": 300,
@@ -80,7 +80,7 @@ def candidate(context: int = 256, **changes: Any) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(LlamaConfig(**{**sizes, **changes})).eval()
-    return Subject(name="tiny", source="memory", model=model, tokenizer=tokenizer())
+    return LoadedModel(name="tiny", source="memory", model=model, tokenizer=tokenizer())
 
 
 def question(place: int, *, words: int = 2, options: Sequence[str] = (" A", " B", " C")) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 import layerlab
 from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.evaluation.results.result import Result
+from layerlab.evaluation.results.result import EvaluationResult
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.written import boolq, exam, financeiq, lines
 
@@ -29,7 +29,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(shelf: Path, suite: str = "boolq,financeiq", **options: Any) -> Result:
+def run(shelf: Path, suite: str = "boolq,financeiq", **options: Any) -> EvaluationResult:
     subject = candidate(512)
     return layerlab.evaluate(
         options.pop("model", subject.model),
@@ -42,9 +42,9 @@ def run(shelf: Path, suite: str = "boolq,financeiq", **options: Any) -> Result:
 
 
 @pytest.fixture(scope="module")
-def whole(shelf: Path) -> Result:
+def whole(shelf: Path) -> EvaluationResult:
     return run(shelf, "knowledge,reasoning,finance", compare=True)
 
 
-def row(result: Result, benchmark: str) -> dict[str, Any]:
+def row(result: EvaluationResult, benchmark: str) -> dict[str, Any]:
     return next(one for one in result.content["benchmarks"] if one["benchmark"] == benchmark)

@@ -9,34 +9,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.stored_runs import belonging, planned_again, records_in
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.recipes.training import Recipe, recipe_of
-from layerlab.records.run import Record
-from layerlab.training.run_spec import Run
+from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.records.run import RunRecord
+from layerlab.training.run_spec import RunSpec
 from tests.training.drawn import EXTENT, manifest, recipe, record, records, runs, write
 
 LOSSES = {arm: {seed: 3.0 for seed in (1, 2, 3)} for arm in ("llama", "gpt2")}
 
 
-def section(found: Recipe) -> CompareSection:
+def section(found: TrainingRecipe) -> CompareSection:
     assert found.compare is not None
     return found.compare
 
 
-def kept(found: Recipe, there: list[Record]) -> tuple[list[str], list[str]]:
+def kept(found: TrainingRecipe, there: list[RunRecord]) -> tuple[list[str], list[str]]:
     mine, left = belonging(section(found), planned_again(found, there), there)
     return [one.name for one in mine], left
 
 
-def ended(run: Run, **data: Any) -> Record:
+def ended(run: RunSpec, **data: Any) -> RunRecord:
     content = manifest(run)
     return (
         record(run, 3.0)
         if not data
-        else Record(manifest={**content, "data": {**content["data"], **data}}, result={"nats": 3.0})
+        else RunRecord(
+            manifest={**content, "data": {**content["data"], **data}}, result={"nats": 3.0}
+        )
     )
 
 
@@ -53,7 +55,7 @@ def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
     found = recipe("llama", "pangu-pi", train={"updates": None, **length}, match=match, seeds=[1])
     found = found.changed({"model.vocab": vocab})
     # A text gives whole blocks; the manifest has the tokens of the text.
-    first = plan(found, Extent(vocab=300, tokens=(tokens - 1) // 16 * 16, digest="d1"))
+    first = plan(found, CorpusSize(vocab=300, tokens=(tokens - 1) // 16 * 16, digest="d1"))
     there = [ended(run, train_tokens=tokens) for run in first]
     assert [run.name for run in planned_again(found, there)] == [run.name for run in first]
     assert kept(found, there) == ([run.name for run in first], [])

@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Row
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import Readings, readings
-from layerlab.observe.architecture.structure import Anatomy
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.structure import ModelStructure
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.plugins import resolve
@@ -45,7 +45,7 @@ class Passage:
     """
 
     identical: bool = True
-    records: list[Attended] = field(default_factory=list)
+    records: list[AttentionRecord] = field(default_factory=list)
     silent: dict[int, str] = field(default_factory=dict)
     places: set[str] = field(default_factory=set)
     refused: str | None = None
@@ -64,7 +64,7 @@ class Examination:
 
     family: str
     owner: str
-    stack: Anatomy | str
+    stack: ModelStructure | str
     passages: dict[str, Passage]
     readings: Readings
     restored: bool
@@ -100,8 +100,8 @@ def examine(family: str) -> Examination:
     )
 
 
-def subject(model: PreTrainedModel) -> Subject:
-    return Subject(name="family", source="memory", model=model, tokenizer=None)
+def subject(model: PreTrainedModel) -> LoadedModel:
+    return LoadedModel(name="family", source="memory", model=model, tokenizer=None)
 
 
 def tokens() -> Tensor:
@@ -151,7 +151,9 @@ def seen(model: PreTrainedModel) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def norms(eager: PreTrainedModel, records: Sequence[Attended]) -> tuple[dict[int, Tensor], str]:
+def norms(
+    eager: PreTrainedModel, records: Sequence[AttentionRecord]
+) -> tuple[dict[int, Tensor], str]:
     """The largest singular value of every head of every attention layer, and of which matrices."""
     if not records:
         return {}, "none"
@@ -169,7 +171,9 @@ def agreement(exact: dict[int, Tensor], passages: Iterable[Passage]) -> float:
     )
 
 
-def excess(exact: dict[int, Tensor], records: Sequence[Attended], rows: Sequence[Row]) -> float:
+def excess(
+    exact: dict[int, Tensor], records: Sequence[AttentionRecord], rows: Sequence[Row]
+) -> float:
     """The worst relative error of a float32 reading, less the rounding of its largest score."""
     scores = {
         r.layer: float(r.logits()[r.allowed().expand(r.heads, -1, -1)].abs().max()) for r in records

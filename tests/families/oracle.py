@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 
 REPORTED, SOFTMAX, SHARED = "returned", "softmax", "softmax and sink"
 
@@ -32,7 +32,7 @@ class _Softmaxes(TorchFunctionMode):
 
 
 def oracle(
-    model: PreTrainedModel, tokens: Tensor, records: Sequence[Attended]
+    model: PreTrainedModel, tokens: Tensor, records: Sequence[AttentionRecord]
 ) -> tuple[list[Tensor], str]:
     """One head x token x key matrix per record, and where they came from.
 
@@ -61,12 +61,12 @@ def _sequence(matrices: Tensor) -> Tensor:
     return matrices[0] if matrices.dim() == 4 else matrices
 
 
-def _late(record: Attended, matrix: Tensor) -> bool:
+def _late(record: AttentionRecord, matrix: Tensor) -> bool:
     """Whether there is a sink, and yet it has taken nothing."""
     return record.sinks is not None and bool((matrix.sum(-1) - 1).abs().max() < 1e-5)
 
 
-def _shared(record: Attended, given: Tensor, gave: Tensor) -> Tensor:
+def _shared(record: AttentionRecord, given: Tensor, gave: Tensor) -> Tensor:
     if record.sinks is None:
         return gave
     rest = given.double().logsumexp(-1) - record.sinks.double()[:, None]

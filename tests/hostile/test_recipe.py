@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from layerlab.recipes.load import _models
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from tests.hostile.attack import typed
 from tests.hostile.fuzz import fuzz
 
@@ -40,7 +40,7 @@ def paths(kind: type[BaseModel], start: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 # What a plan would really do: run another program, or read what is not here.
-PATHS = sorted({path for path in paths(Recipe) if path[:1] != ("run",)})
+PATHS = sorted({path for path in paths(TrainingRecipe) if path[:1] != ("run",)})
 
 
 def written(place: Path, changes: Mapping[tuple[str, ...], Any]) -> Path:

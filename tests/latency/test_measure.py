@@ -15,15 +15,15 @@ from rich.console import Console
 from layerlab import UserError, build
 from layerlab.cli.bench import bench
 from layerlab.latency import measure, memory
-from layerlab.latency.candidates import Contestant, contestant, loaded
-from layerlab.latency.config import Setting, setting, wished
+from layerlab.latency.candidates import Candidate, contestant, loaded
+from layerlab.latency.config import LatencyConfig, setting, wished
 from layerlab.latency.measure import passed, timed
 from layerlab.latency.memory import cache_bytes, cache_numbers, growth, weight_bytes
 from layerlab.latency.parameter_matching import pair
 from layerlab.latency.table import timetable
 from layerlab.model.cost.cost import account
 
-SMALL = Setting(context=5, new=4, repetitions=6, batch=2)
+SMALL = LatencyConfig(context=5, new=4, repetitions=6, batch=2)
 SIZES = "width=32,layers=2,heads=2,vocab=64,inner=48,context=16"
 KINDS = ("pangu-pi", "llama", "gpt2", "canon", "history-3", "mhc")
 Tiny = Callable[..., Any]
@@ -78,7 +78,7 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
     names: dict[int, str] = {}
     plain_load, plain_pass = measure.loaded, measure.passed
 
-    def load(one: Contestant, given: Setting) -> Any:
+    def load(one: Candidate, given: LatencyConfig) -> Any:
         model = plain_load(one, given)
         names[id(model)] = one.name.partition(":")[0]
         return model
@@ -86,7 +86,7 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
     def one_pass(model: Any, prompt: torch.Tensor, new: int, clock: Any) -> Any:
         found = plain_pass(model, prompt, new, clock)
         order.append(f"{names[id(model)]} {new}")
-        return measure.Passed(found.tokens, 0.010, 0.006, found.cache)
+        return measure.Generation(found.tokens, 0.010, 0.006, found.cache)
 
     monkeypatch.setattr(measure, "loaded", load)
     monkeypatch.setattr(measure, "passed", one_pass)
@@ -105,7 +105,7 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
 
 def test_real_times_make_a_table_and_json() -> None:
     rivals = pair("fewer-layers", shape="1b", width=128)
-    found = timed(_both(rivals), Setting(context=2, new=2, repetitions=1), pair=rivals)
+    found = timed(_both(rivals), LatencyConfig(context=2, new=2, repetitions=1), pair=rivals)
     assert all(value > 0 for one in found.timed for value in one.decode.values)
     kept = json.loads(json.dumps(found.to_json()))
     assert kept["verdict"]["word"] == "not decided"
@@ -175,7 +175,7 @@ def test_names_are_variants_with_sizes_or_models(tmp_path: Path, tiny: Tiny) -> 
     model = loaded(contestant(str(tmp_path)), SMALL)
     assert model.config.vocab_size == 64
     with pytest.raises(UserError, match="knows 64 positions, and a context of 60 with"):
-        loaded(contestant(str(tmp_path)), Setting(context=60, new=5))
+        loaded(contestant(str(tmp_path)), LatencyConfig(context=60, new=5))
 
 
 def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from layerlab import UserError, builtin
-from layerlab.loading.inputs import LEAST, Passage, passage, read_file, sample, sequences
-from layerlab.loading.model import Subject, subject
+from layerlab.loading.inputs import LEAST, TextInput, passage, read_file, sample, sequences
+from layerlab.loading.model import LoadedModel, subject
 
 
 @pytest.fixture(scope="module")
-def llama() -> Subject:
+def llama() -> LoadedModel:
     return subject("llama")
 
 
 @pytest.fixture
-def bare(tiny) -> Subject:
-    return Subject(name="bare", source="memory", model=tiny("gpt2"), tokenizer=None)
+def bare(tiny) -> LoadedModel:
+    return LoadedModel(name="bare", source="memory", model=tiny("gpt2"), tokenizer=None)
 
 
 def test_the_built_in_sample_is_cut_into_whole_samples(llama):
@@ -57,7 +57,7 @@ def test_closed_standard_input_is_one_clear_line(monkeypatch):
 @pytest.mark.parametrize("samples", [0, -1, "many"])
 def test_samples_that_cannot_be_are_one_clear_line(samples):
     with pytest.raises(UserError, match=r"samples is .*; expected a whole number, at least 1"):
-        Passage(source="texts", samples=samples)
+        TextInput(source="texts", samples=samples)
 
 
 def test_the_hash_tells_texts_apart():

@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 from layerlab import UserError
 from layerlab.errors import NotApplicable
 from layerlab.loading.layer_weights import layer_tensors, stored_layers
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 
 FIELDS = ("query", "key", "value", "output", "query_bias", "gain", "shift", "output_bias")
 
 
-def from_memory(model: PreTrainedModel) -> list[LayerWeights]:
+def from_memory(model: PreTrainedModel) -> list[HeadWeights]:
     stack, config = anatomy(model), text_config(model)
     return [
         project(stack.blocks[p.block], p.module, name=p.name, layer=p.number, config=config)
@@ -24,7 +24,7 @@ def from_memory(model: PreTrainedModel) -> list[LayerWeights]:
     ]
 
 
-def assert_same(stored: LayerWeights, loaded: LayerWeights) -> None:
+def assert_same(stored: HeadWeights, loaded: HeadWeights) -> None:
     assert (stored.layer, stored.scaling, stored.rotary) == (
         loaded.layer,
         loaded.scaling,

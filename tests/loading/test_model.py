@@ -14,7 +14,7 @@ from transformers import (
 
 import layerlab
 from layerlab import UserError
-from layerlab.loading.model import Subject, check_named, subject, weights_hash
+from layerlab.loading.model import LoadedModel, check_named, subject, weights_hash
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_the_hash_of_the_weights_follows_the_weights(saved, tiny):
     changed = tiny("llama")
     changed.model.norm.weight.data[0] = 2
     memory = [
-        weights_hash(Subject(name="x", source="memory", model=model, tokenizer=None))
+        weights_hash(LoadedModel(name="x", source="memory", model=model, tokenizer=None))
         for model in (tiny("llama"), tiny("llama"), changed)
     ]
     assert memory[0] == memory[1] != memory[2]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.support.saliency_prompt import Prompt
 from layerlab.measures.support.saliency_score import objective
 from layerlab.observe.architecture.structure import anatomy, first_tensor
@@ -31,8 +31,8 @@ def precise(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def subject(model: PreTrainedModel, tokenizer: Any = None) -> Subject:
-    return Subject(name="tiny", source="memory", model=model, tokenizer=tokenizer)
+def subject(model: PreTrainedModel, tokenizer: Any = None) -> LoadedModel:
+    return LoadedModel(name="tiny", source="memory", model=model, tokenizer=tokenizer)
 
 
 def prompt(position: int = -1, target: int = 11, foil: int | None = None) -> Prompt:

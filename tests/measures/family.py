@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.trace import trace
 
 LLAMA = {
@@ -154,7 +154,7 @@ def built(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return model.to(dtype)
 
 
-def layers(model: PreTrainedModel) -> list[tuple[LayerWeights, Attended, Tensor, Tensor]]:
+def layers(model: PreTrainedModel) -> list[tuple[HeadWeights, AttentionRecord, Tensor, Tensor]]:
     """Weights of every attention layer, with what the model multiplied, read and gave there."""
     stack, inputs, found = anatomy(model), {}, []
     fronts: dict[int, nn.Module] = {}

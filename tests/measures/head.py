@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 
 YARN = {
@@ -95,14 +95,14 @@ def built(family: str, seed: int) -> PreTrainedModel:
     return model
 
 
-def weights_of(model: PreTrainedModel) -> LayerWeights:
+def weights_of(model: PreTrainedModel) -> HeadWeights:
     stack = anatomy(model)
     part = stack.attentions[0]
     block = stack.blocks[0]
     return project(block, part.module, name=part.name, layer=0, config=text_config(model))
 
 
-def adversaries(weights: LayerWeights, tokens: int, seed: int) -> Tensor:
+def adversaries(weights: HeadWeights, tokens: int, seed: int) -> Tensor:
     """Random streams, and streams along the directions that the first head reads most."""
     assert weights.query is not None and weights.key is not None
     width = weights.query.shape[-1]

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.support.lanczos import Perron, Ritz, dense, profile, settle
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 
 KINDS = ("init", "peaky", "sink", "local")
 
 
-def record(kind: str, tokens: int, heads: int = 3, width: int = 32, **options: object) -> Attended:
+def record(
+    kind: str, tokens: int, heads: int = 3, width: int = 32, **options: object
+) -> AttentionRecord:
     """Nearly uniform rows, rows with few large logits, a first token that all see, neighbours."""
     draw = torch.Generator().manual_seed(tokens)
     query, key = (torch.randn(heads, tokens, width, generator=draw) for _ in range(2))
@@ -27,10 +29,10 @@ def record(kind: str, tokens: int, heads: int = 3, width: int = 32, **options: o
         walk = torch.nn.functional.normalize(query.cumsum(1) * 0.35, dim=-1)
         query = key = walk * 6
     values: dict[str, object] = {"layer": 0, "name": kind, "scaling": width**-0.5}
-    return Attended(**{**values, "query": query, "key": key, **options})  # type: ignore[arg-type]
+    return AttentionRecord(**{**values, "query": query, "key": key, **options})  # type: ignore[arg-type]
 
 
-def attention(attended: Attended) -> Tensor:
+def attention(attended: AttentionRecord) -> Tensor:
     """The matrix in float64, written out without the code under test."""
     assert attended.query is not None and attended.key is not None
     repeats = attended.query.shape[0] // attended.key.shape[0]

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from layerlab.errors import NotApplicable
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import readings
 from layerlab.plugins import resolve
@@ -13,8 +13,8 @@ from layerlab.plugins import resolve
 TOKENS = [torch.arange(2, 26), torch.arange(10, 40)]
 
 
-def patient(model) -> Subject:
-    return Subject(name="patient", source="memory", model=model, tokenizer=None)
+def patient(model) -> LoadedModel:
+    return LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
 
 
 def own(read, **changes) -> Measure:

@@ -13,7 +13,7 @@ from layerlab import UserError
 from layerlab.adaptation.pipeline import plan
 from layerlab.adaptation.pipeline.estimate import PER_TOKEN, forecast
 from layerlab.adaptation.pipeline.plan import located, planned
-from layerlab.adaptation.pipeline.stage import Shelf
+from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.data.cleaning import deduplication
 from layerlab.recipes.adaptation import load_adaptation, packaged, recipe_of
 from tests.adaptation.lessons import recipe
@@ -216,5 +216,5 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     source = {"name": "a", "rows": str(tmp_path / "rows.json"), "limit": 3}
     read = recipe_of({**BASE, "tune": {"sources": [source], "epochs": 2}})
-    found = forecast(read, planned(read), Shelf(tmp_path))
+    found = forecast(read, planned(read), StageStore(tmp_path))
     assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]

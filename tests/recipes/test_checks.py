@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
 from layerlab.recipes.checks import permit
 from layerlab.recipes.training import recipe_of
 
-EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 

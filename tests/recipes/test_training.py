@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
 from layerlab import UserError
-from layerlab.recipes.adaptation import Recipe as Adaptation
+from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
 from layerlab.recipes.error_messages import expected
-from layerlab.recipes.training import Recipe, load_recipe, packaged, recipe_of
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged, recipe_of
 
 LENGTH = {"train": {"updates": 3}}
 ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
@@ -274,7 +274,7 @@ def test_settings_may_complete_a_recipe(tmp_path):
 
 def test_every_setting_has_words_and_an_example_that_it_takes():
     """All of both kinds of recipe, by their own declarations: what is advised is accepted."""
-    for kind in (Recipe, Adaptation):
+    for kind in (TrainingRecipe, Adaptation):
         found = {path: expected(kind, path.split(".")) for path in leaves(kind)}
         assert [path for path, one in found.items() if one is None] == []
         for path, (words, name, example) in found.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.records.events import FILE, Journal, read
+from layerlab.records.events import FILE, EventLog, read
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def texts(folder: Path) -> list[str]:
 
 
 def test_events_wait_for_room_and_come_in_order_and_once(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = EventLog(tmp_path, 0)
     journal.write("note", 1, text="before")
     # A part of the next line still finds room.
     with room((tmp_path / FILE).stat().st_size + 20):
@@ -46,7 +46,7 @@ def test_events_wait_for_room_and_come_in_order_and_once(tmp_path: Path) -> None
 def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: bool) -> None:
     if kept:
         (tmp_path / "checkpoints" / "step-00000120").mkdir(parents=True)
-    journal = Journal(tmp_path, 0)
+    journal = EventLog(tmp_path, 0)
     journal.write("note", 1, text="before")
     with room((tmp_path / FILE).stat().st_size), pytest.raises(UserError) as told:
         journal.write("note", 2, text="first")
@@ -60,12 +60,12 @@ def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: b
     )
     assert said.endswith(expected)
     # The same command goes on from there.
-    Journal(tmp_path, 1).write("note", 2, text="again")
+    EventLog(tmp_path, 1).write("note", 2, text="again")
     assert texts(tmp_path) == ["before", "again"]
 
 
 def test_what_room_does_not_mend_is_told_at_once(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = EventLog(tmp_path, 0)
     (tmp_path / FILE).unlink()
     with pytest.raises(UserError, match="No such file or directory; make room there"):
         journal.write("note", 1, text="lost")

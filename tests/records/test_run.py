@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.records.run import Record, read_record
+from layerlab.records.run import RunRecord, read_record
 from tests.training.drawn import recipe, record, runs, write
 
 RUN = runs(recipe())[0]
@@ -21,7 +21,7 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path: Path) -> None:
-    folder = write(tmp_path, Record(manifest=record(RUN, 3.5).manifest, events=()))
+    folder = write(tmp_path, RunRecord(manifest=record(RUN, 3.5).manifest, events=()))
     (folder / "events.jsonl").write_text('{"kind":"train","update":1,"loss":5.0}\n{"kind":"tr')
     found = read_record(folder)
     assert found is not None and not found.finished and found.value("nats") is None
@@ -31,7 +31,7 @@ def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path:
 def test_a_divergence_is_declared_and_never_inferred() -> None:
     given = record(RUN, 3.5)
     unsaid = {**(given.result or {}), "nats": math.nan}
-    assert Record(manifest=given.manifest, result=unsaid).diverged is None
+    assert RunRecord(manifest=given.manifest, result=unsaid).diverged is None
     assert record(RUN, 3.5, diverged="NaN in layer 2").diverged == "NaN in layer 2"
     assert record(RUN, None).diverged is None
 

@@ -14,7 +14,7 @@ from layerlab.report.i18n.template import PLACEHOLDER, filled, own
 from layerlab.report.pages import claims
 from layerlab.report.pages.study import render, spoken_by, told
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import Record
+from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
@@ -29,11 +29,11 @@ QUICK: dict[str, Any] = {"draws": 4, "threads": 1, "progress": False}
 
 
 @pytest.fixture(scope="module")
-def record() -> Record:
+def record() -> StudyResult:
     """A study with its first claim, which every catalogue has."""
     content = study("rounding-input", **QUICK).to_dict()
     content["verdicts"] = [{**content["verdicts"][0], "said": "0.93 (0.9 to 0.95)"}]
-    return Record({**content, "remarks": []})
+    return StudyResult({**content, "remarks": []})
 
 
 def messages() -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def same(text: str) -> bool:
     return (not PROSE.search(text) and "-" in text) or " " not in text or not text[:1].isalpha()
 
 
-def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record: Record):
+def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record: StudyResult):
     content = record.to_dict()
     english, chinese = render(content), render(content, "zh")
     assert '<html lang="zh">' in chinese and not CHINESE.search("".join(texts(english)))
@@ -90,7 +90,7 @@ def test_what_a_study_says_is_known_by_its_template():
     assert found > 0.9 * len(messages()) > 80
 
 
-def test_the_page_of_all_claims_is_chinese(record: Record):
+def test_the_page_of_all_claims_is_chinese(record: StudyResult):
     declared = studies()["rounding-input"]
     part = {"study": declared.name, "title": declared.title, "source": declared.source}
     content = [{**part, "verdicts": record.verdicts, "error": ""}]
@@ -114,7 +114,7 @@ def test_a_list_is_said_part_by_part(english: str, chinese: str):
     assert language("en").said(english) == english
 
 
-def test_pictures_keep_their_numbers_and_english_pages_their_words(record: Record):
+def test_pictures_keep_their_numbers_and_english_pages_their_words(record: StudyResult):
     pictures = record.to_dict()["pictures"]
     assert told(pictures, "en") == pictures
     chinese = told(pictures, "zh")
@@ -151,7 +151,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_study_is_chinese_in_a_browser(record: Record, window: Open):
+def test_a_study_is_chinese_in_a_browser(record: StudyResult, window: Open):
     page = window(render(record.to_dict(), "zh"), viewport=PHONE)
     page.locator(".plot .xtitle").first.wait_for(state="attached")
     assert page.locator(".plot .xtitle").first.text_content() == "token 的最大范数"

@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from layerlab.system.graceful_stop import Halt, Halted
+from layerlab.system.graceful_stop import GracefulStop, Halted
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> None:
-    with Halt() as halt:
+    with GracefulStop() as halt:
         assert not halt.wanted
         os.kill(os.getpid(), number)
         assert halt.wanted
@@ -27,7 +27,7 @@ def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> No
 
 def test_former_handlers_come_back_also_after_an_error() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with pytest.raises(ValueError, match="inside"), Halt():
+    with pytest.raises(ValueError, match="inside"), GracefulStop():
         assert signal.getsignal(signal.SIGTERM) not in before
         raise ValueError("inside")
     assert [signal.getsignal(number) for number in SIGNALS] == before
@@ -37,7 +37,7 @@ def test_outside_the_main_thread_nothing_is_touched() -> None:
     seen = []
 
     def work() -> None:
-        with Halt() as halt:
+        with GracefulStop() as halt:
             seen.append((signal.getsignal(signal.SIGTERM), halt.wanted))
 
     before = signal.getsignal(signal.SIGTERM)
@@ -49,8 +49,8 @@ def test_outside_the_main_thread_nothing_is_touched() -> None:
 
 TWICE = """
 import os, signal, sys
-from layerlab.system.graceful_stop import Halt
-with Halt() as halt:
+from layerlab.system.graceful_stop import GracefulStop
+with GracefulStop() as halt:
     os.kill(os.getpid(), signal.SIGTERM)
     print("still here", flush=True)
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))

@@ -7,7 +7,7 @@ from layerlab import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection
 from layerlab.training.qk_control.heads import heads_of
-from layerlab.training.qk_control.penalties import Control
+from layerlab.training.qk_control.penalties import QKControl
 
 SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
 
@@ -26,7 +26,7 @@ def words() -> Tensor:
 
 
 def largest_scores(one: LabForCausalLM, limit: float = 1e-6) -> Tensor:
-    control = Control(one, ControlSection(clip=limit))
+    control = QKControl(one, ControlSection(clip=limit))
     with torch.no_grad():
         one(words())
     found = torch.stack(control._scores.take())

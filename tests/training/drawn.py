@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import Recipe, recipe_of
-from layerlab.records.run import Record
-from layerlab.training.run_spec import Run
+from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.records.run import RunRecord
+from layerlab.training.run_spec import RunSpec
 
-EXTENT = Extent(vocab=300, tokens=4096, digest="d1")
+EXTENT = CorpusSize(vocab=300, tokens=4096, digest="d1")
 MODEL = {"width": 16, "layers": 2, "heads": 2, "kv_heads": 2, "inner": 32, "context": 16}
 
 
-def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -> Recipe:
+def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -> TrainingRecipe:
     """A comparison of tiny arms."""
     return recipe_of(
         {
@@ -28,7 +28,7 @@ def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -
     )
 
 
-def manifest(run: Run) -> dict[str, Any]:
+def manifest(run: RunSpec) -> dict[str, Any]:
     """The manifest that a run on this machine would have, apart from what is on the disk."""
     single = run.recipe
     block = single.data.block or 0
@@ -53,10 +53,10 @@ def manifest(run: Run) -> dict[str, Any]:
     }
 
 
-def record(run: Run, nats: float | None, **result: Any) -> Record:
+def record(run: RunSpec, nats: float | None, **result: Any) -> RunRecord:
     """A run that ended at a loss; with None one that has not ended."""
     if nats is None:
-        return Record(manifest=manifest(run))
+        return RunRecord(manifest=manifest(run))
     ended = {
         "schema": 1,
         "run": run.name,
@@ -83,7 +83,7 @@ def record(run: Run, nats: float | None, **result: Any) -> Record:
         ended |= dict.fromkeys(("nats", "bits_per_byte", "accuracy"))
     told = [{"kind": "note", "update": 30, "text": ended["diverged"]}] if ended["diverged"] else []
     journal = (*events(nats), *told)
-    return Record(manifest=manifest(run), events=journal, result={**ended, **result})
+    return RunRecord(manifest=manifest(run), events=journal, result={**ended, **result})
 
 
 def events(nats: float) -> list[dict[str, Any]]:
@@ -103,12 +103,14 @@ def events(nats: float) -> list[dict[str, Any]]:
     return found
 
 
-def runs(given: Recipe) -> list[Run]:
+def runs(given: TrainingRecipe) -> list[RunSpec]:
     """The plan of a recipe."""
     return plan(given, EXTENT)
 
 
-def records(given: Recipe, losses: Mapping[str, Mapping[int, float | None]]) -> list[Record]:
+def records(
+    given: TrainingRecipe, losses: Mapping[str, Mapping[int, float | None]]
+) -> list[RunRecord]:
     """Every run of a plan, with its loss by arm and seed; those without a loss are left out."""
     return [
         record(run, losses[run.arm][run.seed])
@@ -117,7 +119,7 @@ def records(given: Recipe, losses: Mapping[str, Mapping[int, float | None]]) -> 
     ]
 
 
-def write(folder: Path, one: Record) -> Path:
+def write(folder: Path, one: RunRecord) -> Path:
     """The folder that a run leaves."""
     place = folder / one.name
     place.mkdir(parents=True)

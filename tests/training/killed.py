@@ -13,10 +13,10 @@ import torch
 
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, recipe_of
 from layerlab.records.result import read_result
 from layerlab.training import trainer
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests.forked import PROCESSES, READY
 
 UPDATES = 14
@@ -32,7 +32,7 @@ def text(folder: Path) -> Path:
     return file
 
 
-def recipe(folder: Path, **settings: Any) -> Recipe:
+def recipe(folder: Path, **settings: Any) -> TrainingRecipe:
     """A run of seconds, with dropout, several evaluations and a checkpoint every third update."""
     plain = {
         "model": {"width": 16, "layers": 2, "heads": 2, "context": 16, "options": {"dropout": 0.1}},
@@ -44,12 +44,12 @@ def recipe(folder: Path, **settings: Any) -> Recipe:
     return recipe_of(plain).changed(settings)
 
 
-def run_of(recipe: Recipe) -> Run:
+def run_of(recipe: TrainingRecipe) -> RunSpec:
     corpus = prepare(recipe.data)
     return plan(recipe, extent(corpus, recipe.model.context or 0))[0]
 
 
-class Seen(trainer.Training):
+class Seen(trainer.Trainer):
     """Leaves what the result does not hold, for the test to compare."""
 
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Seen(trainer.Training):
 
 
 def go(
-    settings: dict[str, str], run: Run, folder: Path, prepared: Callable[[], None] | None = None
+    settings: dict[str, str], run: RunSpec, folder: Path, prepared: Callable[[], None] | None = None
 ) -> None:
     """Carry out a run in this process, which is a child that a test has started."""
     os.environ.update(settings)
     torch.set_num_threads(1)
-    trainer.Training = Seen  # type: ignore[misc]
+    trainer.Trainer = Seen  # type: ignore[misc]
     if prepared is not None:
         prepared()
     trainer.carry_out(run, folder)
@@ -100,7 +100,7 @@ def started(*arguments: Any) -> Any:
     return process
 
 
-def finished(run: Run, folder: Path) -> dict[str, Any]:
+def finished(run: RunSpec, folder: Path) -> dict[str, Any]:
     """Carry a run out to its end."""
     process = started(run, folder)
     process.join()

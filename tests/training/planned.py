@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, recipe_of
 from layerlab.training import flops
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
-EXTENT = Extent(vocab=300, tokens=10_000, digest="d")
+EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="d")
 SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 
-def recipe(model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
+def recipe(model: dict[str, Any] | None = None, **sections: Any) -> TrainingRecipe:
     given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"updates": 20}}
     return recipe_of({**given, **sections})
 
 
-def runs(**sections: Any) -> list[Run]:
+def runs(**sections: Any) -> list[RunSpec]:
     compare = {"arms": ["llama", "gpt2"], "seeds": [1, 2], **sections.pop("compare", {})}
     return plan(recipe(compare=compare, **sections), EXTENT)
 

@@ -14,12 +14,12 @@ from layerlab.experiments.estimate import equal_time as equal
 from layerlab.experiments.estimate import step_time
 from layerlab.experiments.estimate.equal_time import equal_time, updates_for_time
 from layerlab.experiments.estimate.estimate import estimate
-from layerlab.experiments.estimate.step_time import Pace, paced
+from layerlab.experiments.estimate.step_time import StepTime, paced
 from layerlab.experiments.plan.plan import arms, plan
 from layerlab.model.cost.cost import account
 from layerlab.training import flops as cost
 from layerlab.training.flops import Work, utilisation, work
-from layerlab.training.run_spec import Run, designed
+from layerlab.training.run_spec import RunSpec, designed
 from layerlab.variants.registry import variants
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
@@ -91,7 +91,7 @@ def test_a_measured_pace_is_that_of_the_real_loop() -> None:
     assert _seconds_by_hand(run) / 3 < pace.update < 3 * _seconds_by_hand(run)
 
 
-def _seconds_by_hand(run: Run) -> float:
+def _seconds_by_hand(run: RunSpec) -> float:
     """Processor time of an update: forward, backward, step."""
     from layerlab.model.build import build
     from layerlab.system.hardware import stopwatch
@@ -156,13 +156,13 @@ def test_measuring_leaves_random_state_and_threads_alone() -> None:
     assert torch.get_num_threads() == threads
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run]:
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[RunSpec]:
     """Each measurement takes the next of these; the runs that were measured."""
     left, asked = list(seconds), []
 
-    def fake(run: Run, *_: Any) -> Pace:
+    def fake(run: RunSpec, *_: Any) -> StepTime:
         asked.append(run)
-        return Pace(update=left.pop(0), activations=0, measured=True)
+        return StepTime(update=left.pop(0), activations=0, measured=True)
 
     monkeypatch.setattr(step_time, "paced", fake)
     return asked

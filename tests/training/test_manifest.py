@@ -19,7 +19,7 @@ ONE, OTHER = {"torch": "2.13.0"}, {"torch": "2.99.0"}
 
 def sitting(run: Any, folder: Path, until: int) -> dict[str, Any]:
     """Train so far and leave a checkpoint, or come to the end; what the manifest then is."""
-    training = trainer.Training(run, folder, Silent())
+    training = trainer.Trainer(run, folder, Silent())
     training.start()
     while training.update < until:
         training.advance()
@@ -81,16 +81,16 @@ def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
 ) -> None:
     for now in (OTHER, ONE):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
-        trainer.Training(run, tmp_path / "run", Silent()).start()
+        trainer.Trainer(run, tmp_path / "run", Silent()).start()
     sitting(run, tmp_path / "run", 2)
     monkeypatch.setattr(manifest, "versions", lambda: OTHER)
-    trainer.Training(run, tmp_path / "run", Silent()).start()
+    trainer.Trainer(run, tmp_path / "run", Silent()).start()
     monkeypatch.setattr(manifest, "versions", lambda: ONE)
     assert "sittings" not in sitting(run, tmp_path / "run", 6)
 
 
 def test_a_checkpoint_counts_on_events_that_are_written(tmp_path: Path, run: Any) -> None:
-    training = trainer.Training(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", Silent())
     with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="begins anew"):
         training.note("no room")
         training.checkpoint()

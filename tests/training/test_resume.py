@@ -20,7 +20,7 @@ from layerlab.records.result import read_result
 from layerlab.system.graceful_stop import Halted
 from layerlab.training import trainer
 from layerlab.training.checkpoints.checkpoint import load
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests.training import killed
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
@@ -35,12 +35,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Run:
+def run(place: Path) -> RunSpec:
     return killed.run_of(killed.recipe(place))
 
 
 @pytest.fixture(scope="module")
-def whole(place: Path, run: Run) -> Path:
+def whole(place: Path, run: RunSpec) -> Path:
     """The run that nothing interrupts."""
     killed.finished(run, place / "whole")
     return place / "whole"
@@ -71,7 +71,7 @@ def equal(folder: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_while_it_asks_something_of_the_system(
-    tmp_path: Path, run: Run, whole: Path, seed: int
+    tmp_path: Path, run: RunSpec, whole: Path, seed: int
 ) -> None:
     chance, died = random.Random(seed), 0
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_killed_while_it_asks_something_of_the_system(
     assert result["resumes"] <= died
 
 
-def test_killed_at_any_moment(tmp_path: Path, run: Run, whole: Path) -> None:
+def test_killed_at_any_moment(tmp_path: Path, run: RunSpec, whole: Path) -> None:
     """Each time a little after the journal has come so far, wherever the process is by then."""
     chance, died = random.Random(0), 0
     for goal in (2, 5, 9, 12):
@@ -104,7 +104,7 @@ def test_killed_at_any_moment(tmp_path: Path, run: Run, whole: Path) -> None:
 
 @pytest.mark.full
 def test_twenty_runs_killed_at_random_moments_after_a_checkpoint(
-    tmp_path: Path, run: Run, whole: Path
+    tmp_path: Path, run: RunSpec, whole: Path
 ) -> None:
     """Each goes on from a checkpoint, and not a bit of it differs."""
     chance, died = random.Random(0), 0
@@ -138,7 +138,7 @@ def wait(ready: Callable[[], bool]) -> None:
 
 
 def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
-    tmp_path: Path, run: Run, whole: Path
+    tmp_path: Path, run: RunSpec, whole: Path
 ) -> None:
     stopped_after(run, tmp_path, 8)
     newest = tmp_path / "checkpoints" / "step-00000008" / "model.safetensors"
@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
     assert same(killed.seen(tmp_path), killed.seen(whole))
 
 
-class Asking(trainer.Training):
+class Asking(trainer.Trainer):
     """A run that receives SIGTERM during an update."""
 
     moment = 0
@@ -163,7 +163,7 @@ class Asking(trainer.Training):
         super().advance()
 
 
-def stopped_after(run: Run, folder: Path, update: int) -> None:
+def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
         patch.setattr(Asking, "moment", update)
         patch.setattr(trainer, "Training", Asking)
@@ -172,7 +172,7 @@ def stopped_after(run: Run, folder: Path, update: int) -> None:
 
 
 def test_sigterm_leaves_a_checkpoint_of_the_very_update(
-    tmp_path: Path, run: Run, whole: Path
+    tmp_path: Path, run: RunSpec, whole: Path
 ) -> None:
     stopped_after(run, tmp_path, 8)
     state, remarks = load(tmp_path / "checkpoints")
@@ -209,7 +209,7 @@ class Small(nn.Module):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def on_a_small_device(run: Run, folder: Path, rows: int) -> tuple[dict[str, Any], Any]:
+def on_a_small_device(run: RunSpec, folder: Path, rows: int) -> tuple[dict[str, Any], Any]:
     hook, made = Small(), []
     hook.rows = rows
 
@@ -246,7 +246,7 @@ def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
             assert (one - weights[rows][name]).norm() < 1e-3 * one.norm(), name
 
 
-def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: Run) -> None:
+def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: RunSpec) -> None:
     with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
         on_a_small_device(run, tmp_path, 0)
     assert read_result(tmp_path) is None

@@ -20,7 +20,7 @@ from layerlab.recipes.training import recipe_of
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import read
 from layerlab.records.result import read_result
-from layerlab.training.run_spec import Run, read_run, write_run
+from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.sharding import check, gathered, plugin, sharded
 from tests.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
@@ -59,7 +59,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-def made(text: Path, **settings: Any) -> Run:
+def made(text: Path, **settings: Any) -> RunSpec:
     """A run with a tied head, a learned position and an odd number of held-out blocks."""
     source = {"sources": [{"text": str(text)}], "vocab": 300}
     content = {

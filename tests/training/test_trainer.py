@@ -10,13 +10,13 @@ import torch
 
 from layerlab import UserError
 from layerlab.console.progress import Silent
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import recipe_of
 from layerlab.records.events import read
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import corpus_of
-from layerlab.training.trainer import Training, carry_out
+from layerlab.training.trainer import Trainer, carry_out
 from layerlab.training.validation import evaluate
 from tests.forked import python
 
@@ -57,7 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-def run_of(**settings: Any) -> Run:
+def run_of(**settings: Any) -> RunSpec:
     from layerlab.corpus.corpus import extent, prepare
 
     recipe = recipe_of(SMALL).changed(settings)
@@ -65,9 +65,9 @@ def run_of(**settings: Any) -> Run:
     return plan(recipe, extent(corpus, 16))[0]
 
 
-def begun(folder: Path, **settings: Any) -> Training:
+def begun(folder: Path, **settings: Any) -> Trainer:
     run = run_of(**settings)
-    training = Training(run, folder, Silent())
+    training = Trainer(run, folder, Silent())
     training.start()
     return training
 
@@ -179,7 +179,7 @@ def test_what_is_not_permitted_is_not_begun(
     run = run_of()
     bad = replace(run, recipe=run.recipe.changed(changes))
     with pytest.raises(UserError, match=said):
-        Training(bad, tmp_path, Silent())
+        Trainer(bad, tmp_path, Silent())
     assert not list(tmp_path.iterdir())
 
 
@@ -204,10 +204,10 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> N
 
 def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
     run = run_of()
-    other = Run(arm=run.arm, recipe=run.recipe, digest="0" * 32)
+    other = RunSpec(arm=run.arm, recipe=run.recipe, digest="0" * 32)
     with pytest.raises(UserError, match="is no longer what it was planned on"):
         corpus_of(other)
-    assert Extent(vocab=1, tokens=1, digest="a").digest != run.digest
+    assert CorpusSize(vocab=1, tokens=1, digest="a").digest != run.digest
 
 
 def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> None:

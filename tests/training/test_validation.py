@@ -73,11 +73,11 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
 ) -> None:
     monkeypatch.setattr(trainer, "built", built_with(Room(2)))
     run = run_of(tmp_path)
-    training = trainer.Training(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", Silent())
     training.start()
     training.advance()
     training.checkpoint()
-    again = trainer.Training(run, tmp_path / "run", Silent())
+    again = trainer.Trainer(run, tmp_path / "run", Silent())
     assert training.reader.size == again.reader.size == 2
 
 
@@ -95,7 +95,7 @@ def test_a_block_that_does_not_fit_alone_ends_the_run(
 def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
     """What all found is added up, and with it whether one of them found nothing."""
     run = run_of(tmp_path)
-    training = trainer.Training(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", Silent())
 
     def reduce(sums: Tensor) -> Tensor:
         found = sums.clone()
@@ -108,7 +108,7 @@ def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
 
 def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    training = trainer.Training(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", Silent())
     score = evaluate(training.model, training.held, batch=2)
     nats, tokens = (torch.tensor(score.blocks[name]).double() for name in ("nats", "tokens"))
     assert len(nats) == len(training.held) and int(tokens.sum()) == training.held.tokens

@@ -18,7 +18,7 @@ from layerlab.recipes.training import recipe_of
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.result import read_result
 from layerlab.system.locks import locked
-from layerlab.training.run_spec import Run, read_run, write_run
+from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.worker import main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
 from tests.experiments.executors.test_local import command as standin
@@ -35,7 +35,7 @@ SMALL = {
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Run:
+def small(tmp_path: Path) -> RunSpec:
     """A run of moments on a text of its own."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{number} {WORDS}" for number in range(400)))
@@ -49,7 +49,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     (one,) = runs("first")
     write_run(one, tmp_path / "one")
     assert read_run(tmp_path / "one") == one
-    both = Run(arm="a", recipe=one.recipe, digest="text", match=matched("llama", "gpt2"))
+    both = RunSpec(arm="a", recipe=one.recipe, digest="text", match=matched("llama", "gpt2"))
     write_run(both, tmp_path / "two")
     assert read_run(tmp_path / "two") == both
 
@@ -79,7 +79,7 @@ def test_a_folder_of_something_else_is_told_in_one_line(
     assert "cannot read" in lines[0] and lines[1].startswith("type: python -m")
 
 
-def test_a_worker_carries_out_a_run_once(small: Run, tmp_path: Path) -> None:
+def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / small.name
     heard = Heard()
     (outcome,) = carry_out([small], folder.parent, RunSection(), heard)
@@ -97,7 +97,7 @@ def test_a_worker_carries_out_a_run_once(small: Run, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_worker_holds_is_left_alone(
-    small: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "runs" / small.name
     write_run(small, folder)
@@ -110,10 +110,10 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
 
 
 def test_a_run_that_fails_alone_says_why(
-    small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over two processes, which are not this one; who says it stands in for a worker."""
-    both = Run(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
+    both = RunSpec(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
     monkeypatch.setattr(local, "carry_out", partial(carry_out, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
         alone(both, tmp_path / "runs" / both.name)
@@ -121,18 +121,18 @@ def test_a_run_that_fails_alone_says_why(
 
 
 def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
-    small: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changed = Run(arm="a", recipe=small.recipe, digest="of another text")
+    changed = RunSpec(arm="a", recipe=small.recipe, digest="of another text")
     write_run(changed, tmp_path / "run")
     assert main([str(tmp_path / "run")]) == 2
     assert "is no longer what it was planned on" in capsys.readouterr().err
 
 
 @POSIX
-def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: Run, tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path: Path) -> None:
     settings = {"train.updates": 120, "run.checkpoint": 60, "evaluate.every": 60}
-    long = Run(arm="long", recipe=small.recipe.changed(settings), digest=small.digest)
+    long = RunSpec(arm="long", recipe=small.recipe.changed(settings), digest=small.digest)
     folder = tmp_path / "runs" / long.name
     write_run(long, folder)
     events = folder / "events.jsonl"

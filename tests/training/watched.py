@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import build
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.runner import readings
 from layerlab.plugins import resolve
 
@@ -66,7 +66,7 @@ def ours(name: str = "llama") -> Any:
 
 def expected(model: Any, tokens: torch.Tensor) -> dict[str, dict[tuple[Any, Any], float]]:
     """What the measures say about one sequence, by the monitor's names."""
-    subject = Subject(name="m", source="memory", model=model, tokenizer=None)
+    subject = LoadedModel(name="m", source="memory", model=model, tokenizer=None)
     found = readings(subject, [tokens], resolve(sorted({name for name, _ in COLUMNS.values()})))
     assert not found.refused
     return {

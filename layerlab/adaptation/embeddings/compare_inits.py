@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import STARTS, Beginning
+from layerlab.adaptation.embeddings.init import STARTS, InitConfig
 from layerlab.adaptation.embeddings.resize import Resized, Resizing, kept_of
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spooled
@@ -20,7 +20,7 @@ Texts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class InitResult:
     """One way to begin, and what texts cost with it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Embedded:
 
     resized: Resized
     before: Mapping[str, Bits]
-    ways: tuple[Way, ...]
+    ways: tuple[InitResult, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and texts."""
@@ -63,7 +63,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(Beginning):
+class Choice(InitConfig):
     """What a user may choose: the beginning that stays, and how texts are read.
 
     Attributes:
@@ -108,8 +108,8 @@ def embed(
     # A tokenizer that only loses tokens has one way.
     for input, head in _ways(chosen, resizing.tied) if resizing.fresh else [_stays(chosen)]:
         note(f"input {input}, head {head}")
-        resized = resizing.carry_out(Beginning(input=input, head=head, seed=chosen.seed))
-        ways.append(Way(input=resized.input, head=resized.head, bits=read(new)))
+        resized = resizing.carry_out(InitConfig(input=input, head=head, seed=chosen.seed))
+        ways.append(InitResult(input=resized.input, head=resized.head, bits=read(new)))
     return Embedded(resized=resized, before=before, ways=tuple(ways))
 
 

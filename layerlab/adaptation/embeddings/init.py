@@ -38,7 +38,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class InitConfig:
     """How new rows begin.
 
     Attributes:
@@ -61,7 +61,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Start:
+class RowInit:
     """How the rows of new tokens begin.
 
     Attributes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import Beginning, Rows, Start, seeded
+from layerlab.adaptation.embeddings.init import InitConfig, RowInit, Rows, seeded
 from layerlab.adaptation.embeddings.special_tokens import renumbered
 from layerlab.errors import UserError
 from layerlab.tokenization.load import entries
@@ -89,7 +89,7 @@ def resize(
     model: Any,
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
-    beginning: Beginning | None = None,
+    beginning: InitConfig | None = None,
     *,
     kept: Sequence[int] | None = None,
 ) -> Resized:
@@ -105,7 +105,7 @@ def resize(
         UserError: the tokenizers do not belong together or to the model, or its embedding is of a
             kind that cannot be resized.
     """
-    return Resizing(model, base, new, kept).carry_out(beginning or Beginning())
+    return Resizing(model, base, new, kept).carry_out(beginning or InitConfig())
 
 
 class Resizing:
@@ -164,7 +164,7 @@ class Resizing:
         return [found.get(number, []) for number in self.fresh]
 
     @torch.no_grad()
-    def carry_out(self, beginning: Beginning) -> Resized:
+    def carry_out(self, beginning: InitConfig) -> Resized:
         """Put the new rows into the model; also after it was done in another way."""
         input = beginning.input
         head = input if self.tied else beginning.head
@@ -184,7 +184,7 @@ class Resizing:
         found = old[origin.clamp(min=0, max=len(old.weight) - 1)]
         if self.fresh:
             places = torch.tensor(self.fresh, device=old.weight.device)
-            start = Start(self.model, module, self.parts, places, len(origin))
+            start = RowInit(self.model, module, self.parts, places, len(origin))
             values = start.values(kind, old[: self.tokens_before])
             found.weight[places] = values.weight
             if found.bias is not None and values.bias is not None:

@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from layerlab.adaptation.pipeline.plan import located
-from layerlab.adaptation.pipeline.stage import Shelf, Stage
+from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.builtin import NAMES, path
 from layerlab.console.units import amount, duration
 from layerlab.experiments.estimate.step_time import ASSUMED
-from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.system.hardware import matmul_peak
 from layerlab.system.logs import quiet_libraries
@@ -98,7 +98,7 @@ class Forecast:
 _NUMBERS = ("tokens", "FLOPs", "time")
 
 
-def forecast(recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> Forecast:
+def forecast(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> Forecast:
     """What the stages of a recipe take.
 
     Raises:
@@ -129,7 +129,7 @@ def forecast(recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> Forecast:
     return Forecast(rows=tuple(rows), parameters=size)
 
 
-def _tokens(recipe: Recipe, stage: Stage) -> int | None:
+def _tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
     if stage.kind == "base" and (training := recipe.training()) is not None:
         if training.train.tokens is not None:
             return training.train.tokens
@@ -155,7 +155,7 @@ def _bytes(section: RowsSection) -> int:
     return sum(one.stat().st_size for one in inside)
 
 
-def _parameters(recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> int | None:
+def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> int | None:
     """Of the base, as it was found or as it is designed."""
     base = next(one for one in stages if one.kind == "base")
     if kept := shelf.read(base.key):

@@ -10,7 +10,7 @@ from layerlab.adaptation.pipeline.stage import KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.sources import data_folder, fingerprint, opened
 from layerlab.errors import UserError
-from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.validation import shown
@@ -20,7 +20,7 @@ WEIGHTS = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer.model")
 
 
 @dataclass
-class Planned:
+class PlanBuilder:
     """The stages of one arm.
 
     Attributes:
@@ -29,7 +29,7 @@ class Planned:
     """
 
     name: str
-    recipe: Recipe
+    recipe: AdaptationRecipe
     stages: list[Stage] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class Planned:
         return stage
 
 
-def planned(recipe: Recipe) -> tuple[Stage, ...]:
+def planned(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
     """All stages of all arms, those in common once, in an order in which they can be carried out.
 
     Raises:
@@ -84,15 +84,15 @@ def located(name: str) -> Path:
     )
 
 
-def sources(recipe: Recipe) -> Iterator[tuple[str, int, Source]]:
+def sources(recipe: AdaptationRecipe) -> Iterator[tuple[str, int, Source]]:
     """Each text with its kind and its number within it."""
     for kind in ("domain", "general"):
         for number, source in enumerate(getattr(recipe.data, kind)):
             yield kind, number, source
 
 
-def _stages(name: str, recipe: Recipe) -> list[Stage]:
-    arm = Planned(name, recipe)
+def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
+    arm = PlanBuilder(name, recipe)
     arm.add("base", _base(recipe), gives=("model", "words"))
     if recipe.data.domain or recipe.data.general:
         arm.add("clean", _text(recipe), gives=("text",))
@@ -112,7 +112,7 @@ def _stages(name: str, recipe: Recipe) -> list[Stage]:
     return arm.stages
 
 
-def _vocabulary(arm: Planned) -> None:
+def _vocabulary(arm: PlanBuilder) -> None:
     recipe = arm.recipe
     if recipe.vocabulary is not None and recipe.vocabulary.jec_qa:
         from layerlab.tokenization.published_rates import questions
@@ -123,7 +123,7 @@ def _vocabulary(arm: Planned) -> None:
     arm.add("embedding", starts, "text", "model", "words", gives=("model",))
 
 
-def _pretraining(arm: Planned, section: PretrainSection) -> None:
+def _pretraining(arm: PlanBuilder, section: PretrainSection) -> None:
     settings = _plain(section, without="seeds") | _weights(arm.recipe)
     before, first = arm.given["model"], ""
     for seed in section.seeds:
@@ -134,13 +134,13 @@ def _pretraining(arm: Planned, section: PretrainSection) -> None:
     arm.given["model"] = first  # what follows goes on from it
 
 
-def _weights(recipe: Recipe) -> dict[str, Any]:
+def _weights(recipe: AdaptationRecipe) -> dict[str, Any]:
     """How the sources of a kind share their part, where not all alike."""
     found = [source.weight for _, _, source in sources(recipe)]
     return {"weights": found} if set(found) - {1.0} else {}
 
 
-def _asked(arm: Planned, after: str) -> None:
+def _asked(arm: PlanBuilder, after: str) -> None:
     section = arm.recipe.evaluate
     if section is None or after not in section.after:
         return
@@ -158,7 +158,7 @@ def _check_engine(section: EvaluateSection) -> None:
         )
 
 
-def _base(recipe: Recipe) -> dict[str, Any]:
+def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
@@ -173,7 +173,7 @@ def _files(model: str) -> list[str]:
     return [f"{path.name}:{fingerprint(path)}" for path in inside]
 
 
-def _text(recipe: Recipe) -> dict[str, Any]:
+def _text(recipe: AdaptationRecipe) -> dict[str, Any]:
     if recipe.clean is not None and recipe.clean.near:
         check_near()
     rules = _plain(recipe.clean, without="benchmarks") if recipe.clean else None
@@ -181,7 +181,7 @@ def _text(recipe: Recipe) -> dict[str, Any]:
     return {"rules": rules, "texts": texts, "validation": recipe.data.validation}
 
 
-def _searched(recipe: Recipe) -> dict[str, Any]:
+def _searched(recipe: AdaptationRecipe) -> dict[str, Any]:
     assert recipe.clean is not None
     rows = _rows(recipe.tune.sources) if recipe.tune else []
     return {

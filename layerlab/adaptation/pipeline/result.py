@@ -21,7 +21,7 @@ ROWS, LINES = 12, 3
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptationResult:
     """What came of a recipe.
 
     Attributes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.embeddings.compare_inits import Choice, embed
-from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Shelf, Stage
+from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.texts import (
     clean_texts,
     contamination_of,
@@ -17,15 +17,15 @@ from layerlab.adaptation.pipeline.texts import (
     rows_of,
     texts_of,
 )
-from layerlab.adaptation.pretraining.replay import Reading
+from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.result import Course
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.sft.dataset import Lesson
 from layerlab.adaptation.sft.lora import Lora
 from layerlab.adaptation.sft.train import tune
 from layerlab.corpus.corpus import Progress
-from layerlab.loading.model import Subject, subject
-from layerlab.recipes.adaptation import Recipe
+from layerlab.loading.model import LoadedModel, subject
+from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
 from layerlab.records.events import read
 from layerlab.system.files import write_folder
@@ -42,16 +42,16 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class StageContext:
     """Where a stage works.
 
     Attributes:
         tell: is told what is done, and the share of it.
     """
 
-    recipe: Recipe
+    recipe: AdaptationRecipe
     stage: Stage
-    shelf: Shelf
+    shelf: StageStore
     tell: Progress
 
     @property
@@ -64,7 +64,7 @@ class Place:
         """That of the cleaned texts."""
         return self.shelf.of(self.stage.needs["text"])
 
-    def model(self, dtype: str | None = "float32") -> Subject:
+    def model(self, dtype: str | None = "float32") -> LoadedModel:
         """The model so far."""
         name = self.shelf.model(self.stage.needs["model"])
         return subject(name, device=self.recipe.run.device, dtype=dtype)
@@ -74,17 +74,17 @@ class Place:
         return load_tokenizer(self.shelf.words(self.stage.needs[need]))
 
 
-def clean(place: Place) -> Json:
+def clean(place: StageContext) -> Json:
     """Read and clean all texts."""
     return {"result": clean_texts(place.recipe, place.folder, place.tell)}
 
 
-def contamination(place: Place) -> Json:
+def contamination(place: StageContext) -> Json:
     """Look for the questions of benchmarks in them."""
     return {"result": contamination_of(place.recipe, place.text)}
 
 
-def vocabulary(place: Place) -> Json:
+def vocabulary(place: StageContext) -> Json:
     """Extend or prune the tokenizer on what is learned of the domain, and prove it on all."""
     section = place.recipe.vocabulary
     assert section is not None
@@ -112,7 +112,7 @@ def vocabulary(place: Place) -> Json:
     return {"words": WORDS, "result": told}
 
 
-def embedding(place: Place) -> Json:
+def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
     recipe, found = place.recipe, place.model()
     section = recipe.embedding or EmbeddingSection()
@@ -129,14 +129,14 @@ def embedding(place: Place) -> Json:
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 
 
-def pretraining(place: Place) -> Json:
+def pretraining(place: StageContext) -> Json:
     """Train on, with replay; what an earlier sitting left is gone on with."""
     recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
     done = pretrain(
         place.model().model,
         place.words(),
-        Reading(
+        ReplayData(
             domain=materials(recipe, place.text, "domain"),
             general=materials(recipe, place.text, "general") or None,
             ratio=section.ratio,
@@ -162,7 +162,7 @@ def pretraining(place: Place) -> Json:
     return {"model": MODEL, "words": MODEL, "result": result, "events": events}
 
 
-def tuning(place: Place) -> Json:
+def tuning(place: StageContext) -> Json:
     """Tune on conversations; what an earlier sitting left is gone on with."""
     section = place.recipe.tune
     assert section is not None
@@ -191,7 +191,7 @@ def tuning(place: Place) -> Json:
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 
 
-STEPS: dict[str, Callable[[Place], Json]] = {
+STEPS: dict[str, Callable[[StageContext], Json]] = {
     "clean": clean,
     "contamination": contamination,
     "vocabulary": vocabulary,
@@ -201,7 +201,7 @@ STEPS: dict[str, Callable[[Place], Json]] = {
 }
 
 
-def _saved(place: Place, model: Any, words: Any) -> None:
+def _saved(place: StageContext, model: Any, words: Any) -> None:
     def fill(empty: Path) -> None:
         model.save_pretrained(empty)
         words.save_pretrained(empty)
@@ -210,7 +210,7 @@ def _saved(place: Place, model: Any, words: Any) -> None:
         write_folder(place.folder / MODEL, fill, "model", like=lambda _: True)
 
 
-def _arguments(section: StepSection, recipe: Recipe) -> Json:
+def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
     """In the words of transformers.TrainingArguments."""
     given: Json = {
         "learning_rate": section.rate,
@@ -230,7 +230,7 @@ def _arguments(section: StepSection, recipe: Recipe) -> Json:
     return given
 
 
-def _source(place: Place, file: str) -> str:
+def _source(place: StageContext, file: str) -> str:
     """What a cleaned text was made of."""
     kept = place.shelf.read(place.stage.needs["text"])
     names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}

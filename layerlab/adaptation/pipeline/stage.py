@@ -61,7 +61,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StageStore:
     """The folders of all stages of a recipe."""
 
     folder: Path

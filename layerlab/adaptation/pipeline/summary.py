@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layerlab.adaptation.pipeline.stage import Shelf, Stage
+from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
 from layerlab.data.sources import data_folder
 from layerlab.experiments.statistics.differences import Level, against
-from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.version import VERSION
 
 SCHEMA = 1
@@ -21,7 +21,9 @@ Json = dict[str, Any]
 class Tally:
     """The finished stages of a recipe, as tables."""
 
-    def __init__(self, recipe: Recipe, stages: Sequence[Stage], shelf: Shelf) -> None:
+    def __init__(
+        self, recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore
+    ) -> None:
         """Read what the stages left; those that are not finished are not there."""
         self.recipe, self.stages = recipe, stages
         found = {stage.key: shelf.read(stage.key) for stage in stages}

@@ -17,10 +17,10 @@ from layerlab.data.cleaning.clean import TEXT, Rules, clean
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.cleaning.quality_filters import Quality
 from layerlab.data.cleaning.repetition_filters import Limits
-from layerlab.data.documents import Spool, spooled
+from layerlab.data.documents import DocumentStore, spooled
 from layerlab.data.sources import opened
 from layerlab.errors import UserError
-from layerlab.recipes.adaptation import Recipe
+from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import CleanSection, RowsSection
 from layerlab.recipes.training_sections import Source
 
@@ -34,7 +34,7 @@ LISTED = 50
 Json = dict[str, Any]
 
 
-def clean_texts(recipe: Recipe, folder: Path, tell: Progress) -> Json:
+def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: Progress) -> Json:
     """Every text as one file of documents, in a folder of its own, by its kind and number.
 
     Args:
@@ -66,7 +66,7 @@ def _rules(section: CleanSection | None) -> Rules:
     return Rules(**plain, quality=quality, repetition=Limits() if section.repetition else None)
 
 
-def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:
+def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:
     """The cleaned texts of a kind, as sources of training."""
     return [
         Source(text=str(folder / f"{kind}-{number}" / TEXT), weight=source.weight)
@@ -76,12 +76,14 @@ def materials(recipe: Recipe, folder: Path, kind: str) -> list[Source]:
 
 
 @contextmanager
-def halves(recipe: Recipe, folder: Path) -> Iterator[dict[tuple[str, str], tuple[Spool, Spool]]]:
+def halves(
+    recipe: AdaptationRecipe, folder: Path
+) -> Iterator[dict[tuple[str, str], tuple[DocumentStore, DocumentStore]]]:
     """What is learned and what is held out of each text, by its kind and name.
 
     It is cut where continued pretraining cuts it.
     """
-    found: dict[tuple[str, str], tuple[Spool, Spool]] = {}
+    found: dict[tuple[str, str], tuple[DocumentStore, DocumentStore]] = {}
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         for kind, number, source in sources(recipe):
             file = folder / f"{kind}-{number}" / TEXT
@@ -92,12 +94,12 @@ def halves(recipe: Recipe, folder: Path) -> Iterator[dict[tuple[str, str], tuple
         yield found
 
 
-def texts_of(spool: Spool) -> Iterator[str]:
+def texts_of(spool: DocumentStore) -> Iterator[str]:
     """The pieces of a text."""
     return (piece.text for piece in spool.pieces())
 
 
-def held_texts(recipe: Recipe, folder: Path, kind: str, limit: int) -> list[str]:
+def held_texts(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int) -> list[str]:
     """Held-out documents of a kind, up to so many bytes from each text; at least a part of one."""
     found: list[str] = []
     with halves(recipe, folder) as parts:
@@ -117,7 +119,7 @@ def rows_of(section: RowsSection) -> list[Conversation]:
     return list(islice(given, section.limit))
 
 
-def contamination_of(recipe: Recipe, folder: Path) -> Json:
+def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
     """Questions of benchmarks in all that is learned from: texts, the base's too, and rows."""
     assert recipe.clean is not None
     there, left_out = [], []
@@ -146,7 +148,7 @@ def _spoken(section: RowsSection) -> Iterable[str]:
     return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
 
 
-def _limited(held: Spool, limit: int) -> Iterator[str]:
+def _limited(held: DocumentStore, limit: int) -> Iterator[str]:
     done = 0
     for document in held.documents():
         text = "".join(document)

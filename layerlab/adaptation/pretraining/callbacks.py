@@ -11,14 +11,19 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from layerlab.adaptation.pretraining.forgetting import Change, Cost, Gauge, change
+from layerlab.adaptation.pretraining.forgetting import (
+    BitsPerByteEvaluator,
+    Change,
+    UnitLosses,
+    change,
+)
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, Blocks
 from layerlab.corpus.corpus import Progress
-from layerlab.records.events import Journal
+from layerlab.records.events import EventLog
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ProcessGroup:
     """Which process this is, and how the processes of a run add up.
 
     Attributes:
@@ -36,7 +41,7 @@ class Place:
         """Whether this process writes the files."""
         return self.part[0] == 0
 
-    def cost(self, gauge: Gauge, model: Any, batch: int) -> Cost:
+    def cost(self, gauge: BitsPerByteEvaluator, model: Any, batch: int) -> UnitLosses:
         """What held-out text costs a model, read by all processes."""
         return gauge.read(
             model, batch=batch, part=self.part, reduce=self.reduce, precision=self.precision
@@ -92,7 +97,7 @@ class Watched:
         micro: blocks of a forward pass when held-out text is read.
     """
 
-    gauges: dict[str, Gauge]
+    gauges: dict[str, BitsPerByteEvaluator]
     blocks: Blocks
     kinds: tuple[str, ...]
     batch: int
@@ -112,13 +117,13 @@ class Curves(TrainerCallback, ExportableState):
     """
 
     def __init__(
-        self, watched: Watched, folder: Path, place: Place, progress: Progress | None = None
+        self, watched: Watched, folder: Path, place: ProcessGroup, progress: Progress | None = None
     ) -> None:
         self.watched, self.folder, self.place = watched, folder, place
         self.progress = progress if place.first else None
-        self.start: dict[str, Cost] = {}
-        self.now: dict[str, Cost] = {}
-        self._journal: Journal | None = None
+        self.start: dict[str, UnitLosses] = {}
+        self.now: dict[str, UnitLosses] = {}
+        self._journal: EventLog | None = None
         self._loss: float | None = None
 
     def state(self) -> dict[str, Any]:
@@ -136,7 +141,7 @@ class Curves(TrainerCallback, ExportableState):
     ) -> None:
         """Begin the file, or go on with it; read the held-out text before the first update."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
-        self._journal = Journal(self.folder, kept["events"], silent=not self.place.first)
+        self._journal = EventLog(self.folder, kept["events"], silent=not self.place.first)
         if not kept["start"]:
             self._measure(model, state)
             return
@@ -191,7 +196,7 @@ class Curves(TrainerCallback, ExportableState):
         )
         self._tell(state)
 
-    def _costs(self, model: Any) -> dict[str, Cost]:
+    def _costs(self, model: Any) -> dict[str, UnitLosses]:
         return {
             kind: self.place.cost(gauge, model, self.watched.micro)
             for kind, gauge in self.watched.gauges.items()

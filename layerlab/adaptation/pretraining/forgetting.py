@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from layerlab.corpus.batches import IGNORED, Held, bits_per_byte
+from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
 from layerlab.training.validation import passes, predicted, resting
 
 # Fewer documents than these say little about others: then blocks are what an interval is over.
@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Cost:
+class UnitLosses:
     """What held-out text costs a model, unit by unit.
 
     Attributes:
@@ -68,10 +68,10 @@ class Change:
         return f"{said} [{self.low:+.4f}, {self.high:+.4f}] over {self.units} {self.per}s"
 
 
-class Gauge:
+class BitsPerByteEvaluator:
     """Held-out text of one kind, read again and again, each token predicted once."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: EvalBlocks) -> None:
         """Find out which document, or else which block, each predicted token is of."""
         self.held = held
         parts = [self._part(*one) for one in held.chosen]
@@ -92,7 +92,7 @@ class Gauge:
         part: tuple[int, int] = (0, 1),
         reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Cost:
+    ) -> UnitLosses:
         """Read it all, without dropout, and leave the model in the mode it was in.
 
         Args:
@@ -105,9 +105,11 @@ class Gauge:
             tokens = reduce(self._read(model, batch, part, precision))
         return self.cost(np.bincount(self._unit, weights=tokens.cpu().numpy()))
 
-    def cost(self, nats: np.ndarray) -> Cost:
+    def cost(self, nats: np.ndarray) -> UnitLosses:
         """The nats of each unit, with its bytes."""
-        return Cost(nats, np.bincount(self._unit, weights=self._sizes).astype(np.int64), self.per)
+        return UnitLosses(
+            nats, np.bincount(self._unit, weights=self._sizes).astype(np.int64), self.per
+        )
 
     @torch.no_grad()
     def _read(
@@ -136,7 +138,7 @@ class Gauge:
         return before + own, np.diff(stream.ends[first : last + 1])
 
 
-def change(then: Cost, now: Cost, level: float = LEVEL) -> Change:
+def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
     """Bits per byte now minus then, on the same text.
 
     F = sum_d (now_d - then_d) / (ln 2 * sum_d bytes_d), a ratio of sums over documents d: its
@@ -151,7 +153,7 @@ def change(then: Cost, now: Cost, level: float = LEVEL) -> Change:
 
     Example:
         >>> size = np.array([10, 10])
-        >>> before, after = (Cost(n * size * log(2), size, "block") for n in (1, 2))
+        >>> before, after = (UnitLosses(n * size * log(2), size, "block") for n in (1, 2))
         >>> change(before, after).value
         1.0
     """

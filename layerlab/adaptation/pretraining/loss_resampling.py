@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from layerlab.adaptation.pretraining.callbacks import Place
-from layerlab.corpus.batches import Order
+from layerlab.adaptation.pretraining.callbacks import ProcessGroup
+from layerlab.corpus.batches import BatchOrder
 from layerlab.training.validation import passes, predicted, resting
 
-ALONE = Place()
+ALONE = ProcessGroup()
 
 
 def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -43,12 +43,12 @@ def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
 @torch.no_grad()
 def batch_losses(
     model: Any,
-    order: Order,
+    order: BatchOrder,
     batches: int,
     size: int,
     *,
     micro: int | None = None,
-    place: Place = ALONE,
+    place: ProcessGroup = ALONE,
 ) -> np.ndarray:
     """Mean nats per token of each batch of an order under a model that stays as it is.
 

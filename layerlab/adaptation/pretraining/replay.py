@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.corpus.batches import Order, batch_of
+from layerlab.corpus.batches import BatchOrder, batch_of
 from layerlab.corpus.corpus import Corpus, Progress, Stream, prepare
 from layerlab.data.sources import to_source
 from layerlab.errors import UserError
@@ -29,7 +29,7 @@ Material = str | Path | Source | Sequence[str | Path | Source]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReplayData:
     """Which text is read, in what ratio, and how it becomes blocks.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixed:
+class MixedCorpus:
     """Text of two kinds, as tokens.
 
     Attributes:
@@ -78,8 +78,8 @@ class Mixed:
 
 
 def mixed(
-    words: PreTrainedTokenizerFast, reading: Reading, progress: Progress | None = None
-) -> Mixed:
+    words: PreTrainedTokenizerFast, reading: ReplayData, progress: Progress | None = None
+) -> MixedCorpus:
     """Tokens of both kinds of text, made once and found again.
 
     Documents stand one after another, each after the tokenizer's end of text; blocks are cut from
@@ -107,7 +107,7 @@ def mixed(
         corpus = prepare(data, reading.cache, progress)
     kinds = [kind for kind, found in texts.items() for _ in found]
     trained = [(number, share) for number, share in enumerate(shares) if share]
-    return Mixed(
+    return MixedCorpus(
         corpus=replace(
             corpus,
             train=tuple(replace(corpus.train[number], weight=share) for number, share in trained),
@@ -126,7 +126,7 @@ class Blocks(Dataset[dict[str, Tensor]]):
     Labels are the tokens after the inputs, each in the place of the one before it.
     """
 
-    def __init__(self, order: Order, count: int, batches: Sequence[int] | None = None) -> None:
+    def __init__(self, order: BatchOrder, count: int, batches: Sequence[int] | None = None) -> None:
         """Take the first blocks of an order.
 
         Args:

@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from layerlab.adaptation.pretraining.callbacks import Curves, Place, Watched, shares
-from layerlab.adaptation.pretraining.forgetting import Gauge
+from layerlab.adaptation.pretraining.callbacks import Curves, ProcessGroup, Watched, shares
+from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator
 from layerlab.adaptation.pretraining.loss_resampling import batch_losses, drawn
-from layerlab.adaptation.pretraining.replay import Blocks, Mixed, Reading, mixed, stacked
+from layerlab.adaptation.pretraining.replay import Blocks, MixedCorpus, ReplayData, mixed, stacked
 from layerlab.adaptation.pretraining.result import Course, Pretrained
 from layerlab.adaptation.trainer.arguments import (
     block_of,
@@ -22,7 +22,7 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.resume import MODEL, agree, keep, resume, trainer_of
-from layerlab.corpus.batches import Held, Order
+from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import Progress
 from layerlab.system.files import write_file
 from layerlab.system.locks import locked
@@ -32,7 +32,7 @@ from layerlab.system.logs import quiet_libraries
 def pretrain(
     model: Any,
     words: PreTrainedTokenizerFast,
-    reading: Reading,
+    reading: ReplayData,
     *,
     course: Course,
     out: Path,
@@ -95,7 +95,7 @@ class Run:
 
     model: Any
     words: PreTrainedTokenizerFast
-    text: Mixed
+    text: MixedCorpus
     course: Course
     block: int
     settings: TrainingArguments
@@ -118,7 +118,7 @@ class Run:
 
 
 def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
-    order = Order(run.text.corpus, run.block, run.course.seed)
+    order = BatchOrder(run.text.corpus, run.block, run.course.seed)
     updates = run.course.updates(run.block)
     blocks = Blocks(order, updates * run.course.batch)
     trainer = trainer_of(run.model, run.settings, rows=blocks, collator=stacked, loss=run.loss)
@@ -129,7 +129,7 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
         gauges={
-            kind: Gauge(Held(held, run.block, run.course.held))
+            kind: BitsPerByteEvaluator(EvalBlocks(held, run.block, run.course.held))
             for kind, held in run.text.held.items()
         },
         blocks=blocks,
@@ -146,9 +146,9 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     return found
 
 
-def _place(trainer: Trainer) -> Place:
+def _place(trainer: Trainer) -> ProcessGroup:
     accelerator = trainer.accelerator
-    return Place(
+    return ProcessGroup(
         part=(accelerator.process_index, accelerator.num_processes),
         reduce=lambda sums: (
             accelerator.reduce(sums.to(accelerator.device), reduction="sum")
@@ -175,7 +175,7 @@ def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) 
     )
 
 
-def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Place) -> None:
+def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup) -> None:
     """The model under its name once it is whole; all processes take part where it is sharded."""
     partial = out / f".{MODEL}.partial"
     trainer.save_model(str(partial))
@@ -194,7 +194,7 @@ def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Plac
     trainer.accelerator.wait_for_everyone()
 
 
-def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> Any:
+def _chosen(run: Run, order: BatchOrder, updates: int, out: Path, place: ProcessGroup) -> Any:
     """The batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():
@@ -215,7 +215,7 @@ def _chosen(run: Run, order: Order, updates: int, out: Path, place: Place) -> An
     return chosen
 
 
-def _plan(text: Mixed, course: Course, reading: Reading, block: int) -> dict[str, Any]:
+def _plan(text: MixedCorpus, course: Course, reading: ReplayData, block: int) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "text": text.corpus.digest,

@@ -62,7 +62,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class SFTDataset:
     """A lesson in tokens.
 
     Attributes:
@@ -105,7 +105,7 @@ class Prepared:
 class Rows(Dataset[list[Example]]):
     """All rows, in their order."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: SFTDataset) -> None:
         self.prepared = prepared
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ def prepared(
     given: Mapping[str, Sequence[Conversation]],
     lesson: Lesson,
     block: int,
-) -> Prepared:
+) -> SFTDataset:
     """Encode all rows, and decide when each is read.
 
     Raises:
@@ -148,7 +148,7 @@ def prepared(
     rows += [[] for _ in range(-len(rows) % lesson.batch)]
     ends = (words.pad_token_id, words.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
-    return Prepared(lesson, sources, rows, Collator(filler, lesson.pack))
+    return SFTDataset(lesson, sources, rows, Collator(filler, lesson.pack))
 
 
 @torch.no_grad()

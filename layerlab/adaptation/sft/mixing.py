@@ -18,7 +18,7 @@ NONE = "left out: no token of the assistant"
 
 
 @dataclass
-class Usage:
+class SourceStats:
     """What became of the rows of one source.
 
     Attributes:
@@ -50,7 +50,7 @@ class Source:
     name: str
     examples: Sequence[Example]
     held: Sequence[Example]
-    tally: Usage
+    tally: SourceStats
 
     @property
     def lengths(self) -> list[int]:
@@ -76,7 +76,7 @@ def source(
     Raises:
         UserError: nothing is left to learn from.
     """
-    tally, kept = Usage(), list[Example]()
+    tally, kept = SourceStats(), list[Example]()
     for row in rows:
         whole = encoder.example(row)
         found = whole.cut(block)

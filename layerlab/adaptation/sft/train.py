@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 
 from layerlab.adaptation.sft.chat_template import templated
 from layerlab.adaptation.sft.conversations import Conversation
-from layerlab.adaptation.sft.dataset import Lesson, Prepared, Rows, prepared
+from layerlab.adaptation.sft.dataset import Lesson, Rows, SFTDataset, prepared
 from layerlab.adaptation.sft.lora import adapted, merged
-from layerlab.adaptation.sft.mixing import Usage
+from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.trainer.arguments import (
     block_of,
@@ -47,7 +47,7 @@ class Tuned:
 
     model: Any
     updates: int
-    sources: Mapping[str, Usage]
+    sources: Mapping[str, SourceStats]
     curve: Sequence[tuple[int, Mapping[str, float]]]
     folder: Path
     notes: tuple[str, ...] = ()
@@ -158,10 +158,10 @@ def tune(
         return done
 
 
-class Watch(TrainerCallback):
+class AnswerLossCallback(TrainerCallback):
     """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
 
-    def __init__(self, found: Prepared, trainer: Trainer, progress: Progress | None) -> None:
+    def __init__(self, found: SFTDataset, trainer: Trainer, progress: Progress | None) -> None:
         self.prepared, self.trainer = found, trainer
         self.progress = progress if trainer.is_world_process_zero() else None
         self.every = found.lesson.every or max(1, found.updates // 10)
@@ -197,10 +197,10 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> A
 
 
 def _trained(
-    model: Any, found: Prepared, settings: TrainingArguments, out: Path, progress: Progress | None
+    model: Any, found: SFTDataset, settings: TrainingArguments, out: Path, progress: Progress | None
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
     trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
-    trainer.add_callback(Watch(found, trainer, progress))
+    trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
     return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
@@ -225,7 +225,7 @@ def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingA
     return found
 
 
-def _plan(found: Prepared, block: int) -> dict[str, Any]:
+def _plan(found: SFTDataset, block: int) -> dict[str, Any]:
     """What may not change between two sittings of a run."""
     return {
         "block": block,

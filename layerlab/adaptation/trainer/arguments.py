@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from layerlab.errors import UserError
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.tokenization.load import entries
 
 # What a stage decides; the rest of TrainingArguments is the caller's.
@@ -121,7 +121,7 @@ def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
 def context_of(model: Any) -> int | None:
     """The longest input in tokens, of a model that PEFT may have wrapped."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return Subject(name="", source="memory", model=whole, tokenizer=None).context
+    return LoadedModel(name="", source="memory", model=whole, tokenizer=None).context
 
 
 def block_of(model: Any) -> int:

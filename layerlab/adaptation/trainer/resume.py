@@ -81,7 +81,7 @@ def trainer_of(
     return found
 
 
-class Guard(TrainerCallback):
+class FiniteGradientCallback(TrainerCallback):
     """Ends a run before an update by what is no number; Trainer goes on, and logs no such loss."""
 
     def __init__(self, stage: str, out: Path) -> None:
@@ -117,7 +117,7 @@ def resume(trainer: Trainer, out: Path, stage: str) -> None:
     Raises:
         UserError: a gradient is not finite.
     """
-    trainer.add_callback(Guard(stage, out))
+    trainer.add_callback(FiniteGradientCallback(stage, out))
     with _uncached(trainer.model):
         trainer.train(resume_from_checkpoint=newest(out))
 

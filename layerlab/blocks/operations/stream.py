@@ -15,14 +15,14 @@ from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
 from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 STREAMS = Option(
-    default=4, domain=Domain(kind=int, least=1), about="residual streams beside each other (n)"
+    default=4, domain=Constraint(kind=int, least=1), about="residual streams beside each other (n)"
 )
 COLLAPSE = Option(
     default="mean",
-    domain=Domain(kind=str, choices=("mean", "sum")),
+    domain=Constraint(kind=str, choices=("mean", "sum")),
     about="how the streams become the one that the final norm sees",
 )
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.console.tables import grid, printable, titled
-from layerlab.data.cleaning.deduplication import Exact, Near
+from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
 from layerlab.data.cleaning.quality_filters import Quality
 from layerlab.data.cleaning.repetition_filters import Limits
 from layerlab.data.normal_form import normal_form
-from layerlab.data.sources import Piece, opened, to_source
+from layerlab.data.sources import TextChunk, opened, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Source
 from layerlab.system.files import write_folder
@@ -136,9 +136,9 @@ class Cleaner:
         self.removed: dict[str, Removed] = {}
         self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
         self._exact = Exact() if rules.exact else None
-        self._near = Near(rules.near, rules.shingle) if rules.near else None
+        self._near = NearDuplicates(rules.near, rules.shingle) if rules.near else None
 
-    def clean(self, pieces: Iterable[Piece]) -> Iterator[str]:
+    def clean(self, pieces: Iterable[TextChunk]) -> Iterator[str]:
         """The documents that are left, in their order."""
         for text, whole in _documents(pieces, self.rules.longest):
             self.documents += 1
@@ -234,20 +234,20 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
     return cleaner.found(text.name, text.notes, out / TEXT)
 
 
-def _begun(pieces: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
+def _begun(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
     """Up to so many bytes; the last document may be cut."""
     left = limit
     for text, first in pieces:
         if left is not None:
             data = text.encode(errors="surrogatepass")
             if len(data) >= left:
-                yield Piece(data[:left].decode(errors="ignore"), first)
+                yield TextChunk(data[:left].decode(errors="ignore"), first)
                 return
             left -= len(data)
-        yield Piece(text, first)
+        yield TextChunk(text, first)
 
 
-def _documents(pieces: Iterable[Piece], longest: int) -> Iterator[tuple[str, bool]]:
+def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str, bool]]:
     """Each document and whether it is whole; of one that is too long, its beginning."""
     parts: list[str] = []
     size = 0

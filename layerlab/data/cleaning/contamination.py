@@ -9,7 +9,7 @@ import numpy as np
 
 from layerlab.console.tables import grid, titled
 from layerlab.data.cleaning.ngrams import joined, keys, units, windows
-from layerlab.data.sources import Piece
+from layerlab.data.sources import TextChunk
 from layerlab.errors import UserError
 
 SIZE, SHORTEST = 13, 8
@@ -229,7 +229,7 @@ class Index:
 
 
 def contamination(
-    texts: Iterable[str | Piece],
+    texts: Iterable[str | TextChunk],
     benchmarks: Iterable[Question | tuple[str, str, str]],
     *,
     size: int = SIZE,
@@ -279,9 +279,9 @@ def contamination(
     )
 
 
-def _pieces(texts: Iterable[str | Piece]) -> Iterator[Piece]:
+def _pieces(texts: Iterable[str | TextChunk]) -> Iterator[TextChunk]:
     for one in texts:
-        yield one if isinstance(one, Piece) else Piece(one, True)
+        yield one if isinstance(one, TextChunk) else TextChunk(one, True)
 
 
 def _cut(text: str) -> tuple[str, str]:

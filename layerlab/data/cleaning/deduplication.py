@@ -41,7 +41,7 @@ class Exact:
         return None if before == number else before
 
 
-class Near:
+class NearDuplicates:
     """Documents seen so far, by sketches of their runs of units.
 
     The Jaccard similarity of two documents' sets of shingles is estimated by the share of 128 hash

@@ -14,7 +14,7 @@ from layerlab.data.archives import is_archive, members
 from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.hub_files import held
-from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 
 
 class File(NamedTuple):
@@ -25,7 +25,7 @@ class File(NamedTuple):
 
 
 def fetched(
-    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[File]:
     """The files of a split of a subject.
 

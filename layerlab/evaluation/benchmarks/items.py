@@ -12,14 +12,14 @@ from pathlib import Path
 from layerlab.data.normal_form import normal_form
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.readers import Row, rows
-from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.validation import shown
 
 LETTERS = "ABCDEFG"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Item:
     """A question with what is needed to ask and to mark it.
 
     Attributes:
@@ -57,8 +57,8 @@ class Question:
 
 
 def questions(
-    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
-) -> list[Question]:
+    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
+) -> list[Item]:
     """The questions of a split that have an answer, in the order of the file.
 
     Args:
@@ -81,7 +81,7 @@ def questions(
 
 
 def oddities(
-    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[str]:
     """What is odd in a file, a line each; its questions are scored as they were published.
 
@@ -153,7 +153,7 @@ def _blank(options: Sequence[str]) -> str | None:
     return next((letter for letter, one in zip(LETTERS, texts, strict=False) if not one), None)
 
 
-def _of_exam(row: Row) -> Question:
+def _of_exam(row: Row) -> Item:
     options = tuple(row.text(name) for name in "abcd")
     answer = row.text("answer") if "answer" in row.cells else ""
     right = letters_of(answer, len(options))
@@ -161,7 +161,7 @@ def _of_exam(row: Row) -> Question:
         raise UserError(
             f"{row.place}: the answer is {shown(answer)}; expected one of A, B, C and D"
         )
-    return Question(
+    return Item(
         place=row.place,
         text=row.text("question"),
         options=options,
@@ -175,16 +175,16 @@ def _only_letters(answer: str) -> bool:
     return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 
-def _of_agieval(row: Row) -> Question:
+def _of_agieval(row: Row) -> Item:
     options = tuple(row.texts("options"))
     if not options:
-        return Question(
+        return Item(
             place=row.place,
             text=row.text("question"),
             passage=row.text("passage"),
             reply=row.text("answer"),
         )
-    return Question(
+    return Item(
         place=row.place,
         text=row.text("question"),
         passage=row.text("passage"),
@@ -193,8 +193,8 @@ def _of_agieval(row: Row) -> Question:
     )
 
 
-def _of_boolq(row: Row) -> Question:
-    return Question(
+def _of_boolq(row: Row) -> Item:
+    return Item(
         place=row.place,
         text=row.text("question"),
         passage=row.text("passage"),
@@ -203,8 +203,8 @@ def _of_boolq(row: Row) -> Question:
     )
 
 
-def _of_ax_b(row: Row) -> Question:
-    return Question(
+def _of_ax_b(row: Row) -> Item:
+    return Item(
         place=row.place,
         text=row.text("sentence2"),
         passage=row.text("sentence1"),
@@ -213,8 +213,8 @@ def _of_ax_b(row: Row) -> Question:
     )
 
 
-def _of_piqa(row: Row) -> Question:
-    return Question(
+def _of_piqa(row: Row) -> Item:
+    return Item(
         place=row.place,
         text=row.text("goal"),
         options=(row.text("sol1"), row.text("sol2")),
@@ -222,8 +222,8 @@ def _of_piqa(row: Row) -> Question:
     )
 
 
-def _of_csl(row: Row) -> Question:
-    return Question(
+def _of_csl(row: Row) -> Item:
+    return Item(
         place=row.place,
         text="，".join(row.texts("keyword")),
         passage=row.text("abst"),
@@ -232,8 +232,8 @@ def _of_csl(row: Row) -> Question:
     )
 
 
-def _of_eprstmt(row: Row) -> Question:
-    return Question(
+def _of_eprstmt(row: Row) -> Item:
+    return Item(
         place=row.place,
         text=row.text("sentence"),
         options=("消极", "积极"),
@@ -241,10 +241,10 @@ def _of_eprstmt(row: Row) -> Question:
     )
 
 
-def _of_summary(row: Row) -> Question:
+def _of_summary(row: Row) -> Item:
     """Some articles of XSum are empty; there is nothing to sum up, and they are left out."""
     text = row.text("dialogue", "document", "text", "content")
-    return Question(
+    return Item(
         place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
     )
 
@@ -266,7 +266,7 @@ def _either(names: Iterable[str]) -> str:
 # Where answers stand; elsewhere in a label.
 _EXAMS = ("ceval", "cmmlu", "mmlu", "financeiq", "fineval")
 _ANSWERS: Mapping[str, str] = dict.fromkeys(_EXAMS, "answer")
-_READERS: Mapping[str, Callable[[Row], Question]] = {
+_READERS: Mapping[str, Callable[[Row], Item]] = {
     **dict.fromkeys(_EXAMS, _of_exam),
     **dict.fromkeys(("xsum", "lcsts"), _of_summary),
     "agieval": _of_agieval,

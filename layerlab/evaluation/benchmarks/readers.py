@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from layerlab.data.charset import advised
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import File, fetched
-from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subject
+from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
 from layerlab.records.parse import check_text, json_of
 from layerlab.validation import shown
 
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 def rows(
-    benchmark: Benchmark, subject: Subject, split: str, folder: Path | None = None
+    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[Row]:
     """The rows of a split of a subject, in the order of its file.
 

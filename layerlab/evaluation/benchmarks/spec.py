@@ -20,7 +20,7 @@ SUBJECTS = Path(__file__).with_name("subtasks.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class Subtask:
     """A part of a benchmark that is scored by itself: one leaf task.
 
     Attributes:
@@ -75,7 +75,7 @@ class Benchmark:
         hub_files: which files there are the original ones; none where it has only other tables.
         folder: where it lies in the data folder.
         form: how its files are written.
-        files: for every split, the files of a subject, with `{file}` in place of `Subject.file`.
+        files: for every split, the files of a subject, with `{file}` in place of `Subtask.file`.
         subjects: its leaf tasks, in the order of the source.
     """
 
@@ -101,7 +101,7 @@ class Benchmark:
     folder: str
     form: Form
     files: Mapping[str, tuple[str, ...]] = field(hash=False)
-    subjects: tuple[Subject, ...]
+    subjects: tuple[Subtask, ...]
 
     @property
     def task(self) -> str:
@@ -114,7 +114,7 @@ class Benchmark:
         """
         return f"layerlab_{self.name.replace('-', '_')}"
 
-    def leaf(self, subject: Subject) -> str:
+    def leaf(self, subject: Subtask) -> str:
         """The name of a subject's task in lm-eval.
 
         Example:
@@ -125,7 +125,7 @@ class Benchmark:
         """
         return f"{self.task}_{subject.name.replace('-', '_')}"
 
-    def __getitem__(self, name: str) -> Subject:
+    def __getitem__(self, name: str) -> Subtask:
         """A subject by its name.
 
         Raises:
@@ -141,10 +141,10 @@ class Benchmark:
         )
 
 
-def subjects(benchmark: str) -> tuple[Subject, ...]:
+def subjects(benchmark: str) -> tuple[Subtask, ...]:
     """The subjects of a benchmark, in the order of their file."""
     return tuple(
-        Subject(name=name, **{"file": name, **said}) for name, said in _TABLE[benchmark].items()
+        Subtask(name=name, **{"file": name, **said}) for name, said in _TABLE[benchmark].items()
     )
 
 

@@ -57,7 +57,7 @@ def scorer(folder: Path = Path(__file__).parents[1]) -> str:
     return f"{digest.hexdigest()} {SEGMENTER} {words}"
 
 
-class Keeper:
+class ResultCache:
     """The folder of a run; without one nothing is kept.
 
     Args:

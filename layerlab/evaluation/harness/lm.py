@@ -26,7 +26,7 @@ from layerlab.evaluation.harness.fewshot import Shots, counted, fitted
 from layerlab.evaluation.harness.model_checks import room, words
 from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.soundness import watched
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hushed
@@ -43,7 +43,7 @@ ENGINE = f"lm-eval {lm_eval.__version__}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class TaskResult:
     """What a leaf task came to.
 
     Attributes:
@@ -67,7 +67,7 @@ class Answer:
     samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
 
 
-class Engine(HFLM):
+class HarnessModel(HFLM):
     """A loaded model as lm-eval sees it.
 
     Args:
@@ -76,7 +76,9 @@ class Engine(HFLM):
         share: whether what prompts begin with alike may be run once.
     """
 
-    def __init__(self, subject: Subject, *, batch: int, scoring: str, share: bool = True) -> None:
+    def __init__(
+        self, subject: LoadedModel, *, batch: int, scoring: str, share: bool = True
+    ) -> None:
         with hushed():
             super().__init__(
                 pretrained=subject.model,
@@ -236,14 +238,14 @@ def described(task: Any, limit: int | None = None) -> str:
 
 
 def answer(
-    engine: Engine,
+    engine: HarnessModel,
     task: Any,
     *,
     shots: int | None = None,
     limit: int | None = None,
     seed: int = 0,
     chat: bool = False,
-) -> Answer:
+) -> TaskResult:
     """Put the questions of a leaf task to a model.
 
     Args:
@@ -276,7 +278,7 @@ def answer(
     scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
     metrics = _numbers(found["results"][task.task_name])
     metrics[_worth(samples[0])] = fmean(scores.values())
-    return Answer(
+    return TaskResult(
         scores=scores,
         abstained=fmean(withheld),
         metrics=metrics,

@@ -11,7 +11,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.loading.inputs import sample, sequences
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.emulation.policy import Policy, load_policy
 from layerlab.numerics.formats.formats import find
@@ -21,7 +21,7 @@ CONTEXT = 512
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class PrecisionSetting:
     """What a model computes in.
 
     Attributes:
@@ -37,7 +37,7 @@ class Arithmetic:
         """As tables call it; empty for a model as it was loaded.
 
         Example:
-            >>> Arithmetic("int4").name, Arithmetic().name
+            >>> PrecisionSetting("int4").name, PrecisionSetting().name
             ('int4', '')
         """
         kept = f", {len(self.policy.keep)} kept" if self.policy is not None else ""
@@ -49,7 +49,7 @@ class Arithmetic:
         return (self.format or "") + (self.policy.toml() if self.policy is not None else "")
 
     @contextmanager
-    def running(self, subject: Subject) -> Iterator[None]:
+    def running(self, subject: LoadedModel) -> Iterator[None]:
         """A model computes in it until the block ends."""
         if self.format is None:
             yield
@@ -60,7 +60,7 @@ class Arithmetic:
 
 def arithmetics(
     formats: str | None, policy: str | PathLike[str] | Policy | None
-) -> tuple[Arithmetic, ...]:
+) -> tuple[PrecisionSetting, ...]:
     """As loaded, and in each format with commas between, and under a policy.
 
     Raises:
@@ -71,14 +71,14 @@ def arithmetics(
         ['', 'bf16', 'int4']
     """
     names = [word.strip() for word in (formats or "").split(",") if word.strip()]
-    found = [Arithmetic(), *(Arithmetic(_format(name)) for name in names)]
+    found = [PrecisionSetting(), *(PrecisionSetting(_format(name)) for name in names)]
     if policy is not None:
         read = policy if isinstance(policy, Policy) else load_policy(policy)
-        found.append(Arithmetic(str(read.format), read))
+        found.append(PrecisionSetting(str(read.format), read))
     return tuple({one.key: one for one in found}.values())
 
 
-def perplexity(subject: Subject) -> dict[str, float | None]:
+def perplexity(subject: LoadedModel) -> dict[str, float | None]:
     """Of a model on the built-in sample, in the arithmetic that it runs in now.
 
         perplexity = exp(nats per token)

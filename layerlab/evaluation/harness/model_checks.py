@@ -5,14 +5,14 @@ import copy
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 
 # Of a model without a longest input, whose tokenizer names none either.
 UNBOUNDED = 2048
 ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
 
 
-def words(subject: Subject) -> PreTrainedTokenizerBase:
+def words(subject: LoadedModel) -> PreTrainedTokenizerBase:
     """A copy of the tokenizer that has an end of text and can fill rows up.
 
     Raises:
@@ -40,7 +40,7 @@ def words(subject: Subject) -> PreTrainedTokenizerBase:
     return found
 
 
-def room(subject: Subject) -> int:
+def room(subject: LoadedModel) -> int:
     """Tokens that a model reads at once."""
     if subject.context is not None:
         return subject.context

@@ -6,15 +6,15 @@ from typing import Any, get_args
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 SCORINGS: tuple[str, ...] = get_args(Scoring)
 DOMAINS = {
-    "scoring": Domain(kind=str, choices=SCORINGS),
-    "shots": Domain(kind=int, least=0, most=1000),
-    "limit": Domain(kind=int, least=1, most=10**9),
-    "batch": Domain(kind=int, least=1, most=10**6),
-    "seed": Domain(kind=int, least=0, most=2**32 - 1),
+    "scoring": Constraint(kind=str, choices=SCORINGS),
+    "shots": Constraint(kind=int, least=0, most=1000),
+    "limit": Constraint(kind=int, least=1, most=10**9),
+    "batch": Constraint(kind=int, least=1, most=10**6),
+    "seed": Constraint(kind=int, least=0, most=2**32 - 1),
 }
 
 

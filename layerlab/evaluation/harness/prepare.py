@@ -94,7 +94,7 @@ def tasks_of(
             left_out.append(_left(benchmark, error))
             continue
         found += [
-            sitting.Leaf(benchmark, part, tasks[benchmark.leaf(part)])
+            sitting.LeafTask(benchmark, part, tasks[benchmark.leaf(part)])
             for part in benchmark.subjects
         ]
     if not found:

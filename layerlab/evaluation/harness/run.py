@@ -11,31 +11,31 @@ from typing import Any
 from layerlab.console.evaluation import Watch
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, called
-from layerlab.evaluation.benchmarks.spec import Subject as Part
-from layerlab.evaluation.harness.cache import SAMPLES, Keeper, key, scorer
+from layerlab.evaluation.benchmarks.spec import Subtask as Part
+from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
 from layerlab.evaluation.harness.lm import (
     ALONE,
     ENGINE,
-    Answer,
-    Engine,
+    HarnessModel,
+    TaskResult,
     answer,
     described,
     load_tasks,
 )
-from layerlab.evaluation.harness.low_precision import Arithmetic
+from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.lawbench.aggregate import corpus_mean
 from layerlab.evaluation.metrics.estimates import Mean, measured, spanned
 from layerlab.evaluation.tasks.configs import FOLDER as TASKS
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
 
-__all__ = ["ENGINE", "TASKS", "Leaf", "Sitting", "load_tasks", "together"]
+__all__ = ["ENGINE", "TASKS", "EvaluationRun", "LeafTask", "load_tasks", "together"]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafTask:
     """A task ready to be asked: one subject of one benchmark."""
 
     benchmark: Benchmark
@@ -54,7 +54,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sitting:
+class EvaluationRun:
     """One model, in one arithmetic, before its questions.
 
     Attributes:
@@ -63,21 +63,21 @@ class Sitting:
     """
 
     arm: str
-    subject: Subject
+    subject: LoadedModel
     weights: str | None
-    arithmetic: Arithmetic
+    arithmetic: PrecisionSetting
     options: Options
-    keeper: Keeper
+    keeper: ResultCache
     watch: Watch
 
-    def records(self, leaves: list[Leaf]) -> Iterator[dict[str, Any]]:
+    def records(self, leaves: list[LeafTask]) -> Iterator[dict[str, Any]]:
         """Results of all tasks, in their order; those that are kept are not asked again.
 
         Raises:
             UserError: the model has no tokenizer, a task fewer examples than were asked for, or
                 memory is too small.
         """
-        model, engines = self._model(), dict[str, Engine]()
+        model, engines = self._model(), dict[str, HarnessModel]()
         for leaf in leaves:
             scoring = self.options.scored(leaf.benchmark)
             name = self._name(leaf, model, scoring)
@@ -91,7 +91,7 @@ class Sitting:
             self.watch.ended()
             yield {**kept, "arm": self.arm}
 
-    def _asked(self, leaf: Leaf, engine: Engine, name: str) -> dict[str, Any]:
+    def _asked(self, leaf: LeafTask, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = self.watch.asked
         with self._roomy(leaf), self.arithmetic.running(self.subject):
@@ -114,7 +114,7 @@ class Sitting:
         return record
 
     @contextmanager
-    def _roomy(self, leaf: Leaf) -> Iterator[None]:
+    def _roomy(self, leaf: LeafTask) -> Iterator[None]:
         """A lack of memory in words."""
         try:
             yield
@@ -128,10 +128,10 @@ class Sitting:
                 f"{batch}; type {less}"
             ) from error
 
-    def _engine(self, scoring: str) -> Engine:
+    def _engine(self, scoring: str) -> HarnessModel:
         # A cache would hold what an emulation rounds on its way, and what it does not.
         share = self.arithmetic.format is None
-        return Engine(self.subject, batch=self.options.batch, scoring=scoring, share=share)
+        return HarnessModel(self.subject, batch=self.options.batch, scoring=scoring, share=share)
 
     def _model(self) -> str:
         words = self.subject.tokenizer
@@ -151,7 +151,7 @@ class Sitting:
         known = self.weights or f"{self.subject.source} {self.subject.revision}"
         return f"{known} {digest} {model.dtype}"
 
-    def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
+    def _name(self, leaf: LeafTask, model: str, scoring: str) -> str:
         options = self.options
         parts = {
             "model": model,
@@ -166,7 +166,7 @@ class Sitting:
         return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
 
 
-def together(found: Answer) -> Mean:
+def together(found: TaskResult) -> Mean:
     """The score of a task: the mean of its questions', or one of their edits taken together.
 
     Source: fei23 for corrections, whose samples have counts of edits as their score.
@@ -175,7 +175,7 @@ def together(found: Answer) -> Mean:
     return corpus_mean(counts) if counts else measured(list(found.scores.values()))
 
 
-def _record(leaf: Leaf, found: Answer, seconds: float) -> dict[str, Any]:
+def _record(leaf: LeafTask, found: TaskResult, seconds: float) -> dict[str, Any]:
     whole = together(found)
     return {
         "task": leaf.task.task_name,

@@ -63,7 +63,7 @@ class Scores(BaseModel):
 
 
 @dataclass(frozen=True)
-class Result:
+class EvaluationResult:
     """Scores of one or several models.
 
     Attributes:
@@ -126,7 +126,7 @@ class Result:
         """All of it as JSON."""
         return json.dumps(self.content, ensure_ascii=False, indent=1)
 
-    def save(self, folder: Path) -> "Result":
+    def save(self, folder: Path) -> "EvaluationResult":
         """Write results.json and tables/*.csv.
 
         Raises:
@@ -140,13 +140,13 @@ class Result:
                 path.unlink(missing_ok=True)
         whole = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
         write_file(folder / RESULTS, whole + "\n")
-        return Result(self.content, folder)
+        return EvaluationResult(self.content, folder)
 
     def __str__(self) -> str:
         return self.told()
 
 
-def load_result(path: str | PathLike[str]) -> Result:
+def load_result(path: str | PathLike[str]) -> EvaluationResult:
     """Read a results.json, or the folder that holds one.
 
     Raises:
@@ -172,7 +172,7 @@ def load_result(path: str | PathLike[str]) -> Result:
     except ValueError as error:
         why = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"cannot read {file}: {why}; evaluate again") from None
-    return Result(content, file.parent)
+    return EvaluationResult(content, file.parent)
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.system.files import write_file
 
 FOLDER = Path(__file__).parent
@@ -53,7 +53,7 @@ def _of_benchmark(benchmark: Benchmark) -> Iterator[tuple[str, str]]:
         yield "_cot", _variant(benchmark, "cot", reasoned)
 
 
-def _leaf(benchmark: Benchmark, subject: Subject) -> str:
+def _leaf(benchmark: Benchmark, subject: Subtask) -> str:
     template = TEMPLATES.get(benchmark.name, "choice")
     if benchmark.name == "agieval" and subject.name in CLOZE:
         template = "cloze"

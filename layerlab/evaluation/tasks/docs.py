@@ -9,8 +9,8 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.evaluation.benchmarks.items import Question, questions
-from layerlab.evaluation.benchmarks.spec import Benchmark, Subject
+from layerlab.evaluation.benchmarks.items import Item, questions
+from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.evaluation.tasks.prompts import Manner, posed
 
 # What each column holds.
@@ -29,7 +29,7 @@ COLUMNS: Mapping[str, str] = {
 
 def documents(
     benchmark: Benchmark,
-    subject: Subject,
+    subject: Subtask,
     split: str,
     manner: Manner | None = None,
     folder: Path | None = None,
@@ -75,9 +75,7 @@ def splits(
     return found
 
 
-def _document(
-    one: Question, benchmark: Benchmark, subject: Subject, manner: Manner
-) -> dict[str, Any]:
+def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner) -> dict[str, Any]:
     prompt = posed(one, benchmark, subject, manner)
     return {
         "header": prompt.header,
@@ -92,7 +90,7 @@ def _document(
     }
 
 
-def _explained(found: list[Question], benchmark: Benchmark) -> None:
+def _explained(found: list[Item], benchmark: Benchmark) -> None:
     for one in found:
         if not one.explanation.strip():
             raise UserError(

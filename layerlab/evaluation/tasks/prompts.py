@@ -9,8 +9,8 @@ texts, and for some benchmarks these are texts of different length.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from layerlab.evaluation.benchmarks.items import LETTERS, Question
-from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring, Subject
+from layerlab.evaluation.benchmarks.items import LETTERS, Item
+from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring, Subtask
 
 # Tasks of AGIEval that are asked in English; the others are Chinese.
 ENGLISH = ("aqua", "gaokao-english", "logiqa-en", "lsat", "math", "sat")
@@ -47,7 +47,7 @@ class Manner:
 
 
 def posed(
-    question: Question, benchmark: Benchmark, subject: Subject, manner: Manner | None = None
+    question: Item, benchmark: Benchmark, subject: Subtask, manner: Manner | None = None
 ) -> Prompt:
     r"""Put a question into words.
 
@@ -63,7 +63,7 @@ def posed(
     return _WORDINGS[benchmark.name](question, subject, manner or Manner())
 
 
-def _of_ceval(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     start = "答案：让我们一步一步思考，\n" if manner.cot else "答案："
     steps = f"{question.explanation}\n所以答案是" if manner.cot else ""
     return Prompt(
@@ -74,7 +74,7 @@ def _of_ceval(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_cmmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     return Prompt(
         header=f"以下是关于{subject.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
         text=f"题目：{question.text}\n{_listed(question)}\n答案是：",
@@ -83,7 +83,7 @@ def _of_cmmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_mmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     name = subject.name.replace("_", " ")
     return Prompt(
         header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
@@ -93,7 +93,7 @@ def _of_mmlu(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_agieval(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_agieval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     last = LETTERS[len(question.options) - 1]
     if not subject.file.startswith(ENGLISH):
         asked = f"{question.passage}问题：{question.text}"
@@ -115,14 +115,14 @@ def _of_agieval(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_boolq(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_boolq(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     asked = f"{question.passage}\nQuestion: {question.text}?\n"
     if manner.scoring == "mean_nll":
         return _whole(tuple(f"{asked}{option}" for option in question.options), question)
     return _spaced(f"{asked}Answer:", question)
 
 
-def _of_ax_b(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     if manner.scoring == "mean_nll":
         labels = ("entailment", "not_entailment")
         texts = tuple(f"{question.passage}?{label}, {question.text}" for label in labels)
@@ -132,14 +132,14 @@ def _of_ax_b(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_piqa(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     if manner.scoring == "mean_nll":
         start = f"The following makes sense: \nQ: {question.text}\nA: "
         return _whole(tuple(f"{start}{option}\n" for option in question.options), question)
     return _spaced(f"Question: {question.text}\nAnswer:", question)
 
 
-def _of_csl(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     """Two texts of different length under `mean_nll`: the abstract alone, or with the keywords."""
     abstract = f"摘要：{question.passage}"
     if manner.scoring == "mean_nll":
@@ -157,7 +157,7 @@ def _of_csl(question: Question, subject: Subject, manner: Manner) -> Prompt:
     )
 
 
-def _of_eprstmt(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_eprstmt(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     asked = f'内容： "{question.text}"。情绪分类：'
     labels = tuple(f"{option}。" for option in question.options)
     if manner.scoring == "mean_nll":
@@ -165,34 +165,34 @@ def _of_eprstmt(question: Question, subject: Subject, manner: Manner) -> Prompt:
     return Prompt(text=asked, choices=labels, target=labels[question.right[0]])
 
 
-def _of_xsum(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_xsum(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     ask = "Based on the previous text, provide a brief single summary:"
     return Prompt(text=f"Document：{question.text}\n{ask}", target=f" {question.reply}")
 
 
-def _of_lcsts(question: Question, subject: Subject, manner: Manner) -> Prompt:
+def _of_lcsts(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     return Prompt(
         text=f"阅读以下文章，并给出简短的摘要：{question.text}\n摘要如下：", target=question.reply
     )
 
 
-def _listed(question: Question) -> str:
+def _listed(question: Item) -> str:
     return "\n".join(
         f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False)
     )
 
 
-def _spaced(text: str, question: Question) -> Prompt:
+def _spaced(text: str, question: Item) -> Prompt:
     choices = tuple(f" {option}" for option in question.options)
     return Prompt(text=text, choices=choices, target=choices[question.right[0]])
 
 
-def _whole(texts: tuple[str, ...], question: Question) -> Prompt:
+def _whole(texts: tuple[str, ...], question: Item) -> Prompt:
     """Whole texts to compare, with nothing before them."""
     return Prompt(text="", choices=texts, target=texts[question.right[0]])
 
 
-_WORDINGS: Mapping[str, Callable[[Question, Subject, Manner], Prompt]] = {
+_WORDINGS: Mapping[str, Callable[[Item, Subtask, Manner], Prompt]] = {
     **dict.fromkeys(("ceval", "fineval"), _of_ceval),
     **dict.fromkeys(("cmmlu", "financeiq"), _of_cmmlu),
     "mmlu": _of_mmlu,

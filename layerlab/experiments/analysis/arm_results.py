@@ -16,15 +16,15 @@ import numpy as np
 
 from layerlab.experiments.plan.lr_search import Best, best
 from layerlab.experiments.statistics.differences import deviation
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
-Runs = Mapping[int, Record]
+Runs = Mapping[int, RunRecord]
 # A seed's rate for the blocks with even and with odd numbers.
 Rates = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class ArmResults:
     """An arm with its runs.
 
     Attributes:
@@ -138,17 +138,17 @@ class Side:
         return best(tried).rate if tried else None
 
 
-def side_of(name: str, records: Sequence[Record], metric: str) -> Side:
+def side_of(name: str, records: Sequence[RunRecord], metric: str) -> ArmResults:
     """Collect an arm's runs.
 
     A rate at which a run diverged counts as infinitely bad.
     """
-    sweep: dict[float, dict[int, Record]] = {}
+    sweep: dict[float, dict[int, RunRecord]] = {}
     for record in records:
         sweep.setdefault(record.rate, {})[record.seed] = record
     tried = _tried(sweep, metric)
     chosen = best(tried) if tried else None
-    return Side(name=name, sweep=sweep, tried=tried, chosen=chosen, metric=metric)
+    return ArmResults(name=name, sweep=sweep, tried=tried, chosen=chosen, metric=metric)
 
 
 def _tried(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
@@ -171,7 +171,7 @@ def _mean(losses: Sequence[float]) -> float:
     return math.fsum(losses) / len(losses)
 
 
-def _loss(run: Record, metric: str, half: int | None) -> float:
+def _loss(run: RunRecord, metric: str, half: int | None) -> float:
     found = None if run.diverged is not None else run.halves(metric)
     if found is None:
         return math.inf

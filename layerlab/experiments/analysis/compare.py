@@ -6,7 +6,7 @@ from typing import Any
 
 from layerlab.console.units import amount
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.arm_results import Side
+from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.claims import claimed, tests
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison, plain
 from layerlab.experiments.analysis.curves import curves, paired_curves
@@ -22,8 +22,8 @@ from layerlab.experiments.statistics.additive_model import presence
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.recipes.training import Recipe
-from layerlab.records.run import Record, read_record
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.run import RunRecord, read_record
 from layerlab.version import VERSION
 
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
@@ -33,7 +33,7 @@ _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
 
-def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
+def compared(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Comparison:
     """Compare the runs of a recipe, those that are not finished named as such.
 
     Args:
@@ -99,14 +99,14 @@ def compared(recipe: Recipe, found: Sequence[Path | Record]) -> Comparison:
     return Comparison(plain(content))
 
 
-def _read(found: Sequence[Path | Record]) -> list[Record]:
-    read = [one if isinstance(one, Record) else read_record(one) for one in found]
+def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
+    read = [one if isinstance(one, RunRecord) else read_record(one) for one in found]
     return [one for one in read if one is not None]
 
 
 def _planned(
-    section: CompareSection, names: Sequence[str], records: Sequence[Record]
-) -> tuple[list[Record], list[str]]:
+    section: CompareSection, names: Sequence[str], records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
     """The runs that the plan knows, and a remark for each that it does not."""
     kept, left = [], []
     for record in records:
@@ -125,7 +125,7 @@ def _planned(
     return kept, left
 
 
-def _refuse_twice(records: Sequence[Record]) -> None:
+def _refuse_twice(records: Sequence[RunRecord]) -> None:
     seen: dict[tuple[str, int, float], str] = {}
     for record in records:
         key = record.arm, record.seed, record.rate
@@ -138,7 +138,7 @@ def _refuse_twice(records: Sequence[Record]) -> None:
 
 
 def weighed(
-    section: CompareSection, rivals: Mapping[str, str], records: Sequence[Record], metric: str
+    section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord], metric: str
 ) -> tuple[list[Stage], Family]:
     """The runs up to each look that was taken, and what came of every test at any.
 
@@ -218,7 +218,7 @@ def _rows(
     return rows
 
 
-def _scale(side: Side) -> str:
+def _scale(side: ArmResults) -> str:
     """The size that a verdict is about: what holds there may not hold at another."""
     parameters, tokens = side.most("parameters"), side.most("tokens")
     if parameters is None or tokens is None:
@@ -257,7 +257,7 @@ def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
     return [f"intervals are over seeds, and hold for this held-out text alone: {why}"]
 
 
-def _missing(section: CompareSection, side: Side) -> list[int]:
+def _missing(section: CompareSection, side: ArmResults) -> list[int]:
     return side.missing(section.seeds, section.rates if section.search == "grid" else ())
 
 
@@ -284,7 +284,7 @@ def _worse(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [row["arm"] for row in rows if row["verdict"] == "worse"]
 
 
-def _figures(section: CompareSection, side: Side, base: Side) -> dict[str, Any]:
+def _figures(section: CompareSection, side: ArmResults, base: ArmResults) -> dict[str, Any]:
     return {
         "arm": side.name,
         "against": base.name,
@@ -325,7 +325,7 @@ def _tested(found: Difference, corrected: float | None = None) -> dict[str, Any]
     }
 
 
-def _start(side: Side, base: Side) -> float | None:
+def _start(side: ArmResults, base: ArmResults) -> float | None:
     """The largest difference to the baseline before the first update, over shared seeds."""
     pairs = [
         (run.value("step0_nats"), base.runs[seed].value("step0_nats"))
@@ -336,7 +336,7 @@ def _start(side: Side, base: Side) -> float | None:
     return max(gaps, key=abs, default=None)
 
 
-def _mismatch(section: CompareSection, side: Side, base: Side) -> float | None:
+def _mismatch(section: CompareSection, side: ArmResults, base: ArmResults) -> float | None:
     """What matching left, in percent of the baseline's."""
     if section.match == "none":
         return None
@@ -349,11 +349,11 @@ def _mismatch(section: CompareSection, side: Side, base: Side) -> float | None:
     return 100 * (own - wanted) / wanted if own is not None and wanted else None
 
 
-def _count(side: Side, name: str) -> float | None:
+def _count(side: ArmResults, name: str) -> float | None:
     return next((run.count(name) for run in side.runs.values()), None)
 
 
-def _baseline(side: Side) -> dict[str, str]:
+def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     said = f"{side.name} is the baseline"
     if mean is None:
@@ -365,11 +365,11 @@ def _baseline(side: Side) -> dict[str, str]:
     return {"verdict": "baseline", "said": f"{said}."}
 
 
-def _is_chosen(record: Record, sides: Mapping[str, Side]) -> bool:
+def _is_chosen(record: RunRecord, sides: Mapping[str, ArmResults]) -> bool:
     return sides[record.arm].runs.get(record.seed) is record
 
 
-def _run(record: Record, sides: Mapping[str, Side]) -> dict[str, Any]:
+def _run(record: RunRecord, sides: Mapping[str, ArmResults]) -> dict[str, Any]:
     left = ("schema", "blocks")
     result = {name: one for name, one in (record.result or {}).items() if name not in left}
     return {

@@ -6,7 +6,7 @@ from typing import Any
 
 from layerlab.experiments.analysis.interim import Judging, Stage
 from layerlab.experiments.statistics.additive_model import Additive
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 # Points of a curve that are kept; a picture shows no more.
 MOST = 400
@@ -16,7 +16,7 @@ EVALUATED = (*AXES, "nats", "bits_per_byte", "accuracy")
 Points = Mapping[str, list[Any]]
 
 
-def curves(record: Record, chosen: bool) -> dict[str, Any]:
+def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
     """The curves of a run, column by column.
 
     Args:
@@ -70,7 +70,7 @@ def _points(
 
 
 def _by_point(
-    runs: Mapping[int, Record], by: str, metric: str
+    runs: Mapping[int, RunRecord], by: str, metric: str
 ) -> dict[int | float, dict[int, float]]:
     """Values by point, then by seed."""
     found: dict[int | float, dict[int, float]] = {}
@@ -84,7 +84,7 @@ def _by_point(
     return found
 
 
-def _columns(record: Record, kind: str, names: Sequence[str]) -> Points:
+def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
     events = [event for event in record.events if event.get("kind") == kind]
     stride = max(1, math.ceil(len(events) / MOST))
     # Counted from the end, so that the last point stays.

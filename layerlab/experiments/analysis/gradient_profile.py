@@ -9,14 +9,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import Side
+from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 UNIT = "powers of ten"
 
 
-def gradient_ratio(record: Record) -> float | None:
+def gradient_ratio(record: RunRecord) -> float | None:
     """Gradient of the first block over that of the last: the logarithm, in the mean of readings.
 
     Unit: powers of ten; above 0 the gradient grows on its way back.
@@ -30,7 +30,7 @@ def gradient_ratio(record: Record) -> float | None:
     return sum(ratios) / len(ratios) if ratios else None
 
 
-def profiles(record: Record) -> dict[int, list[float]]:
+def profiles(record: RunRecord) -> dict[int, list[float]]:
     """Logarithms of the gradient norm of every block, the first one first, by update.
 
     Unit: powers of ten. A reading that lacks a block, or has one of norm 0, is left out.
@@ -49,7 +49,7 @@ def profiles(record: Record) -> dict[int, list[float]]:
     return found
 
 
-def gradients(section: CompareSection, sides: Mapping[str, Side]) -> list[dict[str, Any]]:
+def gradients(section: CompareSection, sides: Mapping[str, ArmResults]) -> list[dict[str, Any]]:
     """Profiles of the runs that are judged, where a claim is on gradients, as plain values.
 
     `start` is the first reading, before any update, and `mean` that of all readings.

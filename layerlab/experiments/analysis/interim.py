@@ -6,13 +6,13 @@ from functools import cached_property
 
 import numpy as np
 
-from layerlab.experiments.analysis.arm_results import Side, side_of
+from layerlab.experiments.analysis.arm_results import ArmResults, side_of
 from layerlab.experiments.analysis.monitor_metrics import heard
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import Difference, Level, Range, against
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 LOSS = "loss"
 # The difference of an arm to its rival.
@@ -31,7 +31,7 @@ class Stage:
     """
 
     section: CompareSection
-    sides: Mapping[str, Side]
+    sides: Mapping[str, ArmResults]
     shared: Mapping[str, float]
     level: Level
     _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
@@ -82,17 +82,17 @@ class Stage:
 
 
 def staged(
-    records: Sequence[Record],
+    records: Sequence[RunRecord],
     names: Sequence[str],
     metric: str,
     seeds: Collection[int],
-) -> dict[str, Side]:
+) -> dict[str, ArmResults]:
     """The sides of a comparison, of these seeds."""
     kept = [one for one in records if one.seed in seeds]
     return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
 
 
-def text_error(ours: Side, theirs: Side) -> Range | None:
+def text_error(ours: ArmResults, theirs: ArmResults) -> Range | None:
     """Standard error that the choice of the held-out text adds to a difference, with its degrees.
 
     Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,

@@ -1,11 +1,11 @@
 """Loss spikes of a run, where a monitor listened for them."""
 
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 UNIT = "loss spikes a run"
 
 
-def count(run: Record) -> float | None:
+def count(run: RunRecord) -> float | None:
     """How many there were; None where nobody listened."""
     if not run.manifest["recipe"].get("monitor", {}).get("every"):
         return None

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 
 from layerlab.experiments.analysis import gradient_profile, loss_spikes
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 UNITS = {"spikes": loss_spikes.UNIT, "gradient": gradient_profile.UNIT}
-_COUNTS: Mapping[str, Callable[[Record], float | None]] = {
+_COUNTS: Mapping[str, Callable[[RunRecord], float | None]] = {
     "spikes": loss_spikes.count,
     "gradient": gradient_profile.gradient_ratio,
 }
 
 
-def heard(measure: str, runs: Mapping[int, Record]) -> dict[int, float]:
+def heard(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, float]:
     """The number of each run that has ended, by seed; nothing of runs that were not watched.
 
     Args:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 
 SPEEDS = ("seconds", "tokens_per_second")
 
 
-def timed(section: CompareSection, records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+def timed(
+    section: CompareSection, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
     """The records without the speeds of those that are not timed, and a remark where there are any.
 
     Example:
@@ -26,7 +28,7 @@ def timed(section: CompareSection, records: Sequence[Record]) -> tuple[list[Reco
     ]
 
 
-def _untimed(record: Record) -> Record:
+def _untimed(record: RunRecord) -> RunRecord:
     result = record.result and {
         name: value for name, value in record.result.items() if name not in SPEEDS
     }

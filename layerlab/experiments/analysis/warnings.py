@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from layerlab.experiments.analysis.arm_results import Side
-from layerlab.experiments.plan.equal_terms import Contrast
+from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
 
@@ -13,8 +13,8 @@ LOOSE = 0.5
 
 def remarks(
     section: CompareSection,
-    sides: Mapping[str, Side],
-    contrasts: Sequence[Contrast],
+    sides: Mapping[str, ArmResults],
+    contrasts: Sequence[SettingDifference],
     worse: Collection[str] = (),
 ) -> list[str]:
     """On rates, seeds, divergence and declared differences.
@@ -46,7 +46,7 @@ def _published(section: CompareSection) -> Iterator[str]:
         yield f"for reference and no target, {printed.source} printed {told}; {printed.note}"
 
 
-def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     if not section.rates:
         rates = sorted({rate for side in sides.values() for rate in side.sweep})
         if len(rates) == 1:
@@ -80,7 +80,7 @@ def _rates(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
             )
 
 
-def _unfinished(section: CompareSection, sides: Mapping[str, Side]) -> Iterator[str]:
+def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     rates = section.rates if section.search == "grid" else ()
     missing = {name: side.missing(section.seeds, rates) for name, side in sides.items()}
     told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
@@ -101,7 +101,7 @@ def _few(section: CompareSection) -> Iterator[str]:
         )
 
 
-def _diverged(sides: Mapping[str, Side], worse: Collection[str]) -> Iterator[str]:
+def _diverged(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterator[str]:
     for side in sides.values():
         for runs in side.sweep.values():
             for run in runs.values():

@@ -1,6 +1,6 @@
 """What runs leave on the disk: while they are under way, when they are finished, and their page."""
 
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.training.run_spec import account_of, designed
 
 # Bytes of a parameter in a file: float32 weights, and AdamW's two moments.
@@ -13,7 +13,7 @@ TEXT = 4  # bytes of a token in a sample
 TABLES = 2  # times the journals: a page and the tables beside it hold their numbers again
 
 
-def checkpoints(recipe: Recipe) -> int:
+def checkpoints(recipe: TrainingRecipe) -> int:
     """The most that a resolved recipe's run takes for its checkpoints while it is under way.
 
     A new one is whole before the oldest goes; a finished run keeps none.
@@ -26,7 +26,7 @@ def checkpoints(recipe: Recipe) -> int:
     return held * (WEIGHT + MOMENTS) * account_of(recipe).parameters
 
 
-def kept(recipe: Recipe) -> int:
+def kept(recipe: TrainingRecipe) -> int:
     """What a finished run keeps: its journal and papers, and its model where `run.model` is true.
 
     Unit: bytes.
@@ -34,7 +34,7 @@ def kept(recipe: Recipe) -> int:
     return PAPERS + journal(recipe) + (_model(recipe) if recipe.run.model else 0)
 
 
-def journal(recipe: Recipe) -> int:
+def journal(recipe: TrainingRecipe) -> int:
     """Of a resolved recipe's run: losses, evaluations, samples, and what a monitor has read.
 
     Unit: bytes.
@@ -52,7 +52,7 @@ def journal(recipe: Recipe) -> int:
     )
 
 
-def _model(recipe: Recipe) -> int:
+def _model(recipe: TrainingRecipe) -> int:
     shape = designed(recipe).shape
     return WEIGHT * account_of(recipe).parameters + CODE + TOKEN * shape.vocab
 

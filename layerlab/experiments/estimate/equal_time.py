@@ -9,7 +9,7 @@ from layerlab.experiments.estimate.step_time import settled
 from layerlab.recipes.checks import permit
 from layerlab.recipes.comparison_sections import Arm
 from layerlab.training.flops import peak_of, work
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 
 def updates_for_time(seconds: Mapping[str, float], baseline: str, updates: int) -> dict[str, int]:
@@ -32,7 +32,9 @@ def updates_for_time(seconds: Mapping[str, float], baseline: str, updates: int) 
     }
 
 
-def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = None) -> list[Run]:
+def equal_time(
+    runs: Sequence[RunSpec], arms: Sequence[Arm], baseline: str | None = None
+) -> list[RunSpec]:
     """Runs with as many updates as fit into the time that the baseline takes for its own.
 
     An arm that sets `train.updates` keeps them. The speed of every other is measured once on a
@@ -48,7 +50,7 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
     """
     named = {str(arm.name): arm for arm in arms}
     first = baseline or next(iter(named))
-    of: dict[str, Run] = {}
+    of: dict[str, RunSpec] = {}
     for run in runs:
         of.setdefault(run.arm, run)
     free = [arm for arm in of if arm == first or "train.updates" not in named[arm].set]
@@ -73,7 +75,7 @@ def equal_time(runs: Sequence[Run], arms: Sequence[Arm], baseline: str | None = 
     return found
 
 
-def _lasting(run: Run, updates: int) -> dict[str, Any]:
+def _lasting(run: RunSpec, updates: int) -> dict[str, Any]:
     """Settings of so many updates; evaluations as often, in shares of the run, as before."""
     train, every = run.recipe.train, run.recipe.evaluate.every
     share = (every or 1) / (train.updates or 1)

@@ -14,20 +14,20 @@ from layerlab.experiments.estimate.disk_space import (
     page,
 )
 from layerlab.experiments.estimate.startup import room, starting
-from layerlab.experiments.estimate.step_time import Pace, paced
+from layerlab.experiments.estimate.step_time import StepTime, paced
 from layerlab.experiments.executors.slots import at_once
 from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.flops import Work, peak_of, utilisation, work
-from layerlab.training.run_spec import Run, designed
+from layerlab.training.run_spec import RunSpec, designed
 
 GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class ArmEstimate:
     """What the runs of one arm cost, each.
 
     Attributes:
@@ -83,7 +83,7 @@ class Estimate:
         cluster: whether runs go to a cluster, and not to this machine.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[ArmEstimate, ...]
     slots: int
     seconds: float | None
     memory: int
@@ -134,7 +134,7 @@ class Estimate:
 
 
 def estimate(
-    runs: Sequence[Run],
+    runs: Sequence[RunSpec],
     settings: RunSection | None = None,
     *,
     measure: bool = True,
@@ -155,7 +155,7 @@ def estimate(
     first = runs[0].recipe
     settings = settings or first.run
     peak = peak_of(first)
-    arms: dict[str, list[Run]] = {}
+    arms: dict[str, list[RunSpec]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
     paces = {
@@ -188,8 +188,8 @@ def estimate(
 
 
 def _crowd(
-    runs: Sequence[Run], sides: Mapping[str, Side], settings: RunSection, lockstep: bool
-) -> list[Side]:
+    runs: Sequence[RunSpec], sides: Mapping[str, ArmEstimate], settings: RunSection, lockstep: bool
+) -> list[ArmEstimate]:
     """Who goes on at once: in lockstep all runs of a seed, else as many as there is room for."""
     if lockstep:
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
@@ -197,25 +197,25 @@ def _crowd(
     return [largest] * at_once(settings, len(runs))
 
 
-def _in_one(crowd: Sequence[Side]) -> int:
+def _in_one(crowd: Sequence[ArmEstimate]) -> int:
     """Bytes of runs in one process: what each holds, and the pass of one after the other."""
     passing = max(side.activations for side in crowd)
     return passing + sum(side.memory - side.activations for side in crowd)
 
 
-def _on_disk(runs: Sequence[Run], crowd: Sequence[Side]) -> int:
+def _on_disk(runs: Sequence[RunSpec], crowd: Sequence[ArmEstimate]) -> int:
     finished = sum(kept(run.recipe) for run in runs)
     under_way = sum(side.checkpoints for side in crowd)
     return finished + under_way + page(sum(journal(run.recipe) for run in runs))
 
 
-def _side(runs: Sequence[Run], pace: Pace, peak: float | None) -> Side:
+def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEstimate:
     recipe = runs[0].recipe
     found = designed(recipe)
     cost, each = account(found.spec, found.shape), work(recipe)
     updates = recipe.train.updates or 0
     tokens = recipe.train.batch * (recipe.data.block or found.shape.context)
-    return Side(
+    return ArmEstimate(
         arm=runs[0].arm,
         runs=len(runs),
         layers=found.shape.layers,
@@ -238,7 +238,7 @@ def _side(runs: Sequence[Run], pace: Pace, peak: float | None) -> Side:
     )
 
 
-def _reading(recipe: Recipe, pace: Pace, validation: int) -> float:
+def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
     """Seconds of a run's evaluations, which read each token forward only."""
     if recipe.evaluate.blocks is not None:
         validation = min(validation, recipe.evaluate.blocks * (recipe.data.block or validation))

@@ -25,10 +25,10 @@ from layerlab.system.hardware import (
     versions,
 )
 from layerlab.training.optimizer import optimizer_of
-from layerlab.training.run_spec import Run, designed
+from layerlab.training.run_spec import RunSpec, designed
 from layerlab.training.setup import attend
 from layerlab.training.step.emulated_rounding import emulation
-from layerlab.training.step.microbatch import Split
+from layerlab.training.step.microbatch import MicroBatcher
 
 PASS = 0.3  # seconds that one pass may take; what is longer is measured on fewer tokens
 TIMES = 3
@@ -40,7 +40,7 @@ STATE = 16  # bytes of a parameter: weight, gradient and two moments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class StepTime:
     """How fast a run is.
 
     Attributes:
@@ -57,7 +57,7 @@ class Pace:
     forward: float | None = None
 
 
-def paced(run: Run, flops: int, peak: float | None, *, measure: bool = True) -> Pace:
+def paced(run: RunSpec, flops: int, peak: float | None, *, measure: bool = True) -> StepTime:
     """The pace of a run, measured in at most three seconds or so; else by formula.
 
     Models that are compiled are measured as they are before, which takes no minute of compiling.
@@ -68,16 +68,16 @@ def paced(run: Run, flops: int, peak: float | None, *, measure: bool = True) -> 
     """
     tokens = run.recipe.train.batch * (run.recipe.data.block or 1)
     if peak is None:
-        return Pace(update=None, activations=_assumed_activations(run), measured=False)
+        return StepTime(update=None, activations=_assumed_activations(run), measured=False)
     if not measure or not _fits(run):
         share = tokens * flops / (ASSUMED * peak) / run.recipe.run.processes
-        return Pace(update=share, activations=_assumed_activations(run), measured=False)
+        return StepTime(update=share, activations=_assumed_activations(run), measured=False)
     devices: list[int] | None = [] if run.recipe.run.device == "cpu" else None
     with threaded(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
         return _Trial(run, flops, peak).pace()
 
 
-def settled(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> dict[str, float]:
+def settled(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -> dict[str, float]:
     """Seconds of an update of each arm, as they were first measured on this machine.
 
     They no longer change: a plan that divides time by them is then the same each time, and what it
@@ -105,7 +105,7 @@ def settled(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> d
     return found
 
 
-def _turns(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> dict[str, float]:
+def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -> dict[str, float]:
     turns = [
         {arm: paced(run, flops[arm], peak).update or 0.0 for arm, run in runs.items()}
         for _ in range(SITTINGS)
@@ -113,7 +113,7 @@ def _turns(runs: Mapping[str, Run], flops: Mapping[str, int], peak: float) -> di
     return {arm: min(turn[arm] for turn in turns) for arm in runs}
 
 
-def _timeless(run: Run) -> list[Any]:
+def _timeless(run: RunSpec) -> list[Any]:
     """All that the time of an update depends on."""
     recipe = run.recipe
     kept = recipe.decisive()
@@ -127,7 +127,7 @@ def _timeless(run: Run) -> list[Any]:
     return [kept["model"], recipe.data.block, train, emulate, recipe.run.processes, place]
 
 
-def _fits(run: Run) -> bool:
+def _fits(run: RunSpec) -> bool:
     """Whether the model can be had here in a moment."""
     recipe = run.recipe
     found = designed(recipe)
@@ -140,7 +140,7 @@ def _fits(run: Run) -> bool:
     return size <= LARGEST
 
 
-def _assumed_activations(run: Run) -> int:
+def _assumed_activations(run: RunSpec) -> int:
     """Bytes: what a Llama block keeps of each token, and the logits with their gradient."""
     shape, recipe = designed(run.recipe).shape, run.recipe
     size = 4 if recipe.train.precision == "fp32" else 2
@@ -149,16 +149,16 @@ def _assumed_activations(run: Run) -> int:
     return tokens * (shape.layers * layer + 8 * shape.vocab)
 
 
-def _rows(run: Run) -> int:
+def _rows(run: RunSpec) -> int:
     """Sequences of a forward pass in one process, as the loop splits its batch."""
     train = run.recipe.train
-    return Split(train.batch // run.recipe.run.processes, train.micro_batch).size
+    return MicroBatcher(train.batch // run.recipe.run.processes, train.micro_batch).size
 
 
 class _Trial:
     """The real model with its real optimizer, on tokens drawn at random."""
 
-    def __init__(self, run: Run, flops: int, peak: float) -> None:
+    def __init__(self, run: RunSpec, flops: int, peak: float) -> None:
         recipe = run.recipe
         found = designed(recipe)
         self.run, self.recipe = run, recipe
@@ -181,7 +181,7 @@ class _Trial:
         drawn = torch.randint(0, found.shape.vocab, (self.rows, self.length), generator=own)
         self.tokens: Tensor = drawn.to(self.device)
 
-    def pace(self) -> Pace:
+    def pace(self) -> StepTime:
         """Once to warm up and to see what is kept, then for the time."""
         kept = _Kept(self.model)
         with self._rounded():
@@ -194,7 +194,7 @@ class _Trial:
         wanted = self.recipe.train.batch * self.block / self.recipe.run.processes
         scale = wanted / (self.rows * self.length) * self._longer()
         portion = _rows(self.run) * self.block / (self.rows * self.length)
-        return Pace(
+        return StepTime(
             update=through * scale + step,
             activations=round(kept.bytes * portion),
             measured=True,

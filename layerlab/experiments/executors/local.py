@@ -13,15 +13,15 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from layerlab.console.progress import Silent, Watch
 from layerlab.errors import UserError
-from layerlab.experiments.executors.process import WORKER, Processes
+from layerlab.experiments.executors.process import WORKER, RunProcess
 from layerlab.experiments.executors.run_locks import held
 from layerlab.experiments.executors.slots import Slot, slots
 from layerlab.recipes.training_sections import RunSection
-from layerlab.records.heartbeat import LOG, Sign
+from layerlab.records.heartbeat import LOG, Heartbeat
 from layerlab.records.result import read_result
-from layerlab.system.graceful_stop import Halt
+from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.locks import locked
-from layerlab.training.run_spec import Run, write_run
+from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.worker import WRONG
 
 Ending = Literal["finished", "skipped", "failed", "stopped"]
@@ -30,7 +30,7 @@ GRACE = 120.0  # seconds for the checkpoints of all runs, when they are asked to
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What became of a run.
 
     Attributes:
@@ -42,7 +42,7 @@ class Outcome:
         attempts: that were made now.
     """
 
-    run: Run
+    run: RunSpec
     folder: Path
     ending: Ending
     result: dict[str, Any] | None = None
@@ -61,7 +61,7 @@ class Outcome:
         return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
 
 
-def alone(run: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def alone(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Carry out one run, in this process where that is all it needs, and give its result.
 
     A run that diverges has a result too, which says so.
@@ -91,7 +91,7 @@ def is_here(settings: RunSection) -> bool:
     return settings.processes == 1 and settings.runner == "local"
 
 
-def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
+def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
     import torch
 
     from layerlab.training import trainer
@@ -111,12 +111,12 @@ def _here(run: Run, folder: Path, watch: Watch) -> dict[str, Any]:
 
 
 def carry_out(
-    runs: Sequence[Run],
+    runs: Sequence[RunSpec],
     out: Path,
     settings: RunSection,
     watch: Watch | None = None,
     command: Sequence[str] = WORKER,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Carry out runs in their order, as many at a time as there is room for.
 
     Args:
@@ -146,26 +146,28 @@ def carry_out(
     return [ended[run.name] for run in runs]
 
 
-def _crew(settings: RunSection, out: Path, runs: Sequence[Run], command: Sequence[str]) -> "_Crew":
+def _crew(
+    settings: RunSection, out: Path, runs: Sequence[RunSpec], command: Sequence[str]
+) -> "_Executor":
     if settings.runner == "local":
-        return _Crew(slots(settings), lambda folder, row: Processes(folder, row, command))
+        return _Executor(slots(settings), lambda folder, row: RunProcess(folder, row, command))
     # Late: it needs an extra.
     from layerlab.experiments.executors.slurm import Cluster
 
     cluster = Cluster(out.parent / "jobs", settings, command)
     rows = cluster.rows([out / run.name for run in runs])
-    return _Crew(rows, cluster.start)
+    return _Executor(rows, cluster.start)
 
 
-def _skipped(run: Run, out: Path) -> Outcome | None:
+def _skipped(run: RunSpec, out: Path) -> RunOutcome | None:
     folder = out / run.name
     result = finished(run, folder)
     if result is None:
         return None
-    return Outcome(run=run, folder=folder, ending="skipped", result=result)
+    return RunOutcome(run=run, folder=folder, ending="skipped", result=result)
 
 
-def finished(run: Run, folder: Path) -> dict[str, Any] | None:
+def finished(run: RunSpec, folder: Path) -> dict[str, Any] | None:
     """The result of a run, where its folder holds it whole."""
     result = read_result(folder)
     return result if result and result.get("run") == run.name else None
@@ -191,7 +193,7 @@ class Work(Protocol):
         """The last lines that it said."""
 
 
-class _Crew(NamedTuple):
+class _Executor(NamedTuple):
     """Who carries out runs: the places there are, and how a run is put into one."""
 
     places: list[tuple[Slot, ...]]
@@ -202,12 +204,12 @@ class _Crew(NamedTuple):
 class _Active:
     """A run on its way."""
 
-    run: Run
+    run: RunSpec
     folder: Path
     attempt: int
     place: tuple[Slot, ...]
     work: Work
-    sign: Sign
+    sign: Heartbeat
     hung: bool = False
 
 
@@ -218,14 +220,14 @@ class _Pool:
     out: Path
     settings: RunSection
     watch: Watch
-    crew: _Crew
-    ended: dict[str, Outcome] = field(default_factory=dict)
+    crew: _Executor
+    ended: dict[str, RunOutcome] = field(default_factory=dict)
     active: list[_Active] = field(default_factory=list)
 
-    def carry_out(self, runs: Sequence[Run]) -> dict[str, Outcome]:
+    def carry_out(self, runs: Sequence[RunSpec]) -> dict[str, RunOutcome]:
         queue = deque((run, 1) for run in runs)
         free = deque(self.crew.places)
-        with Halt() as halt:
+        with GracefulStop() as halt:
             try:
                 while queue or self.active:
                     while queue and free:
@@ -244,10 +246,10 @@ class _Pool:
                 self._stop()
         return self.ended
 
-    def _start(self, run: Run, attempt: int, place: tuple[Slot, ...]) -> None:
+    def _start(self, run: RunSpec, attempt: int, place: tuple[Slot, ...]) -> None:
         folder = self.out / run.name
         work = self.crew.start(folder, place)
-        self.active.append(_Active(run, folder, attempt, place, work, Sign(folder)))
+        self.active.append(_Active(run, folder, attempt, place, work, Heartbeat(folder)))
 
     def _over(self, one: _Active) -> bool:
         """Whether a run has come to an end; tells what is new, and ends one that hangs."""
@@ -262,7 +264,7 @@ class _Pool:
             one.work.kill()
         return over
 
-    def _again(self, one: _Active) -> list[tuple[Run, int]]:
+    def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
         """A run that ended too soon is put back in the queue; any other has its outcome."""
         self.active.remove(one)
         code, result = one.work.code(), finished(one.run, one.folder)
@@ -274,7 +276,7 @@ class _Pool:
 
     def _end(self, one: _Active, ending: Ending, result: dict[str, Any] | None) -> None:
         failed = ending == "failed"
-        outcome = Outcome(
+        outcome = RunOutcome(
             run=one.run,
             folder=one.folder,
             ending=ending,

@@ -13,15 +13,15 @@ from layerlab.console.progress import Watch
 from layerlab.errors import UserError
 from layerlab.experiments.executors.local import finished
 from layerlab.experiments.executors.run_locks import held
-from layerlab.recipes.training import Recipe
-from layerlab.system.graceful_stop import Halt
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.locks import locked
-from layerlab.training.run_spec import Run, write_run
+from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.step.microbatch import memory_told
-from layerlab.training.trainer import Diverged, Training
+from layerlab.training.trainer import Diverged, Trainer
 
 
-def allow(sides: Mapping[str, Recipe]) -> None:
+def allow(sides: Mapping[str, TrainingRecipe]) -> None:
     """Refuse arms that one process cannot take batch by batch in turn, before anything is read.
 
     Args:
@@ -55,7 +55,7 @@ def allow(sides: Mapping[str, Recipe]) -> None:
             )
 
 
-def in_lockstep(runs: Sequence[Run], out: Path, watch: Watch) -> None:
+def in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Watch) -> None:
     """Carry out the runs that are not finished, one seed after the other.
 
     Args:
@@ -74,14 +74,14 @@ def in_lockstep(runs: Sequence[Run], out: Path, watch: Watch) -> None:
                 stack.enter_context(locked(out / run.name))
                 write_run(run, out / run.name)
             stack.enter_context(memory_told())
-            _together([Training(run, out / run.name, watch) for run in waiting])
+            _together([Trainer(run, out / run.name, watch) for run in waiting])
 
 
-def _together(trainings: list[Training]) -> None:
+def _together(trainings: list[Trainer]) -> None:
     """Advance whoever is behind, until all are done; a run that diverges leaves the others."""
     for training in trainings:
         training.start()
-    with Halt() as halt:
+    with GracefulStop() as halt:
         while trainings:
             behind = min(training.update for training in trainings)
             for training in [one for one in trainings if one.update == behind]:

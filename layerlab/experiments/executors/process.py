@@ -18,7 +18,7 @@ from layerlab.training.worker import PARENT, WRONG
 WORKER = (sys.executable, "-P", "-m", "layerlab.training.worker")
 
 
-class Processes:
+class RunProcess:
     """A run that is being carried out in processes of its own.
 
     Args:

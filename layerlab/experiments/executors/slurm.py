@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.experiments.executors.process import WORKER, Processes, tail
+from layerlab.experiments.executors.process import WORKER, RunProcess, tail
 from layerlab.experiments.executors.slots import Slot, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.trust import list_grants
@@ -55,14 +55,14 @@ class Task:
     ) -> None:
         self.folder, self.place, self.command = folder, place, tuple(command)
         self.grants = grants or list_grants()
-        self._started: Processes | None = None
+        self._started: RunProcess | None = None
         self._told = False
 
     def __call__(self) -> int:
         """Carry out the run, and give its exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         with _deaf():
-            self._started = Processes(self.folder, self.place, self.command, self.grants)
+            self._started = RunProcess(self.folder, self.place, self.command, self.grants)
         while (code := self._started.code()) is None:
             time.sleep(_POLL)
         if code == 128 + signal.SIGUSR1 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":

@@ -12,7 +12,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.plan.equal_terms import Varied, matches, refuse, settings
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.system.hardware import LIBRARIES
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from layerlab.validation import shown
 
 # What a manifest has beside the settings of its recipe, and may so be declared.
@@ -28,7 +28,7 @@ PATHS = (
 )
 
 
-def agree(section: CompareSection, runs: Sequence[Run]) -> None:
+def agree(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     """Refuse a plan whose runs could not be compared once they have run.
 
     Raises:
@@ -43,7 +43,7 @@ def agree(section: CompareSection, runs: Sequence[Run]) -> None:
     refuse(manifests, Varied.of(section))
 
 
-def _foreseen(run: Run) -> dict[str, Any]:
+def _foreseen(run: RunSpec) -> dict[str, Any]:
     """What a plan knows of a manifest."""
     recipe = run.recipe
     return {

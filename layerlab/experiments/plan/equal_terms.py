@@ -72,7 +72,7 @@ class Varied:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class SettingDifference:
     """A setting in which two runs differ.
 
     Attributes:
@@ -92,7 +92,7 @@ class Contrast:
         return f"{self.path} is {_said(left)} in {one} and {_said(right)} in {other}"
 
 
-def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[Contrast]:
+def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[SettingDifference]:
     """Refuse runs that differ in anything that was not declared.
 
     Returns:
@@ -152,7 +152,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
 
 
-def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
+def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
     """Each arm's first run against the first of all, and the arm's other runs against its own.
 
     What may differ inside of an arm may differ between arms too, so that nothing is missed.
@@ -169,28 +169,28 @@ def _between(
     flat: Sequence[Flat],
     pair: tuple[int, int],
     within: bool,
-) -> Iterator[Contrast]:
+) -> Iterator[SettingDifference]:
     one, other = pair
     for path in sorted(flat[one].keys() | flat[other].keys()):
         values = flat[one].get(path), flat[other].get(path)
         if values[0] != values[1] and path != "data.order":
             runs = str(manifests[one].get("run")), str(manifests[other].get("run"))
-            yield Contrast(path=path, runs=runs, values=values, within=within)
+            yield SettingDifference(path=path, runs=runs, values=values, within=within)
 
 
-def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Contrast]:
+def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
     """The order of the text depends on the seed, and must not depend on anything else."""
     leads: dict[Any, tuple[str, Any]] = {}
     for manifest, own in zip(manifests, flat, strict=True):
         run, order = str(manifest.get("run")), own.get("data.order")
         name, expected = leads.setdefault(own.get("train.seed"), (run, order))
         if order != expected:
-            yield Contrast(
+            yield SettingDifference(
                 path="data.order", runs=(name, run), values=(expected, order), within=False
             )
 
 
-def _mixed(manifest: Manifest) -> Iterator[Contrast]:
+def _mixed(manifest: Manifest) -> Iterator[SettingDifference]:
     """What a run was continued with that it was not begun with."""
     first, *later = manifest.get("sittings") or [{}]
     run, begun = str(manifest.get("run")), settings(first)
@@ -200,10 +200,10 @@ def _mixed(manifest: Manifest) -> Iterator[Contrast]:
             values = begun.get(path), own.get(path)
             if values[0] != values[1]:
                 runs = f"{run} at first", f"{run} from update {sitting['update']}"
-                yield Contrast(path=path, runs=runs, values=values, within=True)
+                yield SettingDifference(path=path, runs=runs, values=values, within=True)
 
 
-def _allowed(contrast: Contrast, varied: Varied) -> bool:
+def _allowed(contrast: SettingDifference, varied: Varied) -> bool:
     always = [*_BESIDE, *_SEED]
     always += _RATE if varied.rates else ()
     always += _TIME if varied.time and not contrast.within else ()
@@ -231,7 +231,7 @@ def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
     return len(totals) == 1
 
 
-def _first(found: Sequence[Contrast], equal_tokens: bool) -> list[Contrast]:
+def _first(found: Sequence[SettingDifference], equal_tokens: bool) -> list[SettingDifference]:
     """One for each setting, causes before what follows from them."""
     single = list({one.path: one for one in reversed(found)}.values())[::-1]
     paths = [one.path for one in single]
@@ -249,7 +249,7 @@ def _rank(path: str) -> int:
     return order.index(head) if head in order else len(order)
 
 
-def _refusal(roots: Sequence[Contrast]) -> str:
+def _refusal(roots: Sequence[SettingDifference]) -> str:
     named = "; ".join(map(str, roots[:_FEW]))
     more = f"; and {len(roots) - _FEW} more" if len(roots) > _FEW else ""
     why = next((reason for key, reason in _WHY.items() if matches(roots[0].path, [key])), None)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from layerlab.corpus.batches import Held
+from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.errors import UserError
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 
-def same_held(runs: Iterable[Run], corpora: Mapping[str, Corpus]) -> None:
+def same_held(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus]) -> None:
     """Refuse arms that would be judged on different parts of the held-out text.
 
     All of it is the same text under every tokenizer. So many blocks of it are not: a block is a
@@ -35,5 +35,5 @@ def same_held(runs: Iterable[Run], corpora: Mapping[str, Corpus]) -> None:
         )
 
 
-def _held(run: Run, corpus: Corpus, limit: int | None = None) -> Held:
-    return Held(corpus, run.recipe.data.block or 1, limit)
+def _held(run: RunSpec, corpus: Corpus, limit: int | None = None) -> EvalBlocks:
+    return EvalBlocks(corpus, run.recipe.data.block or 1, limit)

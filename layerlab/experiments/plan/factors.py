@@ -15,9 +15,9 @@ from layerlab.errors import UserError
 from layerlab.experiments.plan.plan import arms
 from layerlab.model.design import Design
 from layerlab.model.option import options_of
-from layerlab.recipes.training import Recipe, recipe_of
-from layerlab.records.run import Record
-from layerlab.training.run_spec import Run, account_of, designed
+from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.records.run import RunRecord
+from layerlab.training.run_spec import RunSpec, account_of, designed
 
 # Norms of the stack: as those of the blocks they are no choice of their own.
 _EDGES = ("embedding_norm", "final_norm")
@@ -57,13 +57,13 @@ class Model:
     flops: float | None
 
     @classmethod
-    def planned(cls, recipe: Recipe) -> "Model":
+    def planned(cls, recipe: TrainingRecipe) -> "Model":
         """The model of a resolved recipe, counted by formula."""
         cost = account_of(recipe)
         return cls(design=designed(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
-    def trained(cls, record: Record) -> "Model | None":
+    def trained(cls, record: RunRecord) -> "Model | None":
         """The model of a run as its manifest has it; None where it names what is not there now."""
         try:
             design = designed(recipe_of(record.manifest["recipe"]))
@@ -73,7 +73,7 @@ class Model:
         return cls(design=design, parameters=parameters, flops=flops)
 
 
-def planned(recipe: Recipe, runs: Sequence[Run]) -> list[Json]:
+def planned(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
     """In what each arm of a plan will differ from its baseline; empty where nothing is compared."""
     if recipe.compare is None:
         return []
@@ -87,9 +87,9 @@ def planned(recipe: Recipe, runs: Sequence[Run]) -> list[Json]:
     ]
 
 
-def trained(records: Iterable[Record]) -> dict[str, Model | None]:
+def trained(records: Iterable[RunRecord]) -> dict[str, Model | None]:
     """The model of each arm that has begun."""
-    first: dict[str, Record] = {}
+    first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.arm, record)
     return {arm: Model.trained(record) for arm, record in first.items()}

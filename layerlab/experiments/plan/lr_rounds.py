@@ -9,12 +9,15 @@ from statistics import fmean
 from layerlab.experiments.plan.lr_search import search
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.result import read_result
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 
 def swept(
-    section: CompareSection, runs: Sequence[Run], out: Path, carry: Callable[[list[Run]], object]
-) -> list[Run]:
+    section: CompareSection,
+    runs: Sequence[RunSpec],
+    out: Path,
+    carry: Callable[[list[RunSpec]], object],
+) -> list[RunSpec]:
     """Carry out the runs of a search, all arms side by side, until every arm has had its trials.
 
     Args:
@@ -31,7 +34,7 @@ def swept(
     arms = {run.arm: {one.seed: one for one in runs if one.arm == run.arm} for run in runs}
     searches = {arm: search(section, number) for number, arm in enumerate(arms)}
     tried: dict[str, dict[float, float]] = {arm: {} for arm in arms}
-    made: list[Run] = []
+    made: list[RunSpec] = []
     while True:
         proposed = {arm: one.propose(tried[arm]) for arm, one in searches.items()}
         fresh = {
@@ -47,11 +50,11 @@ def swept(
             made += several
 
 
-def _at(run: Run, rate: float) -> Run:
+def _at(run: RunSpec, rate: float) -> RunSpec:
     return replace(run, recipe=run.recipe.changed({"train.rate": rate}))
 
 
-def _mean(runs: Sequence[Run], out: Path) -> float:
+def _mean(runs: Sequence[RunSpec], out: Path) -> float:
     """Of the seeds; infinite where one of them diverged or crashed."""
     found = [(read_result(out / run.name) or {}).get("nats") for run in runs]
     return fmean(math.inf if one is None else one for one in found)

@@ -3,17 +3,17 @@
 import difflib
 from collections.abc import Iterator, Mapping
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.model.cost.match import Match, match
 from layerlab.recipes.checks import permit
 from layerlab.recipes.comparison_sections import Arm, CompareSection
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import DataSection, Source
-from layerlab.training.run_spec import SIZES, Run, account_of, designed
+from layerlab.training.run_spec import SIZES, RunSpec, account_of, designed
 
 
-def resolved(recipe: Recipe, extent: Extent) -> Recipe:
+def resolved(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
     """The recipe of one run with its sizes, its block and its updates written out.
 
     Raises:
@@ -43,7 +43,7 @@ def resolved(recipe: Recipe, extent: Extent) -> Recipe:
     )
 
 
-def _updates(recipe: Recipe, block: int, extent: Extent) -> int:
+def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
     """The length of a run in updates."""
     train = recipe.train
     each = train.batch * block
@@ -58,7 +58,7 @@ def _updates(recipe: Recipe, block: int, extent: Extent) -> int:
     return round(wanted / each)
 
 
-def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
+def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
     """The arms with their names, variants and baselines written out; a baseline is its own.
 
     Raises:
@@ -95,7 +95,7 @@ def arms(comparison: CompareSection, recipe: Recipe) -> list[Arm]:
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 
 
-def sides(recipe: Recipe) -> dict[str, Recipe]:
+def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
     """What each arm trains, by its name, with sizes and lengths as they were given.
 
     A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
@@ -114,7 +114,9 @@ def sides(recipe: Recipe) -> dict[str, Recipe]:
     }
 
 
-def plan(recipe: Recipe, extent: Extent, own: Mapping[str, Extent] | None = None) -> list[Run]:
+def plan(
+    recipe: TrainingRecipe, extent: CorpusSize, own: Mapping[str, CorpusSize] | None = None
+) -> list[RunSpec]:
     """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
 
     So the first runs to finish already make a comparison, with few seeds.
@@ -132,10 +134,10 @@ def plan(recipe: Recipe, extent: Extent, own: Mapping[str, Extent] | None = None
     return runs
 
 
-def _runs(recipe: Recipe, extents: Mapping[str, Extent]) -> list[Run]:
+def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[RunSpec]:
     if recipe.compare is None:
         ((arm, extent),) = extents.items()
-        return [Run(arm=arm, recipe=resolved(recipe, extent), digest=extent.digest)]
+        return [RunSpec(arm=arm, recipe=resolved(recipe, extent), digest=extent.digest)]
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
@@ -143,7 +145,7 @@ def _runs(recipe: Recipe, extents: Mapping[str, Extent]) -> list[Run]:
         raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
     matched = dict(_matched(recipe, comparison, extents))
     return [
-        Run(
+        RunSpec(
             arm=name,
             recipe=side.changed({"train.seed": seed, "train.rate": rate}),
             digest=extents[name].digest,
@@ -156,8 +158,8 @@ def _runs(recipe: Recipe, extents: Mapping[str, Extent]) -> list[Run]:
 
 
 def _matched(
-    recipe: Recipe, comparison: CompareSection, extents: Mapping[str, Extent]
-) -> Iterator[tuple[str, tuple[Recipe, Match | None]]]:
+    recipe: TrainingRecipe, comparison: CompareSection, extents: Mapping[str, CorpusSize]
+) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
     """Each arm's recipe, matched to the baseline's size."""
     found = {name: resolved(side, extents[name]) for name, side in sides(recipe).items()}
     rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
@@ -172,12 +174,12 @@ def _matched(
         yield name, (side.changed(sizes), near)
 
 
-def _side(arm: Arm, single: Recipe) -> Recipe:
+def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
     options = {**single.model.options, **arm.options} if arm.options else single.model.options
     return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
 
 
-def _judged_alike(name: str, side: Recipe, single: Recipe) -> Recipe:
+def _judged_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
     """An arm's recipe with the held-out text that all arms have."""
     own, common = side.data, single.data
     for setting in ("validation", "held"):

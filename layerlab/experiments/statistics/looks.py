@@ -10,7 +10,7 @@ from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, shares
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 # Effects that a plan tells of, in standard deviations of a run beside its seed; 0 is no difference.
 EFFECTS = (0.0, 2.0, 4.0)
@@ -18,7 +18,7 @@ DRAWS = 60
 _OPEN = ("not distinguishable", "too few seeds", "no verdict", "diverged")
 
 
-def stretches(section: CompareSection, runs: Sequence[Run]) -> list[list[Run]]:
+def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     """The runs that each look waits for, beside those before; all at once where there are none."""
     if not section.looks:
         return [list(runs)]

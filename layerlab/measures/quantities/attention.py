@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from layerlab.measures.measure import Bound, Measure, Row, Run
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     blocks,
     cut,
@@ -19,7 +19,7 @@ from layerlab.observe.tracing.attention_tiles import (
 )
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 HeadRows = Float[Tensor, "head row"]
 
@@ -50,7 +50,7 @@ class _Rows:
 
 
 @one_thread()
-def focus(attended: Attended, *, dtype: torch.dtype = torch.float32) -> Focus:
+def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
     """Entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
 
     entropy   = mean over rows i with T_i > 1 keys of  -sum_j A_ij log A_ij / log T_i
@@ -97,7 +97,7 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
     return mass.log() + spread * (counts * others).sqrt() * decay / mass
 
 
-def _rows(part: Attended, dtype: torch.dtype) -> Iterator[_Rows]:
+def _rows(part: AttentionRecord, dtype: torch.dtype) -> Iterator[_Rows]:
     for rows in reversed(list(blocks(part.tokens, height(part.keys)))):
         keys, block = cut(part, rows)
         scores = block.masked(dtype=dtype)
@@ -126,7 +126,7 @@ def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     return finite.sub_(mean[..., None]).masked_fill_(~allowed, 0.0).norm(dim=-1)
 
 
-def _pooled(part: Attended, blocks: list[_Rows]) -> Focus:
+def _pooled(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
     """Means and extremes over the rows of all blocks."""
     sums = blocks[0].received.new_zeros(part.heads, part.keys)
     for block in blocks:
@@ -154,7 +154,7 @@ def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
     return shares.sum(-1) / wide.sum(-1)
 
 
-def _read(layer: Layer, run: Run) -> Iterator[Row]:
+def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
     found = focus(layer.attention, dtype=getattr(torch, run.options["dtype"]))
@@ -191,6 +191,6 @@ MEASURES = (
         read=_read,
         bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),
         options={"dtype": "float32"},
-        domains={"dtype": Domain(kind=str, choices=("float32", "float64"))},
+        domains={"dtype": Constraint(kind=str, choices=("float32", "float64"))},
     ),
 )

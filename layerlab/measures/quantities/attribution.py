@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import nan
 
-from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats, forward
 from layerlab.numerics.emulation.arithmetic import MODES
 from layerlab.numerics.emulation.attribution import CLOSED, Attribution, Error, attribution
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 TOKENS = 128
 # Kinds of components that a model has, roughly, and what is run beside them: for the bar only.
@@ -18,7 +18,7 @@ INTERACTING = (
 )
 
 
-def read(whole: Whole, run: Run) -> list[Row]:
+def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """Rows by component, by layer, and by pairs where the closure is off.
 
     Source: Own.
@@ -104,8 +104,8 @@ MEASURES = (
         options={"formats": FORMATS, "mode": "as-run", "tokens": TOKENS, "cross": False},
         domains={
             **DOMAINS,
-            "mode": Domain(kind=str, choices=MODES),
-            "tokens": Domain(kind=int, least=2),
+            "mode": Constraint(kind=str, choices=MODES),
+            "tokens": Constraint(kind=int, least=2),
         },
         default=False,
     ),

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import Attention, Norm
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 TOKENS = 64
 STEPS = 30
@@ -78,7 +78,7 @@ def mixed(f: Map, x: Hidden) -> float:
     )
 
 
-def read(whole: Whole, run: Run) -> list[Row]:
+def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """One row per layer and component, from the beginning of the first sequence.
 
     Source: Own.
@@ -218,7 +218,7 @@ MEASURES = (
         needs=frozenset({"model"}),
         read=read,
         options={"tokens": TOKENS},
-        domains={"tokens": Domain(kind=int, least=2)},
+        domains={"tokens": Constraint(kind=int, least=2)},
         default=False,
     ),
 )

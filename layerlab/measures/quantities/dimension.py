@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Scalar
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]
 ENOUGH = 4  # tokens for each feature: see `reliable`
@@ -167,7 +167,7 @@ def reliable(tokens: int, width: int) -> bool:
     return tokens >= ENOUGH * width
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """No rows yet: the tokens join the pool of their layer.
 
     Source: Own.
@@ -176,7 +176,7 @@ def read(layer: Layer, run: Run) -> Iterator[Row]:
     return iter(())
 
 
-def close(run: Run) -> Iterator[Row]:
+def close(run: MeasureContext) -> Iterator[Row]:
     """One row for each layer; each pool is let go when it has been read.
 
     Source: Own.
@@ -242,6 +242,6 @@ MEASURES = (
         read=read,
         close=close,
         options={"epsilon": 0.8},
-        domains={"epsilon": Domain(kind=float, above=0, most=1)},
+        domains={"epsilon": Constraint(kind=float, above=0, most=1)},
     ),
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 
 from layerlab.errors import UserError
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, centred, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
@@ -153,7 +153,7 @@ def _places(layer: Layer) -> Iterator[tuple[str, Hidden]]:
             yield place, branch
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """One row for the stream after the block, and one for each branch that joined it.
 
     Source: Own.

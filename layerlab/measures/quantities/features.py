@@ -15,12 +15,12 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.loading.token_text import alone
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.quantities.dimension import ENOUGH, reliable
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.measures.support.pca import COMPONENTS, Components, apartness, components, coordinates
 from layerlab.observe.tracing.records import Layer
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 WORDS, POINTS, SKIP = 8, 100, 1
 DIGITS = 5
@@ -116,7 +116,7 @@ def _spread(places: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     return [places[index * len(places) // count] for index in range(count)]
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """No rows yet: the tokens join the cloud of their layer.
 
     Source: Own.
@@ -132,7 +132,7 @@ def read(layer: Layer, run: Run) -> Iterator[Row]:
     return iter(())
 
 
-def close(run: Run) -> Iterator[Row]:
+def close(run: MeasureContext) -> Iterator[Row]:
     """One row for each layer, and its points into the picture; each cloud is then let go.
 
     Source: Own.
@@ -193,7 +193,7 @@ def _table(cloud: Cloud, points: Tensor, chosen: Chosen) -> list[list[list[float
     return table
 
 
-def _head(chosen: Chosen, run: Run) -> dict[str, Any]:
+def _head(chosen: Chosen, run: MeasureContext) -> dict[str, Any]:
     ids = [token for token, _ in chosen.words]
     named = alone(run.subject, torch.tensor(ids, dtype=torch.int64))
     return {
@@ -250,9 +250,9 @@ MEASURES = (
         close=close,
         options={"words": WORDS, "points": POINTS, "skip": SKIP},
         domains={
-            "words": Domain(kind=int, least=1, most=64),
-            "points": Domain(kind=int, least=1, most=10_000),
-            "skip": Domain(kind=int, least=0),
+            "words": Constraint(kind=int, least=1, most=64),
+            "points": Constraint(kind=int, least=1, most=10_000),
+            "skip": Constraint(kind=int, least=0),
         },
         default=False,
         use=USE,

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.measures.measure import Bound, Measure, Row, Run
+from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.lanczos import Ritz, profile, settle
 from layerlab.measures.support.sublayer_forms import (
@@ -27,8 +27,8 @@ from layerlab.measures.support.sublayer_forms import (
     rounding,
     routed,
 )
-from layerlab.observe.architecture.head_weights import LayerWeights
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.head_weights import HeadWeights
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, cut, groups, tile, triangular
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
@@ -44,7 +44,7 @@ MIXED = (
 SINKS = "attention sinks take probability, so its rows do not sum to 1"
 
 
-def contraction(attended: Attended, *, exact: bool = False) -> HeadVector:
+def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector:
     """The factor by which a head's attention can at most scale the diversity of its values.
 
     sqrt(lambda) = ||(I - e e^T) A||_2   with   e = (1, ..., 1) / sqrt(n)
@@ -69,7 +69,7 @@ def contraction(attended: Attended, *, exact: bool = False) -> HeadVector:
     return torch.cat(norms)
 
 
-def _contraction(attended: Attended) -> HeadVector:
+def _contraction(attended: AttentionRecord) -> HeadVector:
     attended = triangular(attended)
     norms = []
     for heads in groups(attended, torch.float32):
@@ -156,7 +156,7 @@ def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
     return Constants(size=size, values=values, output=output)
 
 
-def _missing(weights: LayerWeights | None) -> str:
+def _missing(weights: HeadWeights | None) -> str:
     if weights is None:
         return "its weights were not found"
     for part in ("value", "output"):
@@ -183,7 +183,7 @@ _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
 }
 
 
-def _constants(layer: Layer, name: str, run: Run) -> Constants:
+def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
     """Read from the first sequence that comes by, and kept for the others."""
     key = (layer.layer, name)
     if key not in run.memory:
@@ -227,7 +227,7 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else nan
 
 
-def _row(layer: Layer, name: str, run: Run) -> Row:
+def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
     spread, result = (_diversity(h) for h in (sublayer.entered, sublayer.left))
     constants = _constants(layer, name, run)
@@ -260,7 +260,7 @@ def _number(layer: Layer, name: str) -> int:
     return layer.layer - 1
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """One row for attention and one for feed-forward, where the block exposes them.
 
     Source: Own.

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
@@ -16,7 +16,7 @@ TOKENS = 128
 Gradients = Mapping[str, Tensor]
 
 
-def read(whole: Whole, run: Run) -> list[Row]:
+def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """One row per format and layer, for the loss of the beginning of the first sequence.
 
     Source: Own.

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Matrix
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " size"]
 Map = Callable[[Tensor], Tensor]
@@ -279,7 +279,7 @@ def _matrices(layer: Layer) -> dict[str, Tensor]:
     return found
 
 
-def _weights(layer: Layer, run: Run) -> float:
+def _weights(layer: Layer, run: MeasureContext) -> float:
     if layer.layer not in run.memory:
         try:
             run.memory[layer.layer] = weight_product(_matrices(layer))
@@ -288,7 +288,7 @@ def _weights(layer: Layer, run: Run) -> float:
     return run.memory[layer.layer]
 
 
-def _local(layer: Layer, run: Run) -> Ritz:
+def _local(layer: Layer, run: MeasureContext) -> Ritz:
     unknown = Ritz(value=nan, residual=nan, steps=0)
     if layer.layer == 0:
         return unknown
@@ -319,7 +319,7 @@ def _memory_gib(layer: Layer) -> float:
     return COPIES * scores * layer.entered.element_size() / 2**30
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """One row per block, and one for the embedding output, which has a gradient only.
 
     Source: Own.
@@ -365,10 +365,10 @@ MEASURES = (
         read=read,
         options={"steps": 4, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
         domains={
-            "steps": Domain(kind=int, least=1),
-            "tolerance": Domain(kind=float, least=0),
-            "seed": Domain(kind=int, least=0, most=2**63 - 1),
-            "memory_gib": Domain(kind=float, least=0),
+            "steps": Constraint(kind=int, least=1),
+            "tolerance": Constraint(kind=float, least=0),
+            "seed": Constraint(kind=int, least=0, most=2**63 - 1),
+            "memory_gib": Constraint(kind=float, least=0),
         },
     ),
 )

@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Measure, Row, Run
-from layerlab.observe.architecture.head_weights import STRETCHED, LayerWeights
+from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.shapes import HeadVector
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-HeadWeights = Float[Tensor, "head head_width width"]
+QueryWeights = Float[Tensor, "head head_width width"]
 KeyWeights = Float[Tensor, "kv_head head_width width"]
 Spectrum = Float[Tensor, "head rank"]
 
@@ -30,7 +30,7 @@ NORMED = (
 FREE = "no norm in front of attention bounds what it reads"
 
 
-def factored_spectrum(query: HeadWeights, key: KeyWeights) -> Spectrum:
+def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
     """Singular values of W_k^T W_q of every head, largest first, by its factors.
 
     sigma(W_k^T W_q) = sigma(R_k R_q^T)   with   W_q^T = Q_q R_q,  W_k^T = Q_k R_k
@@ -64,7 +64,7 @@ def _triangle(weight: Tensor) -> Tensor:
     return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
 
 
-def absolute_norm(query: HeadWeights, key: KeyWeights) -> HeadVector:
+def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
     """Largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
 
     It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
@@ -75,7 +75,7 @@ def absolute_norm(query: HeadWeights, key: KeyWeights) -> HeadVector:
     return factored_spectrum(query.abs(), key.abs())[:, 0]
 
 
-def score_bound(weights: LayerWeights, *, differences: bool = False) -> HeadVector:
+def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
     """The largest score that a head can give, whatever its input.
 
     M = [(Gamma sqrt(d) + |beta|) sigma_q + |b_q|] [(Gamma sqrt(d) + |beta|) sigma_k + |b_k|] s
@@ -99,7 +99,7 @@ def score_bound(weights: LayerWeights, *, differences: bool = False) -> HeadVect
     return bound if weights.softcap is None else bound.clamp_max(weights.softcap)
 
 
-def _reach(weights: LayerWeights, part: str, sharp: bool) -> Tensor:
+def _reach(weights: HeadWeights, part: str, sharp: bool) -> Tensor:
     """How long a head's query or key can be (without what is common to all keys, if `sharp`)."""
     weight = _exact(getattr(weights, part))
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
@@ -182,7 +182,7 @@ def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
     return (sums[span:] - sums[:-span]).max()
 
 
-def printed_bound(weights: LayerWeights, tokens: int) -> HeadVector:
+def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
     """The pre-norm bound as spectral25 prints it: no mask, no biases, scores scaled by sqrt(d).
 
     sqrt( n / (1 + (n-1) e^{-2M}) )   with   M = Gamma^2 sigma_q sigma_k sqrt(d)
@@ -199,7 +199,7 @@ def printed_bound(weights: LayerWeights, tokens: int) -> HeadVector:
     return prenorm_bound(scores, tokens, causal=False)
 
 
-def read(weights: LayerWeights, run: Run) -> Iterator[Row]:
+def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
     """One row per head; a column without a reading is NaN, and `run.notes` says why.
 
     Source: spectral25, budzinskiy25.
@@ -216,7 +216,7 @@ def read(weights: LayerWeights, run: Run) -> Iterator[Row]:
         yield {"layer": weights.layer, "head": head, **values}
 
 
-def _form(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
+def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
     """The columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
@@ -236,7 +236,7 @@ def _form(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
     return {name: column.tolist() for name, column in columns.items()}
 
 
-def _bounds(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
+def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
     """The columns that need a norm in front of attention, or on its query and key."""
     names = ("score_bound", "prenorm_bound", "prenorm_printed")
     tokens = run.options.get("tokens") or weights.context
@@ -259,7 +259,7 @@ def _bounds(weights: LayerWeights, run: Run) -> dict[str, list[float]]:
     return {name: column.tolist() for name, column in columns.items()}
 
 
-def _note(weights: LayerWeights, run: Run, names: tuple[str, ...], reason: str) -> None:
+def _note(weights: HeadWeights, run: MeasureContext, names: tuple[str, ...], reason: str) -> None:
     text = f"{', '.join(names)}: not applicable, because {reason} (attention layer {weights.layer})"
     run.notes.setdefault(names[0], text)
 
@@ -293,6 +293,6 @@ MEASURES = (
         needs=frozenset({"weights"}),
         read=read,
         options={"tokens": None},
-        domains={"tokens": Domain(kind=int | None, least=1, most=2**24)},
+        domains={"tokens": Constraint(kind=int | None, least=1, most=2**24)},
     ),
 )

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.measures.measure import Band, Bound, Measure, Row, Run, Whole
+from layerlab.measures.measure import Band, Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, Reruns, formats, reruns
 from layerlab.measures.support.rounding_theory import theory
 from layerlab.numerics.emulation.arithmetic import modes
@@ -66,7 +66,7 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
 
 
 def _foretold(
-    whole: Whole, again: Reruns, name: str, reasons: dict[str, str]
+    whole: ModelContext, again: Reruns, name: str, reasons: dict[str, str]
 ) -> dict[str, list[float]]:
     """What is predicted and what is bounded, NaN with a reason where nothing can be said."""
     found = {}
@@ -80,7 +80,7 @@ def _foretold(
     return found
 
 
-def apriori(whole: Whole, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
+def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
     """Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
 
     NaN in front of them, behind a block of which the theorem does not speak, and for formats that
@@ -109,7 +109,7 @@ def apriori(whole: Whole, tokens: Tensor, names: Sequence[str]) -> dict[str, lis
     return found
 
 
-def _rows(whole: Whole, names: Sequence[str]) -> dict[str, Any]:
+def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
     """Rows of both measures: one set of runs gives the stream and the logits."""
     key = ("rounding", tuple(names))
     if key in whole.memory:
@@ -184,7 +184,7 @@ def _loss(logits: Tensor, tokens: Tensor) -> float:
     return float(-chances.gather(-1, tokens[1:, None]).mean())
 
 
-def _overflow(run: Run, rows: Iterable[Row], column: str) -> None:
+def _overflow(run: MeasureContext, rows: Iterable[Row], column: str) -> None:
     """Say which formats overflowed: their errors are not numbers."""
     for name in dict.fromkeys(row["format"] for row in rows if not isfinite(row[column])):
         run.notes[f"overflow {name}"] = (
@@ -192,7 +192,7 @@ def _overflow(run: Run, rows: Iterable[Row], column: str) -> None:
         )
 
 
-def read(whole: Whole, run: Run) -> list[Row]:
+def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """One row per sequence, format and layer.
 
     Source: Own.
@@ -224,7 +224,7 @@ def _vacuous(rows: Sequence[Row]) -> str:
     return f"from layer {min(empty)} on{tail}"
 
 
-def read_logits(whole: Whole, run: Run) -> list[Row]:
+def read_logits(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """One row per sequence, format and mode.
 
     Source: Own.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import alone, spelled
-from layerlab.measures.measure import Measure, Row, Run, Whole
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.dimension import effective_dimension
 from layerlab.measures.support.centring import centred, gram_eigenvalues
 from layerlab.measures.support.heatmap import binned, packed, room
@@ -29,7 +29,7 @@ from layerlab.measures.support.saliency_score import (
     product,
 )
 from layerlab.observe.tracing.gradients import differentiated
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 BINS = 64
 # Of the predictions, so many are told.
@@ -91,7 +91,7 @@ class Saliency:
 
 
 def saliency(
-    subject: Subject,
+    subject: LoadedModel,
     asked: Prompt,
     *,
     probability: bool = False,
@@ -134,7 +134,7 @@ def saliency(
     return Saliency(prompt=asked, target=chosen[0], logits=logits.cpu(), layers=layers)
 
 
-def _predicted(subject: Subject, logits: Tensor, foil: int | None) -> int:
+def _predicted(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
     found = int(logits.argmax())
     if found == foil:
         (word,) = alone(subject, torch.tensor([found]))
@@ -164,7 +164,7 @@ def _reduced(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Readin
     )
 
 
-def read(whole: Whole, run: Run) -> Iterator[Row]:
+def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
     """One row per layer and token; the picture goes to the run.
 
     Source: Own.
@@ -227,7 +227,7 @@ def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
 
 
 def _picture(
-    subject: Subject, found: Saliency, positions: list[int], words: list[str], quantity: str
+    subject: LoadedModel, found: Saliency, positions: list[int], words: list[str], quantity: str
 ) -> dict[str, Any]:
     """The maps of token x bin, as bytes, and what was asked and answered."""
     readings = list(found.layers.values())
@@ -266,7 +266,7 @@ def _picture(
 
 
 def _token(
-    subject: Subject, logits: Tensor, token: int | None, whole: str | None = None
+    subject: LoadedModel, logits: Tensor, token: int | None, whole: str | None = None
 ) -> dict[str, Any] | None:
     """A token with what the model thinks of it, and the word that it begins."""
     if token is None:
@@ -325,12 +325,12 @@ MEASURES = (
         },
         check=check,
         domains={
-            "text": Domain(kind=str | None),
-            "target": Domain(kind=str | int | None),
-            "foil": Domain(kind=str | int | None),
-            "of": Domain(kind=str, choices=("logit", "log-probability")),
-            "tokens": Domain(kind=int, least=2),
-            "bins": Domain(kind=int, least=1),
+            "text": Constraint(kind=str | None),
+            "target": Constraint(kind=str | int | None),
+            "foil": Constraint(kind=str | int | None),
+            "of": Constraint(kind=str, choices=("logit", "log-probability")),
+            "tokens": Constraint(kind=int, least=2),
+            "bins": Constraint(kind=int, least=1),
         },
         default=False,
         use=USE,

@@ -7,9 +7,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from layerlab.measures.measure import Bound, Measure, Row, Run
+from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, profile, settle
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,
     cut,
@@ -20,7 +20,7 @@ from layerlab.observe.tracing.attention_tiles import (
 )
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Spectrum:
 
 @one_thread()
 def spectrum(
-    attended: Attended, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
+    attended: AttentionRecord, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
 ) -> Spectrum:
     """Norms of the attention matrix A of every head, from products with A alone.
 
@@ -122,7 +122,7 @@ def _back(image: Tensor, keys: int) -> Tensor:
     return torch.cat([later[:, :1].expand(-1, keys - image.shape[1]), later], -1)
 
 
-def _read(layer: Layer, run: Run) -> Iterator[Row]:
+def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
     attended = triangular(layer.attention)
@@ -178,6 +178,6 @@ MEASURES = (
             Bound(column="norm", limit="row_lower", side="lower", source="spectral25"),
         ),
         options={"dtype": "float32"},
-        domains={"dtype": Domain(kind=str, choices=("float32", "float64"))},
+        domains={"dtype": Constraint(kind=str, choices=("float32", "float64"))},
     ),
 )

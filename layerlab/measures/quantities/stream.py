@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from layerlab.measures.measure import Measure, Row, Run
+from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
@@ -188,14 +188,14 @@ def _size(h: Hidden) -> Row:
     }
 
 
-def _growth(layer: Layer, run: Run, length: float) -> float:
+def _growth(layer: Layer, run: MeasureContext, length: float) -> float:
     if layer.layer == 0:
         run.memory[layer.sequence] = length
     start = run.memory.get(layer.sequence, NAN)
     return length / start if start else NAN
 
 
-def read(layer: Layer, run: Run) -> Iterator[Row]:
+def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     """One row for the stream after the block.
 
     Source: Own.

@@ -9,20 +9,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Run, Whole
+from layerlab.measures.measure import MeasureContext, ModelContext
 from layerlab.numerics.emulation.arithmetic import exact, regime
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.formats import AnyFormat, find
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import hidden
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 FORMATS = "bf16"
-DOMAINS = {"formats": Domain(kind=str)}
+DOMAINS = {"formats": Constraint(kind=str)}
 
 
-def formats(run: Run) -> list[str]:
+def formats(run: MeasureContext) -> list[str]:
     """The formats that were asked for, by name.
 
     Source: Own.
@@ -101,7 +101,7 @@ def forward(model: Any, tokens: Tensor) -> Any:
     return model(input_ids=tokens[None], use_cache=False)
 
 
-def reruns(whole: Whole, tokens: Tensor) -> Reruns:
+def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
     """The reference run of one sequence, ready for others beside it.
 
     Source: Own.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.inputs import Passage, sequences
-from layerlab.loading.model import Subject
+from layerlab.loading.inputs import TextInput, sequences
+from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import PART, alone, spelled
 from layerlab.shapes import Tokens
 from layerlab.validation import shown
@@ -64,7 +64,7 @@ def check(options: Mapping[str, Any]) -> None:
         )
 
 
-def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
+def prompt(subject: LoadedModel, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
     """The prompt that the options `text`, `target`, `foil` and `position` describe.
 
     Source: Own.
@@ -103,7 +103,7 @@ def prompt(subject: Subject, options: Mapping[str, Any], read: Sequence[Tensor])
     )
 
 
-def _differ(subject: Subject, target: tuple[int, ...], foil: tuple[int, ...]) -> None:
+def _differ(subject: LoadedModel, target: tuple[int, ...], foil: tuple[int, ...]) -> None:
     if foil and target[:1] == foil[:1]:
         (same,) = alone(subject, torch.tensor(foil[:1]))
         raise NotApplicable(
@@ -112,7 +112,7 @@ def _differ(subject: Subject, target: tuple[int, ...], foil: tuple[int, ...]) ->
         )
 
 
-def _tokens(subject: Subject, text: str) -> Tensor:
+def _tokens(subject: LoadedModel, text: str) -> Tensor:
     ids, limit = _going_on(subject, text), subject.context
     if len(ids) < 2:
         raise NotApplicable(f"the prompt is {len(ids)} token; give it one word more")
@@ -122,11 +122,11 @@ def _tokens(subject: Subject, text: str) -> Tensor:
             f"shorten it, or put it into a file and type --text FILE --context {limit} --measures "
             f"'saliency(text=None)', which asks behind its first {limit} tokens"
         )
-    (tokens,) = sequences(Passage(source="saliency", ids=(ids,)), subject)
+    (tokens,) = sequences(TextInput(source="saliency", ids=(ids,)), subject)
     return tokens
 
 
-def _going_on(subject: Subject, text: str) -> Tensor:
+def _going_on(subject: LoadedModel, text: str) -> Tensor:
     """The tokens of a text that goes on: what a tokenizer sets behind the end is left out."""
     if subject.tokenizer is None:
         raise UserError(
@@ -142,7 +142,7 @@ def _going_on(subject: Subject, text: str) -> Tensor:
 
 
 def _word(
-    subject: Subject, tokens: Tensor, text: str | None, word: Word, kind: str
+    subject: LoadedModel, tokens: Tensor, text: str | None, word: Word, kind: str
 ) -> tuple[int, ...]:
     """The tokens of a word behind the text, as the tokenizer cuts the two together."""
     if word is None:
@@ -172,11 +172,11 @@ def _word(
     return tuple(alone)
 
 
-def _whole(subject: Subject, word: tuple[int, ...]) -> str:
+def _whole(subject: LoadedModel, word: tuple[int, ...]) -> str:
     return "".join(spelled(subject, torch.tensor(word))).replace(PART, "")
 
 
-def _first(subject: Subject, kind: str, whole: str, word: tuple[int, ...]) -> str:
+def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -> str:
     (first,) = alone(subject, torch.tensor(word[:1]))
     return (
         f"the {kind} {shown(whole)} is {len(word)} tokens here: the first, {shown(first)}, is "

@@ -20,9 +20,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab.measures.support.activations import ACTIVATIONS, Activation
-from layerlab.observe.architecture.head_weights import LayerWeights
+from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.architecture.parameters import parameter
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
 
@@ -83,7 +83,7 @@ def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
     return CONFIDENCE * (sqrt(STORED) * stored * (1 + scores) + summed)
 
 
-def attention_fit(attended: Attended, weights: LayerWeights, sublayer: Sublayer) -> Fit:
+def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer) -> Fit:
     """Compare concat_h(A_h (z W_v + b_v)) W_o + b_o with the sublayer's output on some rows.
 
     Source: pangu23, Eq. 2.

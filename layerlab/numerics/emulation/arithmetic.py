@@ -9,7 +9,7 @@ import torch
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
 from layerlab.numerics.formats.formats import Block, Format, Integer, find
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 AnyFormat = Format | Integer | Block
 MODES = ("as-run", "flat", "autocast")
@@ -17,12 +17,12 @@ MODES = ("as-run", "flat", "autocast")
 NARROW = 11
 SINGLE = 24
 # What a generator of random numbers takes.
-SEED = Domain(kind=int, least=-(2**63), most=2**64 - 1)
-TERMS = Domain(kind=int, least=1)
+SEED = Constraint(kind=int, least=-(2**63), most=2**64 - 1)
+TERMS = Constraint(kind=int, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regime:
+class EmulatedArithmetic:
     """What an emulated model computes with.
 
     Attributes:
@@ -63,7 +63,7 @@ def regime(
     seed: Any = 0,
     accumulate: Any = None,
     device: str | None = None,
-) -> Regime:
+) -> EmulatedArithmetic:
     """The arithmetic of a model that is run in a format.
 
     `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
@@ -109,7 +109,7 @@ def regime(
     if wide == torch.float32 and results.get(torch.float32, result).name == "fp32":
         results.pop(torch.float32, None)
     parameters = None if mixed else factors or result
-    return Regime(
+    return EmulatedArithmetic(
         low=torch.float32 if mixed else low,
         wide=wide,
         results=results,
@@ -142,12 +142,12 @@ def modes(format: str | AnyFormat) -> tuple[str, ...]:
     return tuple(mode for mode in MODES if known or mode != "autocast")
 
 
-def exact(low: torch.dtype) -> Regime:
+def exact(low: torch.dtype) -> EmulatedArithmetic:
     """The reference: float64 throughout, whatever dtype the code asks for.
 
     Source: Own.
     """
-    return Regime(low=low, wide=torch.float64)
+    return EmulatedArithmetic(low=low, wide=torch.float64)
 
 
 def _low(format: Format) -> torch.dtype:

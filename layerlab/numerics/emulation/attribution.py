@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import held
-from layerlab.numerics.emulation.op_site import NUMBER, Place
+from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 
 Call = Callable[[], Any]
 WEIGHTS = "weights (stored)"
@@ -48,7 +48,7 @@ class Part:
 
     name: str
     layer: int | None = None
-    places: frozenset[Place]
+    places: frozenset[OpSite]
     error: Error
 
 
@@ -168,9 +168,9 @@ class _Trials:
     true: list[Tensor]
     step: Callable[[str], None]
     runs: int = 0
-    known: dict[frozenset[Place], Error] = field(default_factory=dict)
+    known: dict[frozenset[OpSite], Error] = field(default_factory=dict)
 
-    def __call__(self, what: str, places: frozenset[Place] | None) -> Error:
+    def __call__(self, what: str, places: frozenset[OpSite] | None) -> Error:
         if places is not None and places in self.known:
             return self.known[places]
         self.step(what)
@@ -256,7 +256,7 @@ def _open(share: float) -> bool:
 
 
 def _crossed(
-    trial: _Trials, components: Sequence[Part], floors: Mapping[int, frozenset[Place]]
+    trial: _Trials, components: Sequence[Part], floors: Mapping[int, frozenset[OpSite]]
 ) -> Iterable[Part]:
     for part in components:
         for number, group in sorted(floors.items()):
@@ -283,7 +283,7 @@ class Placement:
         places: where it rounds, in the order in which it first did.
     """
 
-    def __init__(self, model: nn.Module, places: Iterable[Place]) -> None:
+    def __init__(self, model: nn.Module, places: Iterable[OpSite]) -> None:
         self.places = tuple(places)
         self.stored = {
             (owner, name)
@@ -305,14 +305,14 @@ class Placement:
         ahead = {place.module for place in self.places if place.layer is None}
         return frozenset(ahead - behind)
 
-    def grouped(self, key: Callable[[Place], Any]) -> dict[Any, frozenset[Place]]:
+    def grouped(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
         """The places by what a function says of each."""
-        found: dict[Any, set[Place]] = {}
+        found: dict[Any, set[OpSite]] = {}
         for place in self.places:
             found.setdefault(key(place), set()).add(place)
         return {name: frozenset(group) for name, group in found.items()}
 
-    def kind(self, place: Place) -> str:
+    def kind(self, place: OpSite) -> str:
         """The component in a few words: its path in the block, and what is done there.
 
         What a block adds is the residual stream; parameters of all kinds are one component.
@@ -326,7 +326,7 @@ class Placement:
             return "residual stream"
         return _glossed(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
-    def floor(self, place: Place) -> int:
+    def floor(self, place: OpSite) -> int:
         """Number of the layer: 0 before the blocks, blocks from 1, what follows behind them."""
         if place.layer is not None:
             return place.layer + 1
@@ -344,7 +344,7 @@ def _glossed(name: str) -> str:
     return f"{name} ({known})" if known else name
 
 
-def _prefix(stack: Sequence[Place]) -> str:
+def _prefix(stack: Sequence[OpSite]) -> str:
     """The path of the blocks with `*` for their number."""
     if not stack:
         return ""

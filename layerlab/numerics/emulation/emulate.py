@@ -13,17 +13,17 @@ from torch.utils._pytree import tree_map
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.accumulation import accumulated, grouped
 from layerlab.numerics.emulation.apply_policy import cast, kept, stays_single, stored
-from layerlab.numerics.emulation.arithmetic import AnyFormat, Regime, exact, regime
+from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
 from layerlab.numerics.emulation.autocast import autocasting
 from layerlab.numerics.emulation.emulated_tensor import (
-    Carriage,
-    Carrier,
+    EmulatedTensor,
+    EmulationMode,
     check_runnable,
     floating,
     plain,
     stepwise,
 )
-from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, Place, Tracker
+from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.snapshot import Snapshot
@@ -32,7 +32,7 @@ from layerlab.numerics.formats.round import Rounder, sparing
 from layerlab.validation import shown
 
 
-class Emulation(Carriage):
+class Emulation(EmulationMode):
     """What an emulated model runs under; `emulate` and `reference` make it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Emulation(Carriage):
     def __init__(
         self,
         model: nn.Module,
-        regime: Regime,
+        regime: EmulatedArithmetic,
         where: Any = None,
         policy: Any = None,
     ) -> None:
@@ -59,9 +59,9 @@ class Emulation(Carriage):
         self.model = model
         self.regime = regime
         self.tracker = Tracker(model)
-        self.roundings: Counter[Place] = Counter()
+        self.roundings: Counter[OpSite] = Counter()
         self.gradients: dict[str, Tensor] = {}
-        self.refused: set[Place] = set()
+        self.refused: set[OpSite] = set()
         self._generator = torch.Generator().manual_seed(regime.seed)
         self._rounds: dict[AnyFormat, Rounder] = {}
         self._stored: dict[int, Tensor] = {}
@@ -76,13 +76,13 @@ class Emulation(Carriage):
             UserError: a pattern names no module, or there is none.
         """
         self._selection = Selection(self.model, where)
-        self._place = Place("")
+        self._place = OpSite("")
 
-    def only(self, places: Iterable[Place]) -> None:
+    def only(self, places: Iterable[OpSite]) -> None:
         """Round exactly these places from now on; no places, no rounding."""
         self._selection = Selection(self.model, only=frozenset(places))
 
-    def chosen(self, place: Place) -> bool:
+    def chosen(self, place: OpSite) -> bool:
         """Whether results at a place are rounded."""
         return place in self._selection
 
@@ -134,7 +134,7 @@ class Emulation(Carriage):
             return func(*factors, **self.inner(kwargs))
         return accumulated(name, factors, self.inner(kwargs), steps, self._round(format))
 
-    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Remember what patterns can be held against when the block ends."""
         selection, place = self._selection, self._place
         selection.ran = True
@@ -147,7 +147,7 @@ class Emulation(Carriage):
             known = output.dtype in self.regime.results
             (selection.rounded if known else selection.islands).add(place)
 
-    def _moves(self, func: Any, given: Sequence[Any], output: Carrier) -> bool:
+    def _moves(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> bool:
         """Whether an operation gives values that it was given, in the format they had."""
         if func._opname not in EXACT or not given:
             return False
@@ -155,10 +155,10 @@ class Emulation(Carriage):
         format = results.get(output.dtype)
         return all(results.get(value.dtype) == format for value in given)
 
-    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         results, name = self.regime.results, func._opname
         given = [value for value in inputs if floating(value)]
-        if name in VIEWS and given and isinstance(given[0], Carrier):
+        if name in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
         for output in outputs:
@@ -170,7 +170,7 @@ class Emulation(Carriage):
             output.held = self._round(format)(output.held)
             self.roundings[self._place] += 1
 
-    def _count(self, place: Place) -> None:
+    def _count(self, place: OpSite) -> None:
         self.roundings[place] += 1
         self._selection.rounded.add(place)
 
@@ -194,7 +194,7 @@ class Emulation(Carriage):
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
         """Keys or values as the cache gives them back, rounded along the width of a head."""
-        place = Place(self._place.module, "cache")
+        place = OpSite(self._place.module, "cache")
         if not self.chosen(place):
             return factor
         self._count(place)
@@ -202,7 +202,7 @@ class Emulation(Carriage):
 
     def _activation(self, factor: Any, last: bool) -> Any:
         """What meets a parameter in a product, rounded along the axis that is summed."""
-        place = Place(self._place.module, "factor")
+        place = OpSite(self._place.module, "factor")
         matrix = floating(factor) and factor.dim() >= 2
         if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
             return factor
@@ -231,27 +231,27 @@ class Emulation(Carriage):
         return tree_map(self._given, args), tree_map(self._given, options)
 
     def _given(self, value: Any) -> Any:
-        if isinstance(value, Carrier):  # made inside the block
+        if isinstance(value, EmulatedTensor):  # made inside the block
             return value if value.dtype == self.regime.low else value.to(self.regime.low)
         if not floating(value):
             return value
         format = self.regime.results.get(self.regime.low)
-        place = Place("", "input")
+        place = OpSite("", "input")
         values = value.detach().to(self.wide)
         if format is None or not self.chosen(place):
-            return Carrier(values, self.regime.low)
+            return EmulatedTensor(values, self.regime.low)
         self._count(place)
-        return Carrier(self._round(format)(values), self.regime.low)
+        return EmulatedTensor(self._round(format)(values), self.regime.low)
 
     @contextmanager
     def _swapped(self, backward: bool) -> Iterator[None]:
         """Parameters and buffers replaced by carriers; all put back whatever happens."""
         before = Snapshot(self.model)
-        carried: dict[int, tuple[str, Carrier]] = {}
+        carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
             for owner, name, table, value in stored(self.model):
                 if id(value) not in carried:
-                    carrier = self._carrier(value, Place(owner, name))
+                    carrier = self._carrier(value, OpSite(owner, name))
                     carrier.requires_grad_(backward and value.requires_grad)
                     carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
                 table[name] = carried[id(value)][1]
@@ -262,7 +262,7 @@ class Emulation(Carriage):
         finally:
             before.restore()
 
-    def _carrier(self, value: Tensor, place: Place) -> Carrier:
+    def _carrier(self, value: Tensor, place: OpSite) -> EmulatedTensor:
         low, format = self.regime.low, self.regime.weights
         name = str(place).replace(":", ".")
         if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
@@ -274,11 +274,11 @@ class Emulation(Carriage):
                 self._stored[id(value)] = self._weight(stored.to(self.wide), place, format)
             stored = self._stored[id(value)]
             self._count(place)
-        carrier = Carrier(stored.to(self.wide), low)
+        carrier = EmulatedTensor(stored.to(self.wide), low)
         carrier.weight = True
         return carrier
 
-    def _weight(self, values: Tensor, place: Place, format: AnyFormat) -> Tensor:
+    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
         """A parameter in its format; groups and blocks lie along the axis that is summed."""
         module = self.model.get_submodule(place.module)
         # transformers' Conv1D keeps its matrix the other way round.
@@ -377,7 +377,7 @@ def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
         yield run
 
 
-def _check_policy(policy: Any, regime: Regime) -> None:
+def _check_policy(policy: Any, regime: EmulatedArithmetic) -> None:
     if policy is not None and regime.autocast is not None:
         raise UserError(
             "a policy says what of a low model stays in float32, and under autocast all parameters"

@@ -1,9 +1,9 @@
 """Tensors that say one dtype and hold another: how a model's own code is run in any arithmetic.
 
 Model code asks its tensors for their dtype: it widens to float32 inside norms and softmax, and goes
-back to what it was given. A `Carrier` answers with that *nominal* dtype while its values are *held*
-in a wider one, where each operation is done. What becomes of a result, and so which arithmetic is
-emulated, is up to the mode that runs (`Carriage.settle`).
+back to what it was given. An `EmulatedTensor` answers with that *nominal* dtype while its values
+are *held* in a wider one, where each operation is done. What becomes of a result, and so which
+arithmetic is emulated, is up to the mode that runs (`EmulationMode.settle`).
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ GROUPED = "_grouped_mm"
 Dtypes = tuple[torch.dtype, ...]
 
 
-class Carrier(Tensor):
+class EmulatedTensor(Tensor):
     """A tensor of a nominal dtype whose values are held in another.
 
     Attributes:
@@ -42,7 +42,7 @@ class Carrier(Tensor):
     spread: Tensor | None
 
     @staticmethod
-    def __new__(cls, held: Tensor, nominal: torch.dtype) -> "Carrier":
+    def __new__(cls, held: Tensor, nominal: torch.dtype) -> "EmulatedTensor":
         return torch.Tensor._make_wrapper_subclass(
             cls,
             held.shape,
@@ -58,7 +58,7 @@ class Carrier(Tensor):
         self.spread = None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Carrier({self.held!r}, nominal={self.dtype})"
+        return f"EmulatedTensor({self.held!r}, nominal={self.dtype})"
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -75,7 +75,7 @@ def held(value: Any) -> Any:
 
     Source: Own.
     """
-    return value.held if isinstance(value, Carrier) else value
+    return value.held if isinstance(value, EmulatedTensor) else value
 
 
 def floating(value: Any) -> bool:
@@ -90,7 +90,7 @@ class Uncarried(torch.autograd.Function):
     """From a carrier to a plain tensor, and for its gradient the way back."""
 
     @staticmethod
-    def forward(ctx: Any, value: Carrier) -> Tensor:
+    def forward(ctx: Any, value: EmulatedTensor) -> Tensor:
         ctx.nominal = value.dtype
         with _disable_current_modes():
             return value.held.detach().clone()
@@ -98,9 +98,9 @@ class Uncarried(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (gradient,) = gradients
-        if isinstance(gradient, Carrier):
+        if isinstance(gradient, EmulatedTensor):
             return gradient
-        return Carrier(gradient, ctx.nominal)
+        return EmulatedTensor(gradient, ctx.nominal)
 
 
 def plain(output: Any) -> Any:
@@ -108,7 +108,7 @@ def plain(output: Any) -> Any:
 
     Source: Own.
     """
-    return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, Carrier) else x, output)
+    return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, EmulatedTensor) else x, output)
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def check_runnable(model: nn.Module) -> None:
         )
 
 
-class Carriage(TorchDispatchMode, ABC):
+class EmulationMode(TorchDispatchMode, ABC):
     """Runs every operation on the held values, and says what dtype the code would have seen.
 
     Args:
@@ -161,7 +161,7 @@ class Carriage(TorchDispatchMode, ABC):
         self._seen: dict[Any, tuple[Dtypes, bool]] = {}
 
     @abstractmethod
-    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Make of the raw results what the emulated arithmetic would have made of them.
 
         Args:
@@ -170,10 +170,10 @@ class Carriage(TorchDispatchMode, ABC):
             outputs: its floating results; their `held` may be replaced.
         """
 
-    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Take note of an operation before its results are settled."""
 
-    def _finish(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def _finish(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         self.note(func, inputs, outputs)
         self.settle(func, inputs, outputs)
 
@@ -201,7 +201,7 @@ class Carriage(TorchDispatchMode, ABC):
         if written(func):
             return self._write(func, flat, args, kwargs)
         dtypes, accepted = self._nominal(func, flat, args, kwargs)
-        outputs: list[Carrier] = []
+        outputs: list[EmulatedTensor] = []
         wrapped = _wrap(self.compute(func, args, kwargs), _endless(dtypes), outputs)
         if not accepted:
             self.refuse(func)
@@ -211,14 +211,14 @@ class Carriage(TorchDispatchMode, ABC):
 
     def _made(self, func: Any, flat: list[Any], result: Any) -> Any:
         """What an operation without floating arguments made: numbers count as of their dtype."""
-        outputs: list[Carrier] = []
+        outputs: list[EmulatedTensor] = []
         asked = [value for value in flat if isinstance(value, torch.dtype)]
 
         def carry(value: Any) -> Any:
             if not floating(value):
                 return value
             nominal = asked[0] if asked else value.dtype
-            outputs.append(Carrier(value.to(self.wide), nominal))
+            outputs.append(EmulatedTensor(value.to(self.wide), nominal))
             return outputs[-1]
 
         wrapped = tree_map(carry, result)
@@ -234,10 +234,10 @@ class Carriage(TorchDispatchMode, ABC):
                 f"{func} writes into several tensors at once, which emulation does not follow; use"
                 " the form of the operation that returns new tensors"
             )
-        if not isinstance(target, Carrier):
+        if not isinstance(target, EmulatedTensor):
             return self._write_plain(func, flat, target, args, kwargs)
         self.compute(func, args, kwargs)
-        settled = Carrier(target.held, target.dtype)
+        settled = EmulatedTensor(target.held, target.dtype)
         self._finish(func, flat, [settled])
         if settled.held is not target.held:
             target.held.copy_(settled.held)
@@ -249,7 +249,7 @@ class Carriage(TorchDispatchMode, ABC):
         if not target.dtype.is_floating_point:
             self.compute(func, args, kwargs)
             return target
-        stand_in = Carrier(target.to(self.wide, copy=True), target.dtype)
+        stand_in = EmulatedTensor(target.to(self.wide, copy=True), target.dtype)
 
         def swap(value: Any) -> Any:
             return stand_in if value is target else value
@@ -260,7 +260,7 @@ class Carriage(TorchDispatchMode, ABC):
 
     def inner(self, value: Any) -> Any:
         """Arguments as the held computation needs them: wide tensors, wide dtypes."""
-        if isinstance(value, Carrier):
+        if isinstance(value, EmulatedTensor):
             return value.held
         if isinstance(value, Tensor):
             return value.to(self.wide) if value.dtype.is_floating_point else value
@@ -354,9 +354,9 @@ def _endless(dtypes: Dtypes) -> Iterator[torch.dtype]:
     return chain(dtypes, repeat(dtypes[-1])) if dtypes else iter(())
 
 
-def _wrap(result: Any, dtypes: Any, outputs: list[Carrier]) -> Any:
+def _wrap(result: Any, dtypes: Any, outputs: list[EmulatedTensor]) -> Any:
     if floating(result):
-        outputs.append(Carrier(result, next(dtypes)))
+        outputs.append(EmulatedTensor(result, next(dtypes)))
         return outputs[-1]
     if isinstance(result, (list, tuple)):
         return type(result)(_wrap(item, dtypes, outputs) for item in result)

@@ -62,7 +62,7 @@ WORD = re.compile(
 NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 
 
-class Place(NamedTuple):
+class OpSite(NamedTuple):
     """A module by its path and what is done there; an empty operation is the whole module."""
 
     module: str
@@ -99,7 +99,7 @@ class Tracker:
         self._stack: list[tuple[str, bool]] = [("", False)]
         self._stage: list[int] = [0]
         self._attends: dict[str, bool] = {}
-        self._nodes: dict[int, Place] = {}
+        self._nodes: dict[int, OpSite] = {}
 
     @contextmanager
     def follow(self) -> Iterator[None]:
@@ -128,33 +128,33 @@ class Tracker:
         self._stack.pop()
         self._stage.pop()
 
-    def place(self, func: Any) -> Place:
+    def place(self, func: Any) -> OpSite:
         """Where the operation that is being run belongs."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            return self._nodes.get(node._sequence_nr(), Place("backward"))
+            return self._nodes.get(node._sequence_nr(), OpSite("backward"))
         place = self._forward(func._schema.name.partition("::")[2])
         if torch.is_grad_enabled():
             # The node of this operation has just taken the number before the next one.
             self._nodes[torch.autograd._get_sequence_nr() - 1] = place
         return place
 
-    def _forward(self, name: str) -> Place:
+    def _forward(self, name: str) -> OpSite:
         module, leaf = self._stack[-1]
         # A softmax may be a module of its own inside the one that attends.
         level = -2 if leaf else -1
         if name in WEIGHING and self._stage[level] >= SCORED:
             self._stage[level] = WEIGHED
         if leaf:
-            return Place(module)
+            return OpSite(module)
         if name in PAIRS and not self.weighted and self._may_attend(module):
-            return Place(module, self._attending())
+            return OpSite(module, self._attending())
         name = name.rstrip("_")
         if self._stage[-1] >= SCORED and name in STEPS:
-            return Place(module, "softmax")
+            return OpSite(module, "softmax")
         if self._stage[-1] == MIXED and name == "div":
-            return Place(module, "softmax")
-        return Place(module, SAME.get(name, name.lstrip("_")))
+            return OpSite(module, "softmax")
+        return OpSite(module, SAME.get(name, name.lstrip("_")))
 
     def _may_attend(self, name: str) -> bool:
         if name not in self._attends:

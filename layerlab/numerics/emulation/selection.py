@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.op_site import NUMBER, Place
+from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 from layerlab.validation import shown
 
 
-def matches(place: Place, patterns: Sequence[str]) -> bool:
+def matches(place: OpSite, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns names the place, its module, or a module around it.
 
     Source: Own.
@@ -44,18 +44,18 @@ class Selection:
     """
 
     def __init__(
-        self, model: nn.Module, where: Any = None, only: frozenset[Place] | None = None
+        self, model: nn.Module, where: Any = None, only: frozenset[OpSite] | None = None
     ) -> None:
         self.patterns = patterns(where, model)
         if self.patterns == ():
             raise UserError("where=[] selects no place; type where=None to round all of them")
         self.only = only
         self.ran = False
-        self.rounded: set[Place] = set()
-        self.islands: set[Place] = set()
-        self._known: dict[Place, bool] = {}
+        self.rounded: set[OpSite] = set()
+        self.islands: set[OpSite] = set()
+        self._known: dict[OpSite, bool] = {}
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: OpSite) -> bool:
         if self.only is not None:
             return place in self.only
         if place not in self._known:
@@ -75,7 +75,7 @@ class Selection:
             if not found & self.rounded:
                 raise UserError(self._unrounded(pattern, found))
 
-    def _unrounded(self, pattern: str, found: set[Place]) -> str:
+    def _unrounded(self, pattern: str, found: set[OpSite]) -> str:
         held = min((place.component for place in found & self.islands), default=None)
         if held is not None:
             return (

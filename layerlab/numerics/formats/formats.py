@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from layerlab.errors import UserError
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 Overflow: TypeAlias = Literal["inf", "saturate", "nan"]
 Per: TypeAlias = Literal["tensor", "channel", "group"]
@@ -19,9 +19,9 @@ WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
 PERS: tuple[Per, ...] = ("tensor", "channel", "group")
 SCALES: tuple[Scale, ...] = ("power of two", "fp8_e4m3")
-WHOLE = Domain(kind=int)
-COUNT = Domain(kind=int, least=1)
-NUMBER = Domain(kind=float)
+WHOLE = Constraint(kind=int)
+COUNT = Constraint(kind=int, least=1)
+NUMBER = Constraint(kind=float)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Candidate:
     """One thing that could stay in float32.
 
     Attributes:
@@ -75,7 +75,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counsel:
+class AdviceCheck:
     """A piece of advice from a source, and what became of it on this model.
 
     Attributes:
@@ -117,14 +117,14 @@ class Advice:
 
     policy: Policy
     budget: float
-    choices: tuple[Choice, ...]
+    choices: tuple[Candidate, ...]
     error: float
     left: float
     autocast: float | None
     real: float | None
     real_error: float | None
     cost: Cost
-    counsels: tuple[Counsel, ...]
+    counsels: tuple[AdviceCheck, ...]
     refused: dict[str, str]
     runs: int
     tokens: int

@@ -24,10 +24,10 @@ from layerlab.numerics.emulation.apply_policy import kept
 from layerlab.numerics.emulation.arithmetic import exact
 from layerlab.numerics.emulation.attention_dtype import EXCHANGE
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.emulated_tensor import Carrier, held
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held
 from layerlab.numerics.emulation.policy import ATTENTION, Policy
-from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, Counsel
-from layerlab.numerics.mixed_precision.policy_runs import WIDE, Search
+from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, AdviceCheck
+from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns
 
 ALL = "*" + ATTENTION
 SOURCE = "budzinskiy25"
@@ -46,7 +46,7 @@ def attentions(model: nn.Module) -> list[str]:
         return []
 
 
-def counsels(search: Search, budget: float) -> tuple[Counsel, Counsel]:
+def counsels(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, AdviceCheck]:
     """Both pieces of advice, each judged by whether it alone keeps within a budget.
 
     Nothing is decided where the budget lies within two standard errors of what is left.
@@ -56,17 +56,17 @@ def counsels(search: Search, budget: float) -> tuple[Counsel, Counsel]:
     if not attentions(search.model):
         why = "no module asks transformers' AttentionInterface, so attention cannot be told apart"
         higher, control = (
-            Counsel(advice=advice, source=SOURCE, verdict=OPEN, reason=why)
+            AdviceCheck(advice=advice, source=SOURCE, verdict=OPEN, reason=why)
             for advice in (HIGHER, CONTROL)
         )
         return higher, control
     return _higher(search, budget), _control(search, budget)
 
 
-def _higher(search: Search, budget: float) -> Counsel:
+def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
     left = search.tried(HIGHER, (ALL,))
     if left is None:
-        return Counsel(
+        return AdviceCheck(
             advice=HIGHER, source=SOURCE, verdict=OPEN, reason=search.refused.pop(HIGHER)
         )
     real = search.real_share((ALL,))
@@ -82,7 +82,7 @@ def _higher(search: Search, budget: float) -> Counsel:
         f" left on {search.tokens} tokens; with scores and softmax rounded to {search.format} it"
         f" would be {lower:.3f}"
     )
-    return Counsel(advice=HIGHER, source=SOURCE, verdict=verdict, reason=reason, left=left)
+    return AdviceCheck(advice=HIGHER, source=SOURCE, verdict=verdict, reason=reason, left=left)
 
 
 def judged(left: float, error: float, budget: float) -> str:
@@ -100,7 +100,7 @@ def _about(left: float, error: float) -> str:
     return f"{left:.3f} ± {error:.3f}"
 
 
-def _control(search: Search, budget: float) -> Counsel:
+def _control(search: PolicyRuns, budget: float) -> AdviceCheck:
     search.step("scores from exact queries and keys")
     logits = exact_scores(search)
     left, error = search.left(logits), search.deviation(logits)
@@ -111,7 +111,7 @@ def _control(search: Search, budget: float) -> Counsel:
     )
     if verdict == FAILS:
         bought = max(1 - left, 0.0)
-        return Counsel(
+        return AdviceCheck(
             advice=CONTROL,
             source=SOURCE,
             verdict=FAILS,
@@ -123,13 +123,13 @@ def _control(search: Search, budget: float) -> Counsel:
         if verdict == OPEN
         else ", so that it could be enough; whether training gets there no run can tell"
     )
-    return Counsel(advice=CONTROL, source=SOURCE, verdict=OPEN, reason=reason, left=left)
+    return AdviceCheck(advice=CONTROL, source=SOURCE, verdict=OPEN, reason=reason, left=left)
 
 
 class Lowered(Emulation):
     """As run, but scores and the steps of the softmax are rounded also where float32 keeps them."""
 
-    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         super().settle(func, inputs, outputs)
         format = self.regime.results.get(self.regime.low)
         if self._place.operation in ("scores", "softmax") and format is not None:
@@ -137,7 +137,7 @@ class Lowered(Emulation):
                 output.held = self._round(format)(output.held)
 
 
-def exact_scores(search: Search) -> Tensor:
+def exact_scores(search: PolicyRuns) -> Tensor:
     """Logits of a rounded run whose scores are computed from exact queries and keys in float32.
 
     Source: Own.
@@ -180,7 +180,7 @@ def _single(value: Tensor) -> Tensor:
 
 def _carried(value: Tensor, instead: Tensor) -> Tensor:
     with _disable_current_modes():
-        return Carrier(value.to(held(instead).dtype), WIDE)
+        return EmulatedTensor(value.to(held(instead).dtype), WIDE)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from layerlab.numerics.emulation.attribution import error, outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.mixed_precision.advice import Choice
+from layerlab.numerics.mixed_precision.advice import Candidate
 
 Run = Callable[[nn.Module], Any]
 Step = Callable[[str], None]
@@ -91,7 +91,7 @@ def deviation(missed: Tensor, whole: Tensor) -> float:
     return found if isfinite(found) else inf
 
 
-class Search:
+class PolicyRuns:
     """What is left of the squared error of the logits when this or that is kept in float32.
 
     Args:
@@ -211,10 +211,10 @@ class Search:
             self.refused[name] = str(reason).splitlines()[0]
             return None
 
-    def alone(self, name: str) -> Choice | None:
+    def alone(self, name: str) -> Candidate | None:
         """What it leaves to keep one thing only."""
         found = self.tried(name, (name,))
-        return None if found is None else Choice(keep=name, alone=found)
+        return None if found is None else Candidate(keep=name, alone=found)
 
     def real(self, keep: Iterable[str]) -> float | None:
         """Squared error of a copy in torch's own low dtype; None where torch has none.

@@ -14,9 +14,9 @@ from layerlab.numerics.emulation.op_site import NUMBER
 from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import bits, find
-from layerlab.numerics.mixed_precision.advice import Advice, Choice, Cost
+from layerlab.numerics.mixed_precision.advice import Advice, Candidate, Cost
 from layerlab.numerics.mixed_precision.literature_advice import attentions, counsels
-from layerlab.numerics.mixed_precision.policy_runs import WIDE, Run, Search, Step, asked
+from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns, Run, Step, asked
 
 # How many are tried beside what is chosen before the best of them is.
 SHORTLIST = 4
@@ -57,10 +57,10 @@ def advise(
         UserError: a budget that is no share, or a format that keeps nothing from being rounded.
     """
     format = asked(format, budget)
-    search = Search(model, run, format, step)
+    search = PolicyRuns(model, run, format, step)
     tried = [search.alone(name) for name in candidates(model)]
     found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)
-    bill = Bill(model, run, format)
+    bill = PolicyCost(model, run, format)
     chosen = _chosen(search, found, budget, bill)
     left, real = search.share(chosen), search.real_share(chosen)
     spent = bill.of(chosen)
@@ -107,7 +107,7 @@ def candidates(model: nn.Module) -> list[str]:
     return [*found, *dict.fromkeys(attending)]
 
 
-def _told(search: Search, choice: Choice, chosen: Sequence[str]) -> Choice:
+def _told(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candidate:
     """A choice with what was left once it was kept beside the more useful ones."""
     if choice.keep not in chosen:
         return choice
@@ -115,7 +115,9 @@ def _told(search: Search, choice: Choice, chosen: Sequence[str]) -> Choice:
     return replace(choice, left=search.tried(choice.keep, upto))
 
 
-def _chosen(search: Search, found: Sequence[Choice], budget: float, bill: "Bill") -> list[str]:
+def _chosen(
+    search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost"
+) -> list[str]:
     """What to keep; if that is most of the model, a second order is tried, the cheaper taken."""
     first = _pruned(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
     spent = bill.of(first)
@@ -127,7 +129,7 @@ def _chosen(search: Search, found: Sequence[Choice], budget: float, bill: "Bill"
 
 
 def _greedy(
-    search: Search, found: Sequence[Choice], budget: float, bill: "Bill", near: float
+    search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost", near: float
 ) -> list[str]:
     """One more at a time, of those that leave nearly the least the best for its price."""
     chosen: list[str] = []
@@ -166,7 +168,7 @@ def _best(
     )
 
 
-def _pruned(search: Search, chosen: list[str], budget: float, bill: "Bill") -> list[str]:
+def _pruned(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
     """Without what the budget can do without; a budget that is not reached needs all."""
     if not search.within(chosen, budget):
         return chosen
@@ -177,7 +179,7 @@ def _pruned(search: Search, chosen: list[str], budget: float, bill: "Bill") -> l
     return chosen
 
 
-class Bill:
+class PolicyCost:
     """What policies of one model take; the model is run once, to count.
 
     Args:
@@ -232,7 +234,7 @@ def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
     Source: Own.
     Unit: operations and bytes.
     """
-    return Bill(model, run, policy.format).of(policy.keep)
+    return PolicyCost(model, run, policy.format).of(policy.keep)
 
 
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:

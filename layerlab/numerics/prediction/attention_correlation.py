@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from layerlab.numerics.emulation.emulated_tensor import Carrier
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.prediction.error_state import Spread
-from layerlab.numerics.prediction.op_call import Call
+from layerlab.numerics.prediction.op_call import OpCall
 
 Scale = float | Tensor
 
@@ -63,7 +63,7 @@ class Correlation:
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
 
-    def spread(self, call: Call, given: Sequence[Any]) -> Spread:
+    def spread(self, call: OpCall, given: Sequence[Any]) -> Spread:
         """The spread of a result of which more is known than its rule says; else None.
 
         Args:
@@ -78,7 +78,7 @@ class Correlation:
             return _mixed(call, record)
         return None
 
-    def follow(self, call: Call, given: Sequence[Any], output: Carrier) -> None:
+    def follow(self, call: OpCall, given: Sequence[Any], output: EmulatedTensor) -> None:
         """Records what is known of a result."""
         if call.name == "bmm" and call.spread(0) is not None:
             if self._record(given[0]) is None and not given[1].weight:
@@ -95,9 +95,9 @@ class Correlation:
     _made: Weights | None = None
 
     def _record(self, value: Any) -> Scores | Weights | None:
-        return self._known.get(value) if isinstance(value, Carrier) else None
+        return self._known.get(value) if isinstance(value, EmulatedTensor) else None
 
-    def _softmax(self, call: Call, record: Scores) -> Tensor:
+    def _softmax(self, call: OpCall, record: Scores) -> Tensor:
         """dp_j = p_j (ds_j - sum p ds) with ds_j = e.k_j + f_j: e.(k_j - sum p k) + centred f."""
         p = call.results[0]
         spread = call.spread(0)
@@ -122,7 +122,7 @@ class Correlation:
         return tied
 
 
-def _mixed(call: Call, record: Weights) -> Tensor:
+def _mixed(call: OpCall, record: Weights) -> Tensor:
     """Values mixed by weights: sum_j var(s_j) p_j^2 (v_j - mean)^2, and what was rounded since."""
     weights, values, own = call.value(0), call.value(1), call.spread(0)
     assert own is not None
@@ -149,7 +149,7 @@ def _flat(scale: Scale) -> Scale:
     return scale
 
 
-def _scale(call: Call) -> Scale | None:
+def _scale(call: OpCall) -> Scale | None:
     """The squared factor by which a step multiplies a whole row; None if it does more."""
     if call.name in KEEPING:
         exact = call.name not in ("add", "sub") or call.spread(1) is None or _none(call.spread(1))

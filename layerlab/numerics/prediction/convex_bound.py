@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from layerlab.numerics.emulation.arithmetic import Regime
-from layerlab.numerics.emulation.emulated_tensor import Carrier
+from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import Format
 
@@ -31,7 +31,7 @@ class Hull(Unfused):
         unit: roundoff of the arithmetic that results are made in before they are rounded.
     """
 
-    def __init__(self, regime: Regime, unit: float) -> None:
+    def __init__(self, regime: EmulatedArithmetic, unit: float) -> None:
         super().__init__()
         self.unit = unit
         formats = [one for one in regime.results.values() if isinstance(one, Format)]
@@ -41,7 +41,7 @@ class Hull(Unfused):
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
         found = super().attend(*args, **kwargs)
-        if isinstance(found, Carrier) and found.spread is not None and self.follows:
+        if isinstance(found, EmulatedTensor) and found.spread is not None and self.follows:
             with _disable_current_modes():
                 most = self._most(*args, **kwargs)
                 if most is not None:
@@ -92,6 +92,6 @@ class Hull(Unfused):
 
 
 def _reach(value: Any) -> Tensor:
-    held: Tensor = value.held if isinstance(value, Carrier) else value.double()
-    spread = value.spread if isinstance(value, Carrier) else None
+    held: Tensor = value.held if isinstance(value, EmulatedTensor) else value.double()
+    spread = value.spread if isinstance(value, EmulatedTensor) else None
     return held.abs() if spread is None else held.abs() + spread

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.prediction.error_state import Algebra, Function, Spread, added
-from layerlab.numerics.prediction.op_call import Call, lacking
+from layerlab.numerics.prediction.op_call import OpCall, lacking
 
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715
@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, Function] = {
 GELU_TANH = Function(slope=_gelu_tanh, bend=0.81, steep=1.129, outer=True)
 
 
-def function(call: Call, algebra: Algebra) -> Spread:
+def function(call: OpCall, algebra: Algebra) -> Spread:
     """A function of one variable, applied to every element.
 
     Source: Own.
@@ -79,7 +79,7 @@ def function(call: Call, algebra: Algebra) -> Spread:
 
 
 def _elementwise(
-    call: Call,
+    call: OpCall,
     algebra: Algebra,
     entry: Function,
     x: Tensor,
@@ -97,7 +97,7 @@ def _elementwise(
     return added(through, algebra.slack(entry.units, size) if entry.units else None)
 
 
-def clamped(call: Call, algebra: Algebra) -> Spread:
+def clamped(call: OpCall, algebra: Algebra) -> Spread:
     """Values cut off at limits; also ReLU with a limit.
 
     Source: Own.
@@ -107,7 +107,7 @@ def clamped(call: Call, algebra: Algebra) -> Spread:
     return _elementwise(call, algebra, entry, x, y, lambda z: call.again(z.clone(), *call.args[1:]))
 
 
-def sided(call: Call, algebra: Algebra) -> Spread:
+def sided(call: OpCall, algebra: Algebra) -> Spread:
     """Functions of two slopes: leaky ReLU, ELU, threshold.
 
     Source: Own.
@@ -127,7 +127,7 @@ def sided(call: Call, algebra: Algebra) -> Spread:
     )
 
 
-def power(call: Call, algebra: Algebra) -> Spread:
+def power(call: OpCall, algebra: Algebra) -> Spread:
     """x^n, for one n.
 
     Of whole n >= 0, |(x+e)^n - x^n| <= (|x|+|e|)^n - |x|^n; others are monotone for x > 0.
@@ -162,7 +162,7 @@ def _within(y: Tensor, through: Spread) -> Tensor:
     return y.abs() if through is None else y.abs() + through
 
 
-def _raised(call: Call, algebra: Algebra) -> Spread:
+def _raised(call: OpCall, algebra: Algebra) -> Spread:
     """c^x of a positive number c, which is monotone; x^y of tensors by both slopes."""
     base, exponent = call.value(0), call.value(1)
     y = call.results[0]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from layerlab.numerics.formats.formats import Format
 from layerlab.numerics.prediction.error_state import Algebra, Spread, added
-from layerlab.numerics.prediction.op_call import Call, flat, lacking
+from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
-def moved(call: Call, algebra: Algebra) -> Spread | list[Spread]:
+def moved(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     """Values that are moved, chosen or added up: their spreads are, too.
 
     Source: Own.
@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 
 
-def made(call: Call, algebra: Algebra) -> Spread | list[Spread]:
+def made(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     """New numbers, which nothing is uncertain about.
 
     Source: Own.
@@ -47,7 +47,7 @@ def made(call: Call, algebra: Algebra) -> Spread | list[Spread]:
     return [None] * len(call.results)
 
 
-def summed(call: Call, algebra: Algebra) -> Spread:
+def summed(call: OpCall, algebra: Algebra) -> Spread:
     """A sum of terms.
 
     Source: Own.
@@ -61,7 +61,7 @@ def summed(call: Call, algebra: Algebra) -> Spread:
     )
 
 
-def averaged(call: Call, algebra: Algebra) -> Spread:
+def averaged(call: OpCall, algebra: Algebra) -> Spread:
     """A mean is a sum of n-th parts.
 
     Source: Own.
@@ -74,7 +74,7 @@ def averaged(call: Call, algebra: Algebra) -> Spread:
     return added(spread, absolute)
 
 
-def summand(call: Call, algebra: Algebra) -> Spread:
+def summand(call: OpCall, algebra: Algebra) -> Spread:
     """Sums and differences a + alpha b, a - alpha b, b - alpha a.
 
     Source: Own.
@@ -110,7 +110,7 @@ def reach(result: Tensor, spread: Spread) -> Tensor:
     return size if spread is None else size + spread
 
 
-def product(call: Call, algebra: Algebra) -> Spread:
+def product(call: OpCall, algebra: Algebra) -> Spread:
     """What is linear in each of two factors, and in an addend.
 
     |(x+e)(y+f) - xy| <= |e||y| + |x||f| + |e||f|, and the variance of a product of independents is
@@ -169,7 +169,7 @@ FACTORS: dict[str, tuple[int | None, int, int]] = {
 ELEMENTWISE = frozenset({"mul", "mul_", "addcmul", "addcmul_"})
 
 
-def _terms(call: Call, left: int) -> int:
+def _terms(call: OpCall, left: int) -> int:
     """How many products a result is the sum of."""
     if call.name in ELEMENTWISE:
         return 1
@@ -190,7 +190,7 @@ def _nothing(x: Any) -> Any:
     return torch.zeros_like(x) if isinstance(x, Tensor) else 0.0
 
 
-def quotient(call: Call, algebra: Algebra) -> Spread:
+def quotient(call: OpCall, algebra: Algebra) -> Spread:
     """Fractions x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|).
 
     Source: Own.
@@ -208,7 +208,7 @@ def quotient(call: Call, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 
-def reciprocal(call: Call, algebra: Algebra) -> Spread:
+def reciprocal(call: OpCall, algebra: Algebra) -> Spread:
     """1 / y.
 
     Source: Own.
@@ -222,7 +222,7 @@ def reciprocal(call: Call, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 
-def larger(call: Call, algebra: Algebra) -> Spread:
+def larger(call: OpCall, algebra: Algebra) -> Spread:
     """The larger or smaller of two.
 
     Source: Own.
@@ -233,7 +233,7 @@ def larger(call: Call, algebra: Algebra) -> Spread:
     return torch.where(call.results[0] == call.value(0), left, right)
 
 
-def highest(call: Call, algebra: Algebra) -> Spread | list[Spread]:
+def highest(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     """The largest, the smallest or the sorted values along an axis.
 
     However values are moved by at most b each, the k-th largest is moved by at most the largest b.
@@ -261,13 +261,13 @@ def highest(call: Call, algebra: Algebra) -> Spread | list[Spread]:
     )
 
 
-def _axis(call: Call) -> int:
+def _axis(call: OpCall) -> int:
     if call.name in ("max", "min"):
         return int(call.value(1))
     return int(call.option(2 if call.name == "topk" else 1, -1))
 
 
-def _dims(call: Call, x: Tensor) -> tuple[list[int], bool]:
+def _dims(call: OpCall, x: Tensor) -> tuple[list[int], bool]:
     dims = call.option(1, [])
     dims = [dims] if isinstance(dims, int) else list(dims)
     return dims or list(range(x.dim())), bool(call.option(2, False))
@@ -280,14 +280,14 @@ def _unsqueezed(result: Tensor, dims: Sequence[int]) -> Tensor:
     return result
 
 
-def _widest(call: Call, spread: Tensor, result: Tensor) -> Tensor:
+def _widest(call: OpCall, spread: Tensor, result: Tensor) -> Tensor:
     if call.name in ("sort", "topk"):
         return spread.amax(_axis(call), keepdim=True).expand(result.shape).contiguous()
     dims, keep = _dims(call, spread)
     return spread.amax(dims, keepdim=keep).reshape(result.shape)
 
 
-def rounded_sums(call: Call, algebra: Algebra, terms: int, format: Format, mode: str) -> Spread:
+def rounded_sums(call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str) -> Spread:
     """A matrix product whose running sum is rounded after every so many terms.
 
     With one term each product is rounded, too, before it is added.
@@ -308,7 +308,7 @@ def rounded_sums(call: Call, algebra: Algebra, terms: int, format: Format, mode:
         row, column = left[..., part], right[..., part, :]
         known = (None if e is None else e[..., part], None if f is None else f[..., part, :])
         value = torch.matmul(row, column)
-        own = product(Call("mm", torch.matmul, (row, column), known, {}, (value,)), algebra)
+        own = product(OpCall("mm", torch.matmul, (row, column), known, {}, (value,)), algebra)
         if terms == 1:
             own = algebra.rounded(value, own, format, mode)
         total = value if total is None else total + value

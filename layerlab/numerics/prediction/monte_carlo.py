@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.numerics.emulation.arithmetic import Regime, exact
+from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic, exact
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.formats.round import MASK, Rounder
 from layerlab.numerics.prediction.error_state import spacing
@@ -37,12 +37,12 @@ class Sample(Emulation):
     """
 
     def __init__(
-        self, model: nn.Module, regime: Regime, where: str | Iterable[str] | None = None
+        self, model: nn.Module, regime: EmulatedArithmetic, where: str | Iterable[str] | None = None
     ) -> None:
         super().__init__(model, replace(regime, wide=torch.float64), where)
         self._storing = False
 
-    def _weight(self, values: Tensor, place: Place, format: AnyFormat) -> Tensor:
+    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
         self._storing = True
         try:
             return super()._weight(values, place, format)
@@ -69,7 +69,7 @@ class Sample(Emulation):
 def sampled(
     model: nn.Module,
     call: Callable[[], Any],
-    regime: Regime,
+    regime: EmulatedArithmetic,
     modules: Sequence[nn.Module],
     where: str | Iterable[str] | None = None,
     draws: int = DRAWS,

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.emulated_tensor import Carrier
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.prediction.error_state import Algebra, Spread
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One operation: what it was given, and what it gave.
 
     Attributes:
@@ -60,7 +60,7 @@ class Call:
         return not any(floats(spread) for spread in flat(self.spreads))
 
 
-Rule = Callable[[Call, Algebra], Spread | list[Spread]]
+Rule = Callable[[OpCall, Algebra], Spread | list[Spread]]
 
 
 def floats(value: Any) -> bool:
@@ -127,7 +127,7 @@ def known(value: Any) -> Any:
 
     Source: Own.
     """
-    if isinstance(value, Carrier):
+    if isinstance(value, EmulatedTensor):
         return value.spread
     if isinstance(value, Tensor) and value.dtype.is_floating_point:
         return None

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.accumulation import grouped
-from layerlab.numerics.emulation.arithmetic import Regime
+from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
-from layerlab.numerics.emulation.emulated_tensor import Carrier, floating, written
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, written
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import AnyFormat, Format
@@ -29,7 +29,7 @@ from layerlab.numerics.prediction.convex_bound import Hull
 from layerlab.numerics.prediction.error_state import ROOM, Kind, algebra
 from layerlab.numerics.prediction.linear_rules import rounded_sums
 from layerlab.numerics.prediction.monte_carlo import sampled
-from layerlab.numerics.prediction.op_call import Call, known, lacking, nested, zeros
+from layerlab.numerics.prediction.op_call import OpCall, known, lacking, nested, zeros
 from layerlab.numerics.prediction.rules import CHOICES, rule
 
 Readings = tuple[list[Tensor], list[Tensor]]
@@ -57,7 +57,7 @@ class Prediction(Emulation):
     def __init__(
         self,
         model: nn.Module,
-        regime: Regime,
+        regime: EmulatedArithmetic,
         kind: Kind,
         where: str | Iterable[str] | None = None,
     ) -> None:
@@ -95,15 +95,15 @@ class Prediction(Emulation):
         self._call = func._opname, run, before, spreads, options, twins
         return run(*inner, **options)
 
-    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[Carrier]) -> None:
+    def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]
-        if func._opname in VIEWS and given and isinstance(given[0], Carrier):
+        if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
         assert self._call is not None
         values = [output.held for output in outputs]
         entry = rule(func)
-        call = Call(*self._call[:5], values, self._call[5])
+        call = OpCall(*self._call[:5], values, self._call[5])
         found: Any = None
         if func._opname in PRODUCTS:
             found = self._summed(call, self._passed)
@@ -128,7 +128,7 @@ class Prediction(Emulation):
         if written(func):
             _keep(func, inputs, outputs[0])
 
-    def _rounding(self, func: Any, given: Sequence[Any], output: Carrier) -> Format | None:
+    def _rounding(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> Format | None:
         """The format that a result is rounded to, as an emulation would."""
         results = self.regime.results
         format = results.get(output.dtype)
@@ -141,13 +141,15 @@ class Prediction(Emulation):
         return format
 
     def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:
-        uncertain = any(isinstance(value, Carrier) and value.spread is not None for value in flat)
+        uncertain = any(
+            isinstance(value, EmulatedTensor) and value.spread is not None for value in flat
+        )
         if uncertain and target.dtype.is_floating_point:
             # What was made before has no room for a spread, which would be lost without a word.
             raise lacking(f"{func} into a tensor made before the run")
         return super()._write_plain(func, flat, target, args, kwargs)
 
-    def _shifts(self, call: Call) -> bool:
+    def _shifts(self, call: OpCall) -> bool:
         """Whether this multiplies with a power of two, so that what was rounded stays so."""
         if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
             return False
@@ -156,7 +158,7 @@ class Prediction(Emulation):
             if number.dim() or call.spread(1) is not None:
                 return False
             number = float(number)
-        kept = isinstance(self._passed[0], Carrier) and call.spread(0) is not None
+        kept = isinstance(self._passed[0], EmulatedTensor) and call.spread(0) is not None
         return bool(kept and math.frexp(number)[0] in (0.5, -0.5))
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
@@ -170,13 +172,13 @@ class Prediction(Emulation):
         if kept is factor or format is None:
             return factor
         value = self.inner(factor)
-        carrier = Carrier(value, factor.dtype)
+        carrier = EmulatedTensor(value, factor.dtype)
         mode = self.regime.rounding
         spread = self.algebra.stored(value, kept, known(factor), format, mode)
         carrier.spread = _laid(spread, value)
         return carrier
 
-    def _summed(self, call: Call, given: Sequence[Any]) -> Any:
+    def _summed(self, call: OpCall, given: Sequence[Any]) -> Any:
         """The spread of a product whose sums are rounded on the way; None for exact sums."""
         steps, format = self.regime.accumulate, self._result(given)
         if steps is None or format is None or not self.chosen(self._place):
@@ -224,7 +226,7 @@ class _Weights(TorchFunctionMode):
 
 def _bare(value: Any) -> Any:
     """A value that counts as exact."""
-    return Carrier(value.held, value.dtype) if isinstance(value, Carrier) else value
+    return EmulatedTensor(value.held, value.dtype) if isinstance(value, EmulatedTensor) else value
 
 
 def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
@@ -234,7 +236,7 @@ def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **option
 
 def _ground(value: Any) -> None:
     """A view shares the memory of its spread, so that what is written into one is in the other."""
-    if isinstance(value, Carrier) and value.spread is None and not value.weight:
+    if isinstance(value, EmulatedTensor) and value.spread is None and not value.weight:
         value.spread = zeros(value.held)
 
 
@@ -245,9 +247,9 @@ def _laid(spread: Tensor | None, like: Tensor) -> Tensor | None:
     return laid.copy_(spread)
 
 
-def _keep(func: Any, inputs: Sequence[Any], output: Carrier) -> None:
+def _keep(func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> None:
     """What was written has its spread in the memory of the target's, where there are views."""
-    carriers = [value for value in inputs if isinstance(value, Carrier)]
+    carriers = [value for value in inputs if isinstance(value, EmulatedTensor)]
     target = carriers[-1] if func._schema.name.endswith("out") else carriers[0]
     if target.spread is None:
         return
@@ -259,7 +261,7 @@ def _keep(func: Any, inputs: Sequence[Any], output: Carrier) -> None:
 def spreads(
     model: nn.Module,
     call: Callable[[], Any],
-    regime: Regime,
+    regime: EmulatedArithmetic,
     modules: Sequence[nn.Module],
     kind: str,
     where: str | Iterable[str] | None = None,
@@ -335,9 +337,11 @@ def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Mo
 
 
 @contextmanager
-def _taking(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Carrier]]:
+def _taking(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> Iterator[dict[nn.Module, EmulatedTensor]]:
     """The last outputs of modules while they are carriers still."""
-    taken: dict[nn.Module, Carrier] = {}
+    taken: dict[nn.Module, EmulatedTensor] = {}
 
     def take(module: nn.Module, args: Any, output: Any) -> None:
         found = _first(output)
@@ -352,10 +356,10 @@ def _taking(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[dict[nn.
             handle.remove()
 
 
-def _first(output: Any) -> Carrier | None:
+def _first(output: Any) -> EmulatedTensor | None:
     """The logits of an output that has any, or its first floating tensor."""
     output = getattr(output, "logits", output)
-    if isinstance(output, Carrier):
+    if isinstance(output, EmulatedTensor):
         return output
     items = output.values() if isinstance(output, Mapping) else output
     if not isinstance(output, (list, tuple, Mapping)):
@@ -364,8 +368,8 @@ def _first(output: Any) -> Carrier | None:
 
 
 def _read(
-    taken: dict[nn.Module, Carrier], modules: Sequence[nn.Module], model: nn.Module
-) -> list[Carrier]:
+    taken: dict[nn.Module, EmulatedTensor], modules: Sequence[nn.Module], model: nn.Module
+) -> list[EmulatedTensor]:
     names = {module: name for name, module in model.named_modules()}
     for module in (*modules, model):
         if module not in taken:

@@ -25,7 +25,7 @@ from layerlab.numerics.prediction.linear_rules import (
     summand,
     summed,
 )
-from layerlab.numerics.prediction.op_call import Call, Rule, lacking
+from layerlab.numerics.prediction.op_call import OpCall, Rule, lacking
 from layerlab.numerics.prediction.softmax_norm_rules import (
     layer_norm,
     log_softmax,
@@ -129,4 +129,4 @@ CHOICES: Mapping[str, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(("_local_scalar_dense", "nonzero", "bincount", "histc"), _settled),
 }
 
-__all__ = ["CHOICES", "TABLE", "Call", "rule"]
+__all__ = ["CHOICES", "TABLE", "OpCall", "rule"]

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from layerlab.numerics.prediction.error_state import Algebra, Spread, added
 from layerlab.numerics.prediction.linear_rules import reach
-from layerlab.numerics.prediction.op_call import Call
+from layerlab.numerics.prediction.op_call import OpCall
 
 
-def softmax(call: Call, algebra: Algebra) -> Spread:
+def softmax(call: OpCall, algebra: Algebra) -> Spread:
     """Weights p of scores s: dp_i = p_i (ds_i - sum_j p_j ds_j), a variance at most p (1 - p).
 
     The bound takes the others at their highest and lowest: masked scores stay masked.
@@ -54,7 +54,7 @@ def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
     return found.nan_to_num(nan=1.0).clamp(0.0, 1.0)
 
 
-def log_softmax(call: Call, algebra: Algebra) -> Spread:
+def log_softmax(call: OpCall, algebra: Algebra) -> Spread:
     """Logarithms of weights, l = s - log sum exp s.
 
     Source: Own.
@@ -82,7 +82,7 @@ def log_softmax(call: Call, algebra: Algebra) -> Spread:
     return added(through, inside, size)
 
 
-def logsumexp(call: Call, algebra: Algebra) -> Spread:
+def logsumexp(call: OpCall, algebra: Algebra) -> Spread:
     """The smooth maximum log sum exp s, which moves no further than its terms.
 
     Source: Own.
@@ -107,7 +107,7 @@ def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
     return torch.maximum(above, below).abs().nan_to_num(math.inf, math.inf) + 2.0**-50
 
 
-def layer_norm(call: Call, algebra: Algebra) -> list[Spread]:
+def layer_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
     """LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
 
     dn = (1/sigma) (I - (1 1^T + n n^T)/d) dx. The bound: with centred errors c of size |c|, sigma
@@ -134,7 +134,7 @@ def layer_norm(call: Call, algebra: Algebra) -> list[Spread]:
     return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
 
 
-def rms_norm(call: Call, algebra: Algebra) -> list[Spread]:
+def rms_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
     """RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
 
     Source: budzinskiy25, Lemma 3.6, for the derivative; the bound Own.
@@ -174,7 +174,7 @@ def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int])
     return (x.abs() + size + mean.abs()) / sigma + n.abs() * (1 + spoiled)
 
 
-def _affine(call: Call, algebra: Algebra, through: Spread, n: Tensor) -> Spread:
+def _affine(call: OpCall, algebra: Algebra, through: Spread, n: Tensor) -> Spread:
     gain = call.option(2, None)
     bias = call.spread(3) if call.name == "native_layer_norm" else None
     if gain is None:
@@ -188,13 +188,13 @@ def _affine(call: Call, algebra: Algebra, through: Spread, n: Tensor) -> Spread:
     return added(*parts, steps)
 
 
-def _statistics(call: Call, algebra: Algebra, sigma: Tensor) -> list[Spread]:
+def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[Spread]:
     """Mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
     unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
     return list(unknown)
 
 
-def vector_norm(call: Call, algebra: Algebra) -> Spread:
+def vector_norm(call: OpCall, algebra: Algebra) -> Spread:
     """||x||: a norm moves no further than the norm of the errors.
 
     Source: Own.
@@ -215,7 +215,7 @@ def vector_norm(call: Call, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(terms, lambda: reach(y, through)))
 
 
-def variance(call: Call, algebra: Algebra) -> Spread | list[Spread]:
+def variance(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     """Variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
 
     Source: Own.

@@ -20,7 +20,7 @@ from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layo
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerWeights:
+class HeadWeights:
     """Weights of one attention layer: q_h = query[h] z + query_bias[h], z the normed stream.
 
     Attributes:
@@ -80,7 +80,7 @@ def project(
     config: Any,
     front: nn.Module | None = None,
     rotary: nn.Module | None = None,
-) -> LayerWeights:
+) -> HeadWeights:
     """Cut one attention module into heads, with the norm in front of it and what scales its scores.
 
     Source: Own.
@@ -106,7 +106,7 @@ def project(
     key, key_bias = _rows(found.key, found.head_width)
     value, value_bias = _rows(found.value, _value_width(found))
     output, output_bias = _output(found)
-    return LayerWeights(
+    return HeadWeights(
         layer=layer,
         name=name,
         scaling=_scaling(attention, config, found.head_width),

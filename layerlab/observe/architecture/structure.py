@@ -43,7 +43,7 @@ class AttentionPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anatomy:
+class ModelStructure:
     """The parts of one model that a trace listens to."""
 
     name: str
@@ -54,7 +54,7 @@ class Anatomy:
         return f"{self.name}.{block}"
 
 
-def anatomy(model: PreTrainedModel) -> Anatomy:
+def anatomy(model: PreTrainedModel) -> ModelStructure:
     """Find the stack of blocks and its attention layers.
 
     Source: Own.
@@ -81,7 +81,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
     if any(part.interface for part in parts):  # then nothing else is attention over tokens
         asking = [part for part in parts if part.interface]
         parts = [replace(part, number=number) for number, part in enumerate(asking)]
-    return Anatomy(name=name, blocks=tuple(blocks), attentions=tuple(parts))
+    return ModelStructure(name=name, blocks=tuple(blocks), attentions=tuple(parts))
 
 
 def text_config(model: PreTrainedModel) -> Any:

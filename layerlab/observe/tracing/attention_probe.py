@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from layerlab.observe.architecture.structure import Anatomy, AttentionPart, interface_of
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, interface_of
+from layerlab.observe.tracing.attention_record import AttentionRecord
 
 HEARD = ("eager", "sdpa")
 CHECKED_ROWS = 16
 
 
 @dataclass(kw_only=True)
-class Heard:
+class AttentionCall:
     """One call of one attention layer, for the whole batch."""
 
     part: AttentionPart
@@ -45,9 +45,9 @@ class Heard:
     scores: Tensor | None = None
     output: Tensor | None = None
 
-    def attended(self, row: int) -> Attended:
+    def attended(self, row: int) -> AttentionRecord:
         """The record of one sequence of the batch."""
-        return Attended(
+        return AttentionRecord(
             layer=self.part.number,
             name=self.part.name,
             scaling=self.scaling,
@@ -120,7 +120,7 @@ def _spy(
     parts: dict[int, AttentionPart],
     owners: dict[int, Callable[..., Any]],
     default: Callable[..., Any] | None,
-    receive: Callable[[Heard], None],
+    receive: Callable[[AttentionCall], None],
     **options: Any,
 ) -> Any:
     """Call the model's own attention, then report what it was given and gave."""
@@ -137,7 +137,7 @@ def _spy(
         causal = bool(causal) and name != "eager" and attention_mask is None
         scaling = options.get("scaling", args[0] if args else None)
         receive(
-            Heard(
+            AttentionCall(
                 part=parts[id(module)],
                 scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
                 query=query,
@@ -159,7 +159,7 @@ def _sinks(sinks: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def _overlaid(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[None]:
+def _overlaid(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
     """Answer for the entries that the model uses, until the context ends."""
     parts = {id(part.module): part for part in anatomy.attentions if part.interface}
     uses: dict[tuple[int, str], tuple[Any, dict[int, Callable[..., Any]]]] = {}
@@ -200,7 +200,7 @@ def implementation(module: nn.Module) -> str:
 class _Listener(TorchFunctionMode):
     """Hears the softmax or the fused attention of modules that compute attention themselves."""
 
-    def __init__(self, receive: Callable[[Heard], None]) -> None:
+    def __init__(self, receive: Callable[[AttentionCall], None]) -> None:
         super().__init__()
         self.receive = receive
         self.current: AttentionPart | None = None
@@ -212,7 +212,9 @@ class _Listener(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             if name in ("softmax", "_softmax") and _is_score(args[0], result):
                 self.receive(
-                    Heard(part=self.current, scores=_four(args[0]), causal=_is_causal(result))
+                    AttentionCall(
+                        part=self.current, scores=_four(args[0]), causal=_is_causal(result)
+                    )
                 )
             elif name == "scaled_dot_product_attention":
                 self.receive(self._fused(*args, output=result, **kwargs))
@@ -230,9 +232,9 @@ class _Listener(TorchFunctionMode):
         enable_gqa: bool = False,
         *,
         output: Tensor,
-    ) -> Heard:
+    ) -> AttentionCall:
         assert self.current is not None
-        return Heard(
+        return AttentionCall(
             part=self.current,
             scaling=query.shape[-1] ** -0.5 if scale is None else scale,
             query=query,
@@ -260,7 +262,7 @@ def _four(scores: Tensor) -> Tensor:
 
 
 @contextmanager
-def _listening(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[None]:
+def _listening(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
     """Hear the modules that do not use the interface, until the context ends."""
     alone = [part for part in anatomy.attentions if not part.interface]
     if not alone:
@@ -283,7 +285,7 @@ def _listening(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[N
 
 
 @contextmanager
-def probe(anatomy: Anatomy, receive: Callable[[Heard], None]) -> Iterator[None]:
+def probe(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
     """Report every attention call of a model while the context is open; leaves no trace behind.
 
     Source: Own.

@@ -16,7 +16,7 @@ ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attended:
+class AttentionRecord:
     """What one attention layer multiplied, for one sequence without padding.
 
     Attributes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from layerlab.observe.tracing.attention_record import ALL, Attended
+from layerlab.observe.tracing.attention_record import ALL, AttentionRecord
 
 BUDGET_BYTES = 16 * 2**20
 DENSE_TOKENS = 4096
@@ -33,7 +33,7 @@ class Tile:
     `scores` is what the softmax is computed in, `dtype` what its rows are stored in.
     """
 
-    attended: Attended
+    attended: AttentionRecord
     dtype: torch.dtype
     scores: torch.dtype
     height: int
@@ -49,7 +49,7 @@ class Tile:
             yield Block(rows, keys, part.weights(dtype=self.scores).to(self.dtype))
 
 
-def tile(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Tile:
+def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Tile:
     """The attention matrices of a record, kept up to `dense` tokens and streamed above.
 
     A score of size s that is rounded to u s moves its probability by as much, relatively, however
@@ -74,7 +74,9 @@ def height(keys: int) -> int:
     return 128 if keys <= 1024 else max(32, min(256, 2**19 // keys))
 
 
-def groups(attended: Attended, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Iterator[slice]:
+def groups(
+    attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS
+) -> Iterator[slice]:
     """As many heads at a time as the memory budget holds, and one where tiles are streamed.
 
     Source: Own.
@@ -106,7 +108,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def triangular(attended: Attended) -> Attended:
+def triangular(attended: AttentionRecord) -> AttentionRecord:
     """The same record with `causal` set where its mask already says so: tiles then skip half.
 
     A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
@@ -126,7 +128,9 @@ def triangular(attended: Attended) -> Attended:
     return replace(attended, causal=True, bias=None if bare else attended.bias)
 
 
-def cut(attended: Attended, rows: slice = ALL, heads: slice = ALL) -> tuple[slice, Attended]:
+def cut(
+    attended: AttentionRecord, rows: slice = ALL, heads: slice = ALL
+) -> tuple[slice, AttentionRecord]:
     """Some heads and rows with only the keys that causality and the window let them reach.
 
     Source: Own.
@@ -149,14 +153,14 @@ def cut(attended: Attended, rows: slice = ALL, heads: slice = ALL) -> tuple[slic
     )
 
 
-def _adds_nothing(attended: Attended, rows: slice, allowed: Tensor) -> bool:
+def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> bool:
     """Whether a mask is zero wherever it forbids nothing."""
     assert attended.bias is not None
     part = _part(attended.bias, ALL, rows, ALL)
     return part.dtype == torch.bool or not bool(((part != 0) & allowed).any())
 
 
-def _keys(attended: Attended, heads: slice) -> Tensor:
+def _keys(attended: AttentionRecord, heads: slice) -> Tensor:
     assert attended.key is not None
     if attended.key.shape[0] == attended.heads:
         return attended.key[heads]

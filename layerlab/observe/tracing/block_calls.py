@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, first_tensor
-from layerlab.observe.tracing.attention_probe import Heard
+from layerlab.observe.tracing.attention_probe import AttentionCall
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.observe.tracing.residual_scale import factor
 
@@ -36,7 +36,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class Visit:
+class BlockCall:
     """One block at work: what it was called with and what its children did."""
 
     index: int
@@ -45,7 +45,7 @@ class Visit:
     entered: Tensor
     calls: list[Call] = field(default_factory=list)
     inner: dict[nn.Module, Call] = field(default_factory=dict)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[AttentionCall] = field(default_factory=list)
 
     @property
     def positions(self) -> int:
@@ -98,7 +98,7 @@ def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor |
 
 
 def sublayers(
-    visit: Visit, part: AttentionPart | None, stream: Tensor | None = None
+    visit: BlockCall, part: AttentionPart | None, stream: Tensor | None = None
 ) -> dict[str, Sublayer]:
     """What attention and feed-forward saw and gave, where the block exposes them.
 
@@ -126,7 +126,7 @@ def sublayers(
     return found
 
 
-def _sublayer(visit: Visit, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
+def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
     """A sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
@@ -149,7 +149,7 @@ def _sublayer(visit: Visit, begin: Call, end: Call, stream: Tensor | None) -> Su
     )
 
 
-def _factor(visit: Visit, branch: Tensor, stream: Tensor) -> float | None:
+def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
     """By what constant a branch joins; norms read the stream, and in a post-norm block give it."""
     entered = [visit.entered, *(call.entered for call in visit.calls)]
     normed = [call.kept for call in visit.calls if not call.heavy]

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointError, checkpoint
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import Anatomy, first_tensor
+from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.shapes import Scalar, Tokens
 
@@ -35,7 +35,7 @@ class _Changed(Exception):
 
 def differentiated(
     model: PreTrainedModel,
-    anatomy: Anatomy,
+    anatomy: ModelStructure,
     tokens: Tokens,
     position: int,
     objective: Objective,
@@ -129,7 +129,7 @@ class _Streams:
 
 def _passed(
     model: PreTrainedModel,
-    anatomy: Anatomy,
+    anatomy: ModelStructure,
     tokens: Tensor,
     position: int,
     objective: Objective,

@@ -7,8 +7,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.observe.architecture.head_weights import LayerWeights
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.head_weights import HeadWeights
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.shapes import Hidden, Tokens
 
 
@@ -40,8 +40,8 @@ class Layer:
     stream: Hidden
     entered: Hidden | None = None
     sublayers: Mapping[str, Sublayer] = field(default_factory=dict)
-    attention: Attended | None = None
-    weights: LayerWeights | None = None
+    attention: AttentionRecord | None = None
+    weights: HeadWeights | None = None
     block: nn.Module | None = None
     rerun: Callable[[Any], Any] | None = None
     gradient: Hidden | None = None

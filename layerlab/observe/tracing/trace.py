@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import Anatomy, AttentionPart, first_tensor
-from layerlab.observe.tracing.attention_probe import HEARD, Heard, implementation, probe
-from layerlab.observe.tracing.attention_record import Attended
-from layerlab.observe.tracing.block_calls import Visit, called, hidden, sublayers
+from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
+from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.block_calls import BlockCall, called, hidden, sublayers
 from layerlab.observe.tracing.records import Layer
 
 
@@ -44,7 +44,7 @@ class Trace:
 
 def trace(
     model: PreTrainedModel,
-    anatomy: Anatomy,
+    anatomy: ModelStructure,
     sequences: Sequence[Tensor],
     read: Callable[[Layer], None],
     *,
@@ -107,7 +107,7 @@ class _Watcher:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        anatomy: ModelStructure,
         sequence: int,
         tokens: Tensor,
         read: Callable[[Layer], None],
@@ -120,7 +120,7 @@ class _Watcher:
         self.read = read
         self.gradients = gradients
         self.found = found
-        self.visit: Visit | None = None
+        self.visit: BlockCall | None = None
         self.visited: set[int] = set()
         self.quiet = False
         self.answered: dict[int, int] = {}
@@ -156,7 +156,7 @@ class _Watcher:
         self.visited.add(index)
         entered = hidden(args, options)
         self.fit(entered, entered)
-        self.visit = Visit(index=index, args=args, options=options, entered=entered)
+        self.visit = BlockCall(index=index, args=args, options=options, entered=entered)
         if index == 0 and self.found.no_stream is None and self.sound(0, entered):
             self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
 
@@ -186,7 +186,7 @@ class _Watcher:
             call = called("", module, args, options, output, self.visit.positions)
             self.visit.inner |= {} if call is None else {module: call}
 
-    def hear_attention(self, heard: Heard) -> None:
+    def hear_attention(self, heard: AttentionCall) -> None:
         if not self.quiet and self.visit is not None:
             self.visit.heard.append(heard)
             number = heard.part.number
@@ -214,7 +214,7 @@ class _Watcher:
                 self.give_attention(module, visit, one, len(parts) == 1)
 
     def give_whole(
-        self, module: nn.Module, visit: Visit, part: AttentionPart | None, stream: Tensor
+        self, module: nn.Module, visit: BlockCall, part: AttentionPart | None, stream: Tensor
     ) -> None:
         """A block with its stream, and its attention where it has one."""
         self.give(
@@ -232,7 +232,7 @@ class _Watcher:
         )
 
     def give_attention(
-        self, module: nn.Module, visit: Visit, part: AttentionPart, alone: bool
+        self, module: nn.Module, visit: BlockCall, part: AttentionPart, alone: bool
     ) -> None:
         """An attention whose block has no stream, or more attentions than this one."""
         attention = self.attended(visit, part)
@@ -264,7 +264,7 @@ class _Watcher:
             self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
         return not bad
 
-    def attended(self, visit: Visit, part: AttentionPart | None) -> Attended | None:
+    def attended(self, visit: BlockCall, part: AttentionPart | None) -> AttentionRecord | None:
         heard = [item for item in visit.heard if part is not None and item.part is part]
         if len(heard) != 1 or part is None:
             return None
@@ -272,7 +272,7 @@ class _Watcher:
             self.found.silent[part.number] = f"{part.name}: {fault}"
         return None if part.number in self.found.silent else heard[0].attended(0)
 
-    def rerun(self, block: nn.Module, visit: Visit, stream: Tensor) -> Tensor:
+    def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """The block's output for another stream at the same positions and masks."""
         args, options = _replaced(visit.args, visit.options, visit.entered, stream[None])
         return first_tensor(block.forward(*args, **options))[0]
@@ -302,7 +302,7 @@ def _replaced(
 
 
 def _gradients(
-    model: PreTrainedModel, anatomy: Anatomy, tokens: Tensor, found: Trace
+    model: PreTrainedModel, anatomy: ModelStructure, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
     """The loss differentiated by the stream: embedding output (0) and every block's output."""
     gradients: dict[int, Tensor] = {}

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.observe.architecture.head_weights import LayerWeights
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.head_weights import HeadWeights
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.shapes import Hidden
 
 DISCRIMINATOR = 2.0**-4
@@ -30,12 +30,12 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def checked(
-    weights: LayerWeights,
-    attended: Attended,
+    weights: HeadWeights,
+    attended: AttentionRecord,
     entered: Hidden,
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
-) -> LayerWeights:
+) -> HeadWeights:
     """The weights without what the trace contradicts, with the window and softcap that it showed.
 
     Source: Own.
@@ -59,8 +59,8 @@ def checked(
 
 
 def faults(
-    weights: LayerWeights,
-    attended: Attended,
+    weights: HeadWeights,
+    attended: AttentionRecord,
     entered: Hidden,
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
@@ -100,7 +100,7 @@ def _precision(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
-def _normed(weights: LayerWeights, z: Tensor, roundoff: float) -> bool:
+def _normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
     """Whether z = gain * x / rms(x) + shift is possible: rms((z - shift) / gain) is at most 1."""
     if weights.gain is None:
         return True
@@ -143,7 +143,7 @@ def _within(seen: Tensor, expected: Tensor, error: Tensor) -> bool:
 
 
 def _seen_factors(
-    weights: LayerWeights, attended: Attended, z: Tensor, rows: list[int], start: int | None
+    weights: HeadWeights, attended: AttentionRecord, z: Tensor, rows: list[int], start: int | None
 ) -> dict[str, str]:
     assert attended.query is not None and attended.key is not None
     dtype = attended.query.dtype
@@ -170,13 +170,13 @@ def _shared(heads: Tensor, seen: int) -> Tensor:
     return heads.repeat_interleave(seen // len(heads), 0) if seen % len(heads) == 0 else heads
 
 
-def _part(weights: LayerWeights, part: str, z: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _part(weights: HeadWeights, part: str, z: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     weight, bias = getattr(weights, part), getattr(weights, f"{part}_bias")
     return _heads(weight, bias, z, weights.clip, dtype)
 
 
 def _unnormed(
-    weights: LayerWeights,
+    weights: HeadWeights,
     part: str,
     expected: Tensor,
     error: Tensor,
@@ -210,7 +210,7 @@ def _per_head(gain: Tensor, heads: Tensor) -> Tensor:
 
 
 def _compared(
-    weights: LayerWeights,
+    weights: HeadWeights,
     parts: Mapping[str, tuple[Tensor, Tensor, Tensor]],
     start: int | None,
     normed: bool,
@@ -230,7 +230,7 @@ def _compared(
 
 
 def _seen_scores(
-    weights: LayerWeights, attended: Attended, z: Tensor, rows: list[int], start: int | None
+    weights: HeadWeights, attended: AttentionRecord, z: Tensor, rows: list[int], start: int | None
 ) -> dict[str, str]:
     """Where only the scores were seen: RoPE leaves the diagonal, ALiBi is the same in every row."""
     assert attended.scores is not None and weights.query is not None and weights.key is not None
@@ -254,7 +254,7 @@ def _seen_scores(
     return {} if agrees else {"query": "q . k is not the score that attention used"}
 
 
-def _seen_rows(weights: LayerWeights, attended: Attended, rows: list[int]) -> dict[str, str]:
+def _seen_rows(weights: HeadWeights, attended: AttentionRecord, rows: list[int]) -> dict[str, str]:
     """Whether every row used the keys that the bounds count on, its scores unbiased."""
     for row in rows:
         allowed = int(attended.allowed(rows=slice(row, row + 1)).sum(-1).min())
@@ -266,7 +266,7 @@ def _seen_rows(weights: LayerWeights, attended: Attended, rows: list[int]) -> di
     return {}
 
 
-def _added(attended: Attended, row: int) -> bool:
+def _added(attended: AttentionRecord, row: int) -> bool:
     bias = attended.bias
     if bias is None or bias.dtype == torch.bool:
         return False
@@ -275,7 +275,7 @@ def _added(attended: Attended, row: int) -> bool:
 
 
 def _gives(
-    weights: LayerWeights, attended: Attended, entered: Tensor, left: Tensor, rows: list[int]
+    weights: HeadWeights, attended: AttentionRecord, entered: Tensor, left: Tensor, rows: list[int]
 ) -> bool:
     assert weights.output is not None and weights.value is not None
     value = attended.value

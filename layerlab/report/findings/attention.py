@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerlab.report.findings.extremes import Peak, figure, peak, percent
-from layerlab.report.findings.rule import Readings, Rule, Verdict
+from layerlab.report.findings.rule import Readings, Rule, RuleHit
 
 SCORE = 100.0  # kimi25: QK-clip's tau
 SCORE_DIVERGED = 1e4  # wortsman23: runs whose scores passed about 1e4 diverged
@@ -20,14 +20,14 @@ COLUMN_SHARE = 0.8  # Own: the fullest column alone explains the norm
 ENCLOSURE = 1e-2  # Own: ten times the gap that the method promises
 
 
-def _score(readings: Readings) -> Iterator[Verdict]:
+def _score(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("attention", "logit_max")
     rows = rows[rows["logit_max"] > SCORE]
     if rows.empty:
         return
     top = peak(rows, "logit_max")
     softcap = readings.card.get("softcap")
-    yield Verdict(
+    yield RuleHit(
         severity="info" if softcap else "error" if top.value >= SCORE_DIVERGED else "warning",
         sentence=f"{top.place}: largest score {figure(top.value)}, above {figure(SCORE)}"
         f"{_spread(top)}{top.more}",
@@ -68,7 +68,7 @@ def _bfloat_step(number: float) -> float:
     return math.ldexp(1.0, math.frexp(number)[1] - 8) if math.isfinite(number) else math.inf
 
 
-def _entropy(readings: Readings) -> Iterator[Verdict]:
+def _entropy(readings: Readings) -> Iterator[RuleHit]:
     """A layer that is sharp throughout; sharpness that a sink explains is left to the sink rule."""
     rows = readings.rows("attention", "entropy")
     if rows.empty:
@@ -83,7 +83,7 @@ def _entropy(readings: Readings) -> Iterator[Verdict]:
         return
     top = peak(sharp, "entropy", lowest=True)
     spot = peak(rows[rows["layer"] == top.place.layer], "entropy", lowest=True)
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"{top.place}: mean normalised attention entropy over its heads is "
         f"{figure(top.value)}, below {ENTROPY_LAYER}{top.more}; lowest in head {spot.place.head}",
@@ -96,13 +96,13 @@ def _entropy(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _sharp_heads(rows: pd.DataFrame) -> Iterator[Verdict]:
+def _sharp_heads(rows: pd.DataFrame) -> Iterator[RuleHit]:
     heads = rows[["layer", "head"]].drop_duplicates()
     sharp = rows[rows["entropy"] < ENTROPY_HEAD]
     if sharp.empty:
         return
     top = peak(sharp, "entropy", lowest=True)
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: each token attends to almost one token, normalised entropy "
         f"{figure(top.value)}, below {ENTROPY_HEAD}{top.more} (of {len(heads)})",
@@ -115,14 +115,14 @@ def _sharp_heads(rows: pd.DataFrame) -> Iterator[Verdict]:
     )
 
 
-def _sink(readings: Readings) -> Iterator[Verdict]:
+def _sink(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("attention", "sink_mass")
     short = [index for index, tokens in readings.tokens.items() if tokens < SINK_TOKENS]
     rows = rows[(rows["sink_mass"] > SINK) & ~rows["sequence"].isin(short)]
     if rows.empty:
         return
     top = peak(rows, "sink_mass")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: {percent(top.value)} of the attention goes to the first token, "
         f"above {percent(SINK)}{top.more}",
@@ -135,13 +135,13 @@ def _sink(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _ratio(readings: Readings) -> Iterator[Verdict]:
+def _ratio(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("spectrum", "uniform_ratio", "norm")
     rows = rows[rows["uniform_ratio"] > RATIO]
     if rows.empty:
         return
     top = peak(rows, "uniform_ratio")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: attention norm {figure(top.row['norm'])}, {figure(top.value)} "
         f"times that of uniform causal attention of the same length{top.more}",
@@ -169,14 +169,14 @@ def _column(top: Peak) -> str:
     )
 
 
-def _enclosure(readings: Readings) -> Iterator[Verdict]:
+def _enclosure(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("spectrum", "lower", "upper")
     gap = (rows["upper"] - rows["lower"]) / rows["lower"]
     rows = rows.assign(gap=gap)[gap > ENCLOSURE]
     if rows.empty:
         return
     top = peak(rows, "gap")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: the attention norm is known only to lie between "
         f"{figure(top.row['lower'])} and {figure(top.row['upper'])}, a gap of "

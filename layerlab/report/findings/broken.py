@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak
-from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 from layerlab.report.views.bounds import excess, violations
 
 
-def _nonfinite(readings: Readings) -> Iterator[Verdict]:
+def _nonfinite(readings: Readings) -> Iterator[RuleHit]:
     for kind in ("weights", "stream"):
         faults = [one for one in readings.card.get("faults") or () if one["kind"] == kind]
         if not faults:
@@ -20,9 +20,9 @@ def _nonfinite(readings: Readings) -> Iterator[Verdict]:
         named = len({str(one["name"]) for one in faults}) - 1
         more = f", and so it is with {named} more" if named else ""
         layer = first.get("layer")
-        place = Place(layer=None if layer is None or layer < 0 else int(layer))
+        place = Location(layer=None if layer is None or layer < 0 else int(layer))
         where = str(place) or "outside the layers"
-        yield Verdict(
+        yield RuleHit(
             severity="error",
             sentence=f"{where}: {first['name']} holds {first['what']}{more}",
             advice=_mending(kind, readings.card["faults"]),
@@ -56,11 +56,11 @@ def _mending(kind: str, faults: Any) -> str:
     )
 
 
-def _guess(readings: Readings) -> Iterator[Verdict]:
+def _guess(readings: Readings) -> Iterator[RuleHit]:
     loss, vocab = readings.card.get("loss_nats"), readings.card.get("vocab")
     if loss is None or not vocab or not float(loss) >= math.log(vocab):
         return
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"the loss on this text is {figure(float(loss))} nats, and guessing among "
         f"{vocab:,} tokens costs {figure(math.log(vocab))}",
@@ -71,7 +71,7 @@ def _guess(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _bound(readings: Readings) -> Iterator[Verdict]:
+def _bound(readings: Readings) -> Iterator[RuleHit]:
     for name, measure in readings.measures.items():
         for bound in measure.get("bounds", ()):
             if bound["side"] == "beside":
@@ -81,7 +81,7 @@ def _bound(readings: Readings) -> Iterator[Verdict]:
                 continue
             top = peak(broken, "excess")
             above = bound["side"] == "upper"
-            yield Verdict(
+            yield RuleHit(
                 severity="error",
                 sentence=f"{top.place}: {name} {bound['column']}{_part(top.row)} is "
                 f"{figure(top.row[bound['column']])}, {'above' if above else 'below'} its "

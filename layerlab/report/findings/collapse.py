@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak, percent
-from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
 RESIDUAL = 0.1  # Own; dong21 proves the limit 0, not a level
 FALL = 0.5  # Own: last layer against first, where every layer in between falls
@@ -26,14 +26,14 @@ def _stream(readings: Readings, column: str) -> pd.DataFrame:
     return pd.DataFrame(rows.groupby("layer", as_index=False)[column].mean())
 
 
-def _residual(readings: Readings) -> Iterator[Verdict]:
+def _residual(readings: Readings) -> Iterator[RuleHit]:
     layers = _stream(readings, "relative_residual")
     low = layers[layers["relative_residual"] < RESIDUAL]
     if low.empty:
         yield from _fall(layers)
         return
     top = peak(low, "relative_residual", lowest=True)
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"{top.place}: {percent(top.value)} of the stream is what tells its tokens apart, "
         f"below {percent(RESIDUAL)}; the rest is the same for all{top.more}",
@@ -47,12 +47,12 @@ def _residual(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _fall(layers: pd.DataFrame) -> Iterator[Verdict]:
+def _fall(layers: pd.DataFrame) -> Iterator[RuleHit]:
     curve = layers["relative_residual"].to_numpy(dtype=float)
     if len(curve) < 4 or not (np.diff(curve) < 0).all() or curve[-1] > FALL * curve[0]:
         return
     last = int(layers["layer"].iloc[-1])
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"layer {last}: the share of the stream that tells tokens apart fell in every "
         f"layer, from {figure(curve[0])} to {figure(curve[-1])}",
@@ -60,11 +60,11 @@ def _fall(layers: pd.DataFrame) -> Iterator[Verdict]:
         "collapse further; stronger shortcuts (tang21) or a series activation (pangu23) slow it.",
         value=float(curve[-1]),
         threshold=FALL * float(curve[0]),
-        place=Place(layer=last),
+        place=Location(layer=last),
     )
 
 
-def _cosine(readings: Readings) -> Iterator[Verdict]:
+def _cosine(readings: Readings) -> Iterator[RuleHit]:
     layers = _stream(readings, "cosine")
     residual = _stream(readings, "relative_residual")
     collapsed = residual[residual["relative_residual"] < RESIDUAL]["layer"]
@@ -72,7 +72,7 @@ def _cosine(readings: Readings) -> Iterator[Verdict]:
     if high.empty:
         return
     top = peak(high, "cosine")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: two tokens of a text have cosine {figure(top.value)} on average, "
         f"above {COSINE}{top.more}",
@@ -85,7 +85,7 @@ def _cosine(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _dimension(readings: Readings) -> Iterator[Verdict]:
+def _dimension(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("dimension", "effective_dimension", "tokens")
     width = readings.card.get("width")
     if rows.empty or not width:
@@ -103,7 +103,7 @@ def _dimension(readings: Readings) -> Iterator[Verdict]:
     count = top.row["effective_dimension"]
     massive = readings.rows("stream", "massive")
     driven = top.place.layer in set(massive[massive["massive"] > 0]["layer"])
-    yield Verdict(
+    yield RuleHit(
         severity="warning" if count <= 1 and not driven else "info",
         sentence=f"{top.place}: {count:.0f} of {room} dimensions hold the share of the variance "
         f"that counts as effective, {percent(top.value)}, below {percent(DIMENSION)}{top.more}",
@@ -119,8 +119,8 @@ def _dimension(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _too_few(tokens: int, width: int) -> Verdict:
-    return Verdict(
+def _too_few(tokens: int, width: int) -> RuleHit:
+    return RuleHit(
         severity="info",
         sentence=f"only {tokens:,} tokens for a width of {width:,}: dimensions and ranks are "
         f"limited by the sample (at most {tokens - 1:,}), so they are not judged",

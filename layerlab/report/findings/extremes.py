@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.report.findings.rule import Place
+from layerlab.report.findings.rule import Location
 
 MOST_RUNS = 4
 
@@ -24,7 +24,7 @@ class Peak:
 
     row: dict[str, Any]
     value: float
-    place: Place
+    place: Location
     count: int
     more: str
 
@@ -59,7 +59,7 @@ def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:
     """The row where `column` is largest (or lowest), and how many other places `rows` holds."""
     spot = rows[column].argmin() if lowest else rows[column].argmax()
     row = {str(name): entry for name, entry in rows.iloc[int(spot)].items()}
-    place = Place(**{name: _whole(row.get(name)) for name in ("layer", "head", "sequence")})
+    place = Location(**{name: _whole(row.get(name)) for name in ("layer", "head", "sequence")})
     keys = [name for name in ("layer", "head") if name in rows.columns]
     places = rows[keys].drop_duplicates()
     rest = places[~(places == pd.Series({key: row[key] for key in keys})).all(axis=1)]

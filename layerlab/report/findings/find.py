@@ -19,7 +19,7 @@ from layerlab.report.findings import (
     rounding,
     stability,
 )
-from layerlab.report.findings.rule import SEVERITIES, Finding, Readings, Rule, Severity, Verdict
+from layerlab.report.findings.rule import SEVERITIES, Finding, Readings, Rule, RuleHit, Severity
 from layerlab.report.views.tables import plain, tidy
 
 __all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
@@ -82,7 +82,7 @@ def _readings(
     return Readings(card, own, measures, report.get("text", {}).get("sequences", ()))
 
 
-def _finding(rule: Rule, verdict: Verdict, number: int, card: Mapping[str, Any]) -> Finding:
+def _finding(rule: Rule, verdict: RuleHit, number: int, card: Mapping[str, Any]) -> Finding:
     place, model = verdict.place, str(card["name"])
     return Finding(
         id="-".join(part for part in (rule.name, verdict.mark, str(number)) if part),

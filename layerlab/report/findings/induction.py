@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from layerlab.report.findings.extremes import figure, percent
-from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
 
-def _lookback(readings: Readings) -> Iterator[Verdict]:
+def _lookback(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("saliency", "l1", "earlier")
     rows = rows[rows["layer"] == 0]
     recurring = rows[rows["earlier"] > 0]
@@ -14,7 +14,7 @@ def _lookback(readings: Readings) -> Iterator[Verdict]:
     if recurring.empty or total <= 0:
         return
     share, even = float(recurring["l1"].sum()) / total, len(recurring) / len(rows)
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"layer 0: {percent(share)} of the saliency lies where the target came before, "
         f"{figure(share / even)} times what an even spread over {len(rows)} tokens would give",
@@ -22,7 +22,7 @@ def _lookback(readings: Readings) -> Iterator[Verdict]:
         "example is one name in one text. Ask several texts, and compare models.",
         value=share / even,
         threshold=1.0,
-        place=Place(layer=0),
+        place=Location(layer=0),
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from layerlab.report.findings.attention import LARGEST_HALF
 from layerlab.report.findings.extremes import Peak, figure, peak
-from layerlab.report.findings.rule import Readings, Rule, Verdict
+from layerlab.report.findings.rule import Readings, Rule, RuleHit
 
 HEADROOM = 2.0  # Own: the next layer may double it
 KURTOSIS = 100.0  # Own; he24 plots the quantity, 1 is an even stream and `width` a single channel
@@ -18,14 +18,14 @@ CONDITION = 1e4  # Own
 CANCELLING = 2.0  # Own: times head_width; independent Gaussian weights have about 0.4 times
 
 
-def _overflow(readings: Readings) -> Iterator[Verdict]:
+def _overflow(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "largest")
     rows = rows[rows["largest"] > LARGEST_HALF / HEADROOM]
     if rows.empty:
         return
     top = peak(rows, "largest")
     half = readings.card.get("dtype") == "float16"
-    yield Verdict(
+    yield RuleHit(
         severity="error" if half or not np.isfinite(top.value) else "warning",
         sentence=f"{top.place}: the stream reaches {figure(top.value)}{_spot(top.row)}, and fp16 "
         f"overflows at {LARGEST_HALF:,.0f}{top.more}",
@@ -37,13 +37,13 @@ def _overflow(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _massive(readings: Readings) -> Iterator[Verdict]:
+def _massive(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "massive", "largest", "median")
     rows = rows[rows["massive"] > 0]
     if rows.empty:
         return
     top = peak(rows, "largest")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=_massive_sentence(top),
         advice="Most large models have a few and rely on them (sun24). Quantise activations per "
@@ -74,7 +74,7 @@ def _spot(row: dict[str, Any]) -> str:
     return f" (token {int(token)}, channel {int(channel)})"
 
 
-def _kurtosis(readings: Readings) -> Iterator[Verdict]:
+def _kurtosis(readings: Readings) -> Iterator[RuleHit]:
     width = readings.card.get("width")
     limit = min(KURTOSIS, KURTOSIS_SHARE * width) if width else KURTOSIS
     rows = readings.rows("stream", "kurtosis")
@@ -82,7 +82,7 @@ def _kurtosis(readings: Readings) -> Iterator[Verdict]:
     if rows.empty:
         return
     top = peak(rows, "kurtosis")
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"{top.place}: kurtosis of the channels is {figure(top.value)}, above "
         f"{figure(limit)}: a few channels hold most of the stream{top.more}",
@@ -96,13 +96,13 @@ def _kurtosis(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _condition(readings: Readings) -> Iterator[Verdict]:
+def _condition(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("querykey", "condition")
     rows = rows[rows["condition"] > CONDITION]
     if rows.empty:
         return
     top = peak(rows, "condition")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: condition of W_k^T W_q is {figure(top.value)}, above "
         f"{figure(CONDITION)}{top.more}",
@@ -116,7 +116,7 @@ def _condition(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _cancelling(readings: Readings) -> Iterator[Verdict]:
+def _cancelling(readings: Readings) -> Iterator[RuleHit]:
     width = readings.card.get("head_width")
     rows = readings.rows("querykey", "abs_norm", "norm")
     rows = rows[rows["norm"] > 0]
@@ -127,7 +127,7 @@ def _cancelling(readings: Readings) -> Iterator[Verdict]:
     if rows.empty:
         return
     top = peak(rows, "ratio")
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: the norm of |W_k|^T |W_q| is {figure(top.value)} times that of "
         f"W_k^T W_q, above {figure(CANCELLING * width)}{top.more}",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from layerlab.report.findings import attention, stability
 from layerlab.report.findings.extremes import Peak, figure, peak, percent
-from layerlab.report.findings.rule import Readings, Rule, Shown, Verdict
+from layerlab.report.findings.rule import Readings, Rule, RuleHit, Shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,12 @@ LIMITS = (
 )
 
 
-def _nearest(readings: Readings) -> Iterator[Verdict]:
+def _nearest(readings: Readings) -> Iterator[RuleHit]:
     close = [(found.value / limit.threshold, limit, found) for limit, found in _peaks(readings)]
     if not close:
         return
     share, limit, top = max(close, key=lambda entry: entry[0])
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: nothing crosses a threshold; nearest is the {limit.name}, "
         f"{figure(top.value)}, {percent(share)} of the limit {figure(limit.threshold)}",

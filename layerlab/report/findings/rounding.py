@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.report.findings.extremes import figure, percent
-from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
 CHANGED = 0.05  # Own: one position in twenty gets another likeliest token
 NOTABLE = 0.01  # Own
@@ -20,7 +20,7 @@ FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
 TWICE = 2.0  # Own: the predictor's promise
 
 
-def _changed(readings: Readings) -> Iterator[Verdict]:
+def _changed(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "changed", "kl", "loss_change")
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
@@ -34,7 +34,7 @@ def _changed(readings: Readings) -> Iterator[Verdict]:
         for name, row in means.drop(index=str(worst.name)).iterrows()
     ]
     beside = f" (beside it {', '.join(others)})" if others else ""
-    yield Verdict(
+    yield RuleHit(
         severity="warning" if worst["changed"] > CHANGED else "info",
         sentence=f"in {worst.name} another token becomes the likeliest at "
         f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst)}",
@@ -66,25 +66,25 @@ def _advice(name: str) -> str:
     )
 
 
-def _overflow(readings: Readings) -> Iterator[Verdict]:
+def _overflow(readings: Readings) -> Iterator[RuleHit]:
     table = readings.rows("rounding", "mean")
     lost = table[np.isinf(table["mean"])]
     if lost.empty:
         return
     first = lost.sort_values("layer").iloc[0]
     names = ", ".join(dict.fromkeys(lost["format"]))
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"in {names} what the model computes stops being finite, first in layer "
         f"{int(first['layer'])}",
         advice="The format's exponents do not reach this far: take bf16, or scale.",
         value=float(len(lost)) / len(table),
         threshold=0.0,
-        place=Place(layer=int(first["layer"])),
+        place=Location(layer=int(first["layer"])),
     )
 
 
-def _cause(readings: Readings) -> Iterator[Verdict]:
+def _cause(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("attribution", "share")
     rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
@@ -94,7 +94,7 @@ def _cause(readings: Readings) -> Iterator[Verdict]:
         return
     own = rows[rows["format"] == top["format"]]
     closure = float(own["share"].sum())
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"in {top['format']}, what is rounded at {top['part']} makes "
         f"{percent(top['share'])} of the squared error of the logits, more than any other "
@@ -105,7 +105,7 @@ def _cause(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _scores(readings: Readings) -> Iterator[Verdict]:
+def _scores(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("attribution", "share")
     rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
@@ -115,7 +115,7 @@ def _scores(readings: Readings) -> Iterator[Verdict]:
     share = float(inside[inside["format"] == first]["share"].sum())
     if inside.empty or share > SMALL:
         return
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"in {first}, scores, softmax and the product with values make "
         f"{percent(share)} of the squared error of the logits",
@@ -126,7 +126,7 @@ def _scores(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _islands(readings: Readings) -> Iterator[Verdict]:
+def _islands(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "error")
     if rows.empty:
         return
@@ -138,7 +138,7 @@ def _islands(readings: Readings) -> Iterator[Verdict]:
     if ratio.empty or not ratio.max() > ISLANDS:
         return
     name = str(ratio.idxmax())
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"in {name}, the parts that the code keeps in float32 hold the error of the "
         f"logits down: with every result rounded it is {figure(float(ratio.max()))} times as large",
@@ -149,7 +149,7 @@ def _islands(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _step(readings: Readings) -> Iterator[Verdict]:
+def _step(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("rounding", "mean")
     rows = rows[np.isfinite(rows["mean"])]
     if rows.empty:
@@ -161,18 +161,18 @@ def _step(readings: Readings) -> Iterator[Verdict]:
     if steps.empty or not steps["step"].max() > STEP:
         return
     top = steps.iloc[int(steps["step"].argmax())]
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"layer {int(top['layer'])} multiplies the error of the stream in "
         f"{top['format']} by {figure(float(top['step']))}, to {figure(float(top['mean']))}",
         advice="Look at this layer's share in the attribution, and keep it in higher precision.",
         value=float(top["step"]),
         threshold=STEP,
-        place=Place(layer=int(top["layer"])),
+        place=Location(layer=int(top["layer"])),
     )
 
 
-def _predictor(readings: Readings) -> Iterator[Verdict]:
+def _predictor(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("rounding", "mean", "predicted")
     rows = rows[(rows["predicted"] > 0) & (rows["mean"] > 0)]
     rows = rows[np.isfinite(rows["mean"]) & np.isfinite(rows["predicted"])]
@@ -183,14 +183,14 @@ def _predictor(readings: Readings) -> Iterator[Verdict]:
     if not off.max() > TWICE:
         return
     top = rows.iloc[int(off.argmax())]
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"layer {int(top['layer'])}: the error in {top['format']} is "
         f"{figure(float(top['mean']))}, and {figure(float(top['predicted']))} was predicted",
         advice="The prediction takes errors as small and independent; here they are not.",
         value=float(off.max()),
         threshold=TWICE,
-        place=Place(layer=int(top["layer"])),
+        place=Location(layer=int(top["layer"])),
     )
 
 

@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Location:
     """Where a reading was taken."""
 
     layer: int | None = None
@@ -99,7 +99,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class RuleHit:
     """What a rule has to say about one model."""
 
     severity: Severity
@@ -107,7 +107,7 @@ class Verdict:
     advice: str
     value: float | None = None
     threshold: float | None = None
-    place: Place = Place()
+    place: Location = Location()
     shown: Shown | None = None
     mark: str = ""
     measure: str | None = None
@@ -153,4 +153,4 @@ class Rule:
     name: str
     measure: str | None
     source: str
-    judge: Callable[[Readings], Iterable[Verdict]]
+    judge: Callable[[Readings], Iterable[RuleHit]]

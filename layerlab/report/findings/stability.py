@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak, percent
-from layerlab.report.findings.rule import Place, Readings, Rule, Verdict
+from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
 STEEP = 10.0  # Own: times the median block
 STEEP_BLOCKS = 4  # Own: fewer blocks have no telling median
@@ -15,7 +15,7 @@ GROWTH_GRAVE = 1e4  # Own: an update of its first size is then lost in bf16, and
 IDLE = 0.01  # Own: both branches write less than this share of the stream
 
 
-def _steep(readings: Readings) -> Iterator[Verdict]:
+def _steep(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "local")
     layers = pd.DataFrame(rows.groupby("layer", as_index=False)["local"].mean())
     if len(layers) < STEEP_BLOCKS:
@@ -26,7 +26,7 @@ def _steep(readings: Readings) -> Iterator[Verdict]:
         return
     top = peak(above, "local")
     first = top.place.layer == int(layers["layer"].min())
-    yield Verdict(
+    yield RuleHit(
         severity="info" if first else "warning",
         sentence=f"{top.place}: the block can amplify a small change {figure(top.value)} times, "
         f"{figure(top.value / median)} times the median block ({figure(median)}){top.more}",
@@ -41,7 +41,7 @@ def _steep(readings: Readings) -> Iterator[Verdict]:
     )
 
 
-def _gradient(readings: Readings) -> Iterator[Verdict]:
+def _gradient(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "gradient")
     layers = rows.groupby("layer")["gradient"].mean() if len(rows) else pd.Series(dtype=float)
     if len(layers) < 2:
@@ -50,7 +50,7 @@ def _gradient(readings: Readings) -> Iterator[Verdict]:
     if not last > 0 or 1 / GRADIENT <= first / last <= GRADIENT:
         return
     ratio, explodes = first / last, first > last
-    yield Verdict(
+    yield RuleHit(
         severity="warning",
         sentence=f"the loss gradient at layer {layers.index[0]} is {figure(ratio)} times that at "
         f"layer {layers.index[-1]}: it {'explodes' if explodes else 'vanishes'} on its way back",
@@ -61,11 +61,11 @@ def _gradient(readings: Readings) -> Iterator[Verdict]:
         "(noci22), or check whether the tokens' features collapse on the way.",
         value=ratio,
         threshold=GRADIENT if explodes else 1 / GRADIENT,
-        place=Place(layer=int(layers.index[0])),
+        place=Location(layer=int(layers.index[0])),
     )
 
 
-def _growth(readings: Readings) -> Iterator[Verdict]:
+def _growth(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "norm")
     layers = rows.groupby("layer")["norm"].mean() if len(rows) else pd.Series(dtype=float)
     if len(layers) < 2 or not float(layers.iloc[0]) > 0:
@@ -75,7 +75,7 @@ def _growth(readings: Readings) -> Iterator[Verdict]:
     if not growth > GROWTH:
         return
     layer = int(layers.index[-1])
-    yield Verdict(
+    yield RuleHit(
         severity="warning" if growth > GROWTH_GRAVE else "info",
         sentence=f"layer {layer}: the mean norm of the residual stream is {figure(last)}, "
         f"{figure(growth)} times that of the embeddings ({figure(first)})",
@@ -84,12 +84,12 @@ def _growth(readings: Readings) -> Iterator[Verdict]:
         "initialisation or a norm after each branch keeps it flat (noci22, wortsman23).",
         value=growth,
         threshold=GROWTH,
-        place=Place(layer=layer),
+        place=Location(layer=layer),
         shown="channels",
     )
 
 
-def _idle(readings: Readings) -> Iterator[Verdict]:
+def _idle(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "attention_share", "ffn_share")
     if rows.empty:
         return
@@ -99,7 +99,7 @@ def _idle(readings: Readings) -> Iterator[Verdict]:
     if idle.empty:
         return
     top = peak(idle, "written", lowest=True)
-    yield Verdict(
+    yield RuleHit(
         severity="info",
         sentence=f"{top.place}: attention and feed-forward write {percent(top.value)} of the "
         f"stream at most, below {percent(IDLE)}{top.more}",

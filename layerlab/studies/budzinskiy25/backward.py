@@ -10,12 +10,12 @@ from layerlab.studies.budzinskiy25.support.reference_backward import gradients
 from layerlab.studies.budzinskiy25.support.reference_transformer import errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, line, resampled
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 WAYS = {"forward": "stream after the block", "backward": "gradient by the block's input"}
 
@@ -39,7 +39,7 @@ def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
     }
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     found = work.gather(one, [dict(work.options)], batch=32)[0]
     digits = [work.options["digits"]]
@@ -116,9 +116,9 @@ STUDY = Study(
     fast={"draws": 200},
     options={"norm": "layer", "layers": 20, "digits": 24},
     domains={
-        "norm": Domain(kind=str, choices=("layer", "rms")),
-        "layers": Domain(kind=int, least=2, most=100),
-        "digits": Domain(kind=int, least=4, most=25),
+        "norm": Constraint(kind=str, choices=("layer", "rms")),
+        "layers": Constraint(kind=int, least=2, most=100),
+        "digits": Constraint(kind=int, least=4, most=25),
     },
 )
 STUDIES = (STUDY,)

@@ -13,12 +13,12 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
 )
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 CONDITIONS = (1.0, 1e1, 1e2, 1e4, 1e8)
 DEPTHS = (1, 4, 8)
@@ -63,7 +63,7 @@ def one(draw: Draw, condition: float, fixed: str, norm: str) -> dict[str, Tensor
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], :, NORMWISE]}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases: list[dict[str, Any]] = [
         {"condition": condition, "fixed": fixed, **work.options}
@@ -165,6 +165,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 200},
     options={"norm": "rms"},
-    domains={"norm": Domain(kind=str, choices=("layer", "rms"))},
+    domains={"norm": Constraint(kind=str, choices=("layer", "rms"))},
 )
 STUDIES = (STUDY,)

@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     stack_errors,
 )
 from layerlab.studies.engine.pictures import Curve, curves, histogram
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -29,7 +29,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, agreed
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # The last are so many that no error comes near the size of the result, whatever the draw.
 DIGITS = (11, 16, 24, 40)
@@ -70,7 +70,7 @@ def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     errors = work.gather(one, [dict(work.options)])[0]["errors"]
     table = by_layer(errors, DIGITS)
@@ -253,8 +253,8 @@ STUDY = Study(
     fast={"draws": 300},
     options={"norm": "layer", "layers": 40},
     domains={
-        "norm": Domain(kind=str, choices=("layer", "rms")),
-        "layers": Domain(kind=int, least=4, most=200),
+        "norm": Constraint(kind=str, choices=("layer", "rms")),
+        "layers": Constraint(kind=int, least=4, most=200),
     },
 )
 STUDIES = (STUDY,)

@@ -10,12 +10,12 @@ from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE, stack_errors
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 DEPTHS = (10, 15, 20)
@@ -47,7 +47,7 @@ def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], 0]}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"spectral": norm, **work.options} for norm in NORMS]
     # draw x norm x depth x statistic
@@ -170,8 +170,8 @@ STUDY = Study(
     fast={"draws": 200},
     options={"norm": "layer", "digits": 16},
     domains={
-        "norm": Domain(kind=str, choices=("layer", "rms")),
-        "digits": Domain(kind=int, least=4, most=25),
+        "norm": Constraint(kind=str, choices=("layer", "rms")),
+        "digits": Constraint(kind=int, least=4, most=25),
     },
 )
 STUDIES = (STUDY,)

@@ -8,12 +8,12 @@ from layerlab.studies.budzinskiy25.support.random_transformers import MAX, NAMES
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights, attention, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, grouped, line, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict, Word
 from layerlab.studies.engine.verdict import within
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 NORMS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 SIZE = 10
@@ -39,7 +39,7 @@ def one(draw: Draw, norm: float, digits: int) -> dict[str, Tensor]:
     return {"errors": errors(observed, truth)}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits = work.options["digits"]
     cases = [{"norm": norm, "digits": digits} for norm in NORMS]
@@ -130,6 +130,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 400},
     options={"digits": 16},
-    domains={"digits": Domain(kind=int, least=4, most=25)},
+    domains={"digits": Constraint(kind=int, least=4, most=25)},
 )
 STUDIES = (STUDY,)

@@ -10,12 +10,12 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     stack_errors,
 )
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, resampled
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 PLACEMENTS = {
     "pre": "x + A(N(x))",
@@ -43,7 +43,7 @@ def one(
     return {"errors": found}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"placement": name, **work.options} for name in PLACEMENTS]
     parts = work.gather(one, cases, batch=256)
@@ -135,10 +135,10 @@ STUDY = Study(
     fast={"draws": 200},
     options={"norm": "layer", "layers": 100, "digits": 11, "variance": 0.1},
     domains={
-        "norm": Domain(kind=str, choices=("layer", "rms")),
-        "layers": Domain(kind=int, least=2, most=1000),
-        "digits": Domain(kind=int, least=4, most=25),
-        "variance": Domain(kind=float, above=0.0, most=100.0),
+        "norm": Constraint(kind=str, choices=("layer", "rms")),
+        "layers": Constraint(kind=int, least=2, most=1000),
+        "digits": Constraint(kind=int, least=4, most=25),
+        "variance": Constraint(kind=float, above=0.0, most=100.0),
     },
 )
 STUDIES = (STUDY,)

@@ -11,15 +11,15 @@ from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NOR
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
 
 # How far the entries of an input are from 1; conclusion 3 is about the small ones.
 SPREADS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -42,7 +42,7 @@ def normed(x: Draws, norm: str, digits: int) -> Tensor:
     return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
 
 
-def inputs(patient: "Subject", tokens: int) -> dict[str, Tensor]:
+def inputs(patient: "LoadedModel", tokens: int) -> dict[str, Tensor]:
     """What each norm of a model read on the built-in text, token x width, in float64."""
     assert patient.tokenizer is not None, "built-in models have one"
     text = builtin.SAMPLE.read_text("utf-8")
@@ -64,7 +64,7 @@ def inputs(patient: "Subject", tokens: int) -> dict[str, Tensor]:
     return found
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits = work.options["digits"]
     cases: list[dict[str, Any]] = [
@@ -205,6 +205,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 500},
     options={"digits": 24},
-    domains={"digits": Domain(kind=int, least=4, most=25)},
+    domains={"digits": Constraint(kind=int, least=4, most=25)},
 )
 STUDIES = (STUDY,)

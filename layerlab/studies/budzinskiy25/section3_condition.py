@@ -22,7 +22,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
 )
 from layerlab.studies.budzinskiy25.support.theory_block import known
 from layerlab.studies.engine.pictures import Gap, gaps, histogram
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bins, maximum, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -171,7 +171,7 @@ def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
     return matrix if bias is None else torch.cat([matrix, bias[:, None]], 1)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name} for name in builtin.NAMES]
     parts = [part["conditions"] for part in work.gather(one, cases, batch=16)]

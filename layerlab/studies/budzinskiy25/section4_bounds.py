@@ -19,7 +19,7 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.budzinskiy25.support.theory_block import known
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, maximum, resampled, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
@@ -157,7 +157,7 @@ def hostile() -> list[Rounded]:
     return [*norms(row), perceptron(row, alike), scores, *rest]
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = work.gather(one, [{"model": name} for name in builtin.NAMES], batch=16)
     # passage x model x row (x format)

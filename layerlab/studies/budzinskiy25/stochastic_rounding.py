@@ -11,12 +11,12 @@ from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import block, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import line, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import below
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 MODES = ("nearest", "stochastic")
 LENGTHS = (4, 16, 64, 256, 1024, 4096)
@@ -56,7 +56,7 @@ def repeated(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]
     }
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits, norm = work.options["digits"], work.options["norm"]
     sums = work.gather(summed, [{"mode": m, "digits": digits} for m in MODES], batch=256)
@@ -220,8 +220,8 @@ STUDY = Study(
     fast={"draws": 200},
     options={"digits": 11, "norm": "layer"},
     domains={
-        "digits": Domain(kind=int, least=4, most=25),
-        "norm": Domain(kind=str, choices=("layer", "rms")),
+        "digits": Constraint(kind=int, least=4, most=25),
+        "norm": Constraint(kind=str, choices=("layer", "rms")),
     },
 )
 STUDIES = (STUDY,)

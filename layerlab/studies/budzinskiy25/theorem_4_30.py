@@ -14,7 +14,7 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.budzinskiy25.support.theory_block import known
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -101,7 +101,7 @@ def trained(draw: Draw) -> dict[str, Tensor]:
     return {"errors": found, "factors": factors}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = work.gather(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}

@@ -33,7 +33,7 @@ INDENT = 12
 LOOKED = "its threshold or number of draws was set after a first result"
 
 
-class Record:
+class StudyResult:
     """What a study found.
 
     `record.verdict` is a `Word`, as "holds" or "not decided", `record.number` what decides it,
@@ -171,13 +171,13 @@ class Record:
         return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
 
 
-def load_record(folder: Path) -> Record | None:
+def load_record(folder: Path) -> StudyResult | None:
     """The study in a folder, or None where there is none that can be read."""
     try:
         content = json.loads((folder / disk.STUDY_DATA).read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
             return None
-        record = Record(content)
+        record = StudyResult(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         return None
     record.folder = folder.resolve()

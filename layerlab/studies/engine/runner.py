@@ -19,26 +19,26 @@ from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import Record, load_record
-from layerlab.studies.engine.sampling import RUNS, Work, cores, digest
+from layerlab.studies.engine.record import StudyResult, load_record
+from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
 from layerlab.studies.engine.scale import placed
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.locks import locked
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
 FEWEST = 4
 DOMAINS = {
-    "draws": Domain(kind=int, least=FEWEST, most=10_000_000),
-    "seed": Domain(kind=int, least=0, most=2**63 - 1),
-    "threads": Domain(kind=int, least=1, most=1024),
+    "draws": Constraint(kind=int, least=FEWEST, most=10_000_000),
+    "seed": Constraint(kind=int, least=0, most=2**63 - 1),
+    "threads": Constraint(kind=int, least=1, most=1024),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudyRequest:
     """A study that is ready to run: everything the user gave, checked.
 
     Attributes:
@@ -122,7 +122,7 @@ def study(
     progress: bool = True,
     lang: str = ENGLISH,
     **options: Any,
-) -> Record:
+) -> StudyResult:
     """Reproduce one figure, table or claim of a source, and judge it.
 
     With `out`, finished batches are kept beside that folder until the result stands in it: after an
@@ -155,7 +155,7 @@ def study(
     found = known(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
-    plan = Plan(
+    plan = StudyRequest(
         study=found,
         draws=few if draws is None else _drawn(found, draws),
         seed=_checked("seed", seed),
@@ -184,7 +184,7 @@ def known(name: str) -> Study:
     raise UserError(f"no study is called {shown(name)}; {hint}known: {', '.join(every)}")
 
 
-def carried_out(plan: Plan, *, progress: bool = True) -> Record:
+def carried_out(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
     """Do what is left of a plan, and write it.
 
     Raises:
@@ -201,7 +201,7 @@ def carried_out(plan: Plan, *, progress: bool = True) -> Record:
         return _finished(plan) or _computed(plan, progress)
 
 
-def _finished(plan: Plan) -> Record | None:
+def _finished(plan: StudyRequest) -> StudyResult | None:
     """What an earlier run wrote with the same settings and code."""
     if plan.out is None or plan.restart:
         return None
@@ -209,10 +209,10 @@ def _finished(plan: Plan) -> Record | None:
     return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
 
 
-def _computed(plan: Plan, progress: bool) -> Record:
+def _computed(plan: StudyRequest, progress: bool) -> StudyResult:
     if plan.restart and plan.store is not None:
         shutil.rmtree(plan.store, ignore_errors=True)
-    work = Work(
+    work = StudyContext(
         study=plan.study.name,
         draws=plan.draws,
         seed=plan.seed,
@@ -238,7 +238,7 @@ def _computed(plan: Plan, progress: bool) -> Record:
     return record
 
 
-def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
+def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyResult:
     content: dict[str, Any] = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
@@ -261,7 +261,7 @@ def _record(plan: Plan, work: Work, outcome: Outcome) -> Record:
         **work.judged,
     }
     content["verdicts"] = [placed(vars(one), content, plan.study) for one in outcome.verdicts]
-    return Record(content, outcome.frames)
+    return StudyResult(content, outcome.frames)
 
 
 def _folder(name: str, given: Any) -> Path:

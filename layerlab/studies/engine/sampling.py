@@ -64,7 +64,7 @@ Part = Callable[..., Mapping[str, Tensor]]
 
 
 @dataclass(kw_only=True)
-class Work:
+class StudyContext:
     """What a study computes with.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from layerlab.errors import UserError
-from layerlab.validation import Domain, shown
+from layerlab.validation import Constraint, shown
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]
@@ -118,7 +118,7 @@ class Study:
     draws: int
     run: Callable[[Any], Outcome]
     options: Mapping[str, Any] = field(default_factory=dict)
-    domains: Mapping[str, Domain] = field(default_factory=dict)
+    domains: Mapping[str, Constraint] = field(default_factory=dict)
     unit: str = "random initialisations"
     fast: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = False

@@ -18,7 +18,7 @@ from layerlab.report.pages.claims import counted, render
 from layerlab.report.views.text import prose
 from layerlab.studies.engine import crash_report
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import COLOURS, Record
+from layerlab.studies.engine.record import COLOURS, StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import RUNS, cores
 from layerlab.system import files
@@ -32,7 +32,7 @@ class Part:
     """A study of the suite: what it found, or why it found nothing."""
 
     name: str
-    record: Record | None = None
+    record: StudyResult | None = None
     error: str = ""
 
     @property
@@ -126,7 +126,7 @@ def _content(part: Part) -> Mapping[str, Any]:
     }
 
 
-def _drawn(record: Record | None) -> dict[str, Any]:
+def _drawn(record: StudyResult | None) -> dict[str, Any]:
     if record is None:
         return {}
     content = record.to_dict()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -17,8 +17,8 @@ from layerlab.studies.engine.verdict import below
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
 
 if TYPE_CHECKING:
-    from layerlab.observe.architecture.head_weights import LayerWeights
-    from layerlab.observe.tracing.attention_record import Attended
+    from layerlab.observe.architecture.head_weights import HeadWeights
+    from layerlab.observe.tracing.attention_record import AttentionRecord
 
 WIDTH = 64
 HEAD = 8
@@ -54,13 +54,13 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
     }
 
 
-def made(draw: Draw, limit: float) -> "tuple[Tensor, LayerWeights]":
+def made(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
     """What a layer norm gives of random features, and heads with random weights."""
     stream = torch.nn.functional.layer_norm(draw.normal(TOKENS, WIDTH), (WIDTH,))
     return stream, scaled(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
 
 
-def aimed(draw: Draw, limit: float) -> "tuple[Tensor, LayerWeights]":
+def aimed(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
     """Heads that give the first token all the weight they can: z_i = sqrt(d / 2) (s_i a + b).
 
     Queries read b, which all tokens have, and keys read a, which the first token has with another
@@ -76,13 +76,13 @@ def aimed(draw: Draw, limit: float) -> "tuple[Tensor, LayerWeights]":
     return stream, scaled(torch.cat([query, rest], 1), torch.cat([key, rest], 1), limit)
 
 
-def scaled(query: Tensor, key: Tensor, limit: float) -> "LayerWeights":
+def scaled(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
     """Weights of heads behind a layer norm without gain and shift, with the given M."""
-    from layerlab.observe.architecture.head_weights import LayerWeights
+    from layerlab.observe.architecture.head_weights import HeadWeights
 
     norms = torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
     root = (limit * HEAD**0.5 / WIDTH / norms).sqrt()[:, None, None]
-    return LayerWeights(
+    return HeadWeights(
         layer=0,
         name="",
         scaling=HEAD**-0.5,
@@ -93,12 +93,12 @@ def scaled(query: Tensor, key: Tensor, limit: float) -> "LayerWeights":
     )
 
 
-def attended(stream: Tensor, weights: "LayerWeights", *, causal: bool) -> "Attended":
+def attended(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
     """The attention of a head per draw on its own features."""
-    from layerlab.observe.tracing.attention_record import Attended
+    from layerlab.observe.tracing.attention_record import AttentionRecord
 
     assert weights.query is not None and weights.key is not None
-    return Attended(
+    return AttentionRecord(
         layer=0,
         name="",
         scaling=weights.scaling,
@@ -136,7 +136,7 @@ def limits(name: str) -> dict[str, np.ndarray]:
     return {column: values[np.isfinite(values)] for column, values in found.items()}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"limit": limit, "kind": kind} for kind in (RANDOM, AIMED) for limit in LIMITS]
     parts = work.gather(heads, cases)

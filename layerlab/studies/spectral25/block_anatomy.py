@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.pictures import Curve, curves, heat
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -21,7 +21,7 @@ from layerlab.studies.engine.verdict import above, below, each
 from layerlab.studies.support import passages
 
 if TYPE_CHECKING:
-    from layerlab.observe.architecture.head_weights import LayerWeights
+    from layerlab.observe.architecture.head_weights import HeadWeights
 
 # GPT-1's attention hands over its scores alone; the source's block is GPT-2's.
 MODELS = ("pre-norm", "llama")
@@ -58,7 +58,7 @@ def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
 
 
 @cache
-def weights(name: str) -> "list[LayerWeights]":
+def weights(name: str) -> "list[HeadWeights]":
     """Of every attention layer of a built-in model, cut into heads."""
     from layerlab.observe.architecture.head_weights import project
 
@@ -77,7 +77,7 @@ def weights(name: str) -> "list[LayerWeights]":
     ]
 
 
-def contributions(attended: Any, found: "LayerWeights") -> Tensor:
+def contributions(attended: Any, found: "HeadWeights") -> Tensor:
     """What every head adds, head x token x width: A_h V_h through its slice of W_O."""
     assert found.output is not None and attended.value is not None
     matrices = attended.weights(dtype=torch.float64)
@@ -90,7 +90,7 @@ def contributions(attended: Any, found: "LayerWeights") -> Tensor:
     )
 
 
-def _heads(layer: Any, found: "LayerWeights") -> Tensor:
+def _heads(layer: Any, found: "HeadWeights") -> Tensor:
     """Head x quantity; `error` is of all heads together, and the same in each."""
     attended = layer.attention
     added = contributions(attended, found)
@@ -146,7 +146,7 @@ def _residuals(layer: Any) -> Tensor:
     )
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     gathered = work.gather(anatomy, [{"name": name} for name in MODELS], batch=8)
     parts = dict(zip(MODELS, gathered, strict=True))

@@ -11,13 +11,13 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
 from layerlab.studies.engine.statistics import resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # Tokens of a text, as the source has them: its padded batches are as long as the longest.
 LENGTHS = {"short": (1, 5), "long": (12, 18)}
@@ -78,7 +78,7 @@ def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
     return [layer.double() for layer in found]
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(name, texts) for name in NAMED for texts in LENGTHS]
     asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
@@ -288,7 +288,7 @@ STUDY = Study(
     draws=512,
     scale=BUILT_IN,
     options={option: name for name, option in NAMED.items()},
-    domains=dict.fromkeys(NAMED.values(), Domain(kind=str)),
+    domains=dict.fromkeys(NAMED.values(), Constraint(kind=str)),
     run=run,
     fast={"draws": 24},
     unit=PASSAGES,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -133,7 +133,7 @@ def _dosed(name: str, ids: Tensor, dose: float) -> Tensor:
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
     gathered = work.gather(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
@@ -30,7 +30,7 @@ SHOWN = (
 )
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     found, notes = train_to_loss.gathered(work)
     swept = "; ".join(

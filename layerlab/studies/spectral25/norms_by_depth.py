@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -90,7 +90,7 @@ def sharpen(model: Any, sharpness: float) -> None:
                 parameter.mul_(sharpness**0.5 * WIDTH**-0.5 / parameter.std())
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     from layerlab.measures.quantities.spectrum import uniform_norm
 

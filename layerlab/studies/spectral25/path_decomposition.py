@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -205,7 +205,7 @@ def residual(parts: Tensor) -> Tensor:
     return torch.stack([relative_residual(part) for part in parts])
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
     parts = dict(zip(CASES, gathered, strict=True))

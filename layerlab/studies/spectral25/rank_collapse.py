@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -124,7 +124,7 @@ def widened(model: Any) -> Any:
     return model
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     masks = {False: "no mask", True: "causal mask"}
     lone = dict(zip(masks, work.gather(bare, [{"causal": one} for one in masks]), strict=True))

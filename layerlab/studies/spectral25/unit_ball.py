@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves, plane
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -157,7 +157,7 @@ def chosen(name: str) -> Chosen:
     return Chosen(name=f"{name}, layer {layer}, head {own}", values=values, **found)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     gathered = work.gather(angles, [{"name": name} for name in MODELS], batch=16)
     parts = dict(zip(MODELS, gathered, strict=True))

@@ -10,7 +10,7 @@ from layerlab.measures.support.centring import centred
 from layerlab.studies.support.passages import watched
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
 
 SHARE = 0.8
 # The beginning of a passage is an outlier in many models; the source leaves it out, too.
@@ -20,7 +20,7 @@ RESIDUAL, DIMENSION = range(2)
 HALF = 0.5
 
 
-def depths(subject: "Subject", ids: Tensor) -> Tensor:
+def depths(subject: "LoadedModel", ids: Tensor) -> Tensor:
     """Layer x quantity: the mean residual of the passages, the dimension of all their tokens."""
     # Late: spectra of features bring nothing that the list of studies needs.
     from layerlab.measures.quantities.dimension import effective_dimension

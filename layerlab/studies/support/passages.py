@@ -12,7 +12,7 @@ from layerlab.studies.engine.once import once
 from layerlab.studies.engine.sampling import Draw
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
     from layerlab.observe.tracing.records import Layer
 
 # Tokens of the built-in text, as the built-in models read it.
@@ -33,7 +33,7 @@ def overlap(length: int) -> str:
 
 
 @once
-def patient(name: str) -> "Subject":
+def patient(name: str) -> "LoadedModel":
     """A built-in model, loaded once."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
@@ -56,7 +56,7 @@ def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
     return torch.stack([whole[start : start + length] for start in starts.tolist()])
 
 
-def watched(subject: "Subject", ids: Tensor, read: Callable[["Layer"], None]) -> None:
+def watched(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]) -> None:
     """Hand every layer of every passage to `read`, passage by passage.
 
     Raises:

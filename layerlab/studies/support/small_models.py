@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Arrays, Work, digest
+from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.engine.study import Picture
 from layerlab.system.files import write_file
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
 
 PLAIN = "llama"
 WORDS = "llama"
@@ -37,9 +37,9 @@ HELD = 16
 SIZES: dict[str, Any] = {"layers": 6, "width": 64, "updates": 300}
 FAST: dict[str, Any] = {"layers": 2, "width": 32, "updates": 10}
 DOMAINS = {
-    "layers": Domain(kind=int, least=1, most=100),
-    "width": Domain(kind=int, least=16, most=1024),
-    "updates": Domain(kind=int, least=1, most=1_000_000),
+    "layers": Constraint(kind=int, least=1, most=100),
+    "width": Constraint(kind=int, least=16, most=1024),
+    "updates": Constraint(kind=int, least=1, most=1_000_000),
 }
 ABOUT = (
     "Every model is trained here: on Python's documentation, one rate and one course of it for "
@@ -70,7 +70,7 @@ class Twin:
         held: passages of that text.
     """
 
-    subject: "Subject"
+    subject: "LoadedModel"
     nats: float
     held: Tensor
 
@@ -130,12 +130,12 @@ def taught(arm: str, seed: int, **sizes: int) -> Twin:
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
     from layerlab.tokenization.load import loaded_words
-    from layerlab.training.trainer import Training
+    from layerlab.training.trainer import Trainer
 
     with _ALONE, TemporaryDirectory() as folder:
         task = prepare(recipe(arm, seed, **sizes), Path(folder), progress=False)
         (run,) = [one for one in task.runs if one.arm == arm]
-        training = Training(run, task.folder(run), Silent())
+        training = Trainer(run, task.folder(run), Silent())
         training.start()
         while not training.done:
             training.advance()
@@ -145,7 +145,7 @@ def taught(arm: str, seed: int, **sizes: int) -> Twin:
     return Twin(found, nats, blocks.inputs.clone())
 
 
-def gathered(work: Work, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
+def gathered(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
     """Loss and layers of every arm, seed by seed, and what a reader has to know of them."""
     seeds = seeds_of(work)
     found, notes = kept(work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth")
@@ -160,7 +160,7 @@ def gathered(work: Work, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
 
 
 def kept(
-    work: Work, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
+    work: StudyContext, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
 ) -> tuple[dict[Job, dict[str, Any]], list[str]]:
     """What is read of every model, and what came otherwise than by training it now.
 
@@ -226,12 +226,12 @@ def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
     return (time.perf_counter() - begun) / 3600 if stored is None else stored.get("hours")
 
 
-def generator_of(work: Work, number: int) -> torch.Generator:
-    """The random numbers of a batch, as `Work.gather` hands them out."""
+def generator_of(work: StudyContext, number: int) -> torch.Generator:
+    """The random numbers of a batch, as `StudyContext.gather` hands them out."""
     return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
 
 
-def seeds_of(work: Work) -> list[int]:
+def seeds_of(work: StudyContext) -> list[int]:
     """A seed of training for every draw."""
     return [
         int(torch.randint(2**31, (), generator=generator_of(work, number)))

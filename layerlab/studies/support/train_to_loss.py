@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import depths
@@ -111,13 +111,13 @@ def taught(trial: Trial, **sizes: int) -> Found:
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
     from layerlab.tokenization.load import loaded_words
-    from layerlab.training.trainer import Training
+    from layerlab.training.trainer import Trainer
 
     with _ALONE, TemporaryDirectory() as folder:
         asked = recipe(trial, **sizes)
         task = prepare(asked, Path(folder), progress=False)
         (run,) = task.runs
-        training = Training(run, task.folder(run), Silent())
+        training = Trainer(run, task.folder(run), Silent())
         training.start()
         curve: list[tuple[int, float]] = []
         reached = False
@@ -157,7 +157,7 @@ def place(runs: Path, trial: Trial, **sizes: int) -> Path:
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
-def gathered(work: Work) -> tuple[Contest, tuple[str, ...]]:
+def gathered(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
     """All trials, and what a reader has to know of them.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
@@ -222,7 +222,7 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
     return -(-round(100 * max(least), 6) // 1) / 100
 
 
-def _fetched(work: Work, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _fetched(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
     """As an earlier training left it, if it was on this text; else trained now and left there."""
     file = place(work.runs, trial, **sizes)
     found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -233,7 +233,7 @@ def _fetched(work: Work, text: str, sizes: Mapping[str, int], trial: Trial) -> F
     return _counted(work, trial, found, kept=0)
 
 
-def _stored(work: Work, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _stored(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
     """What an earlier training left, on whatever text.
 
     Raises:
@@ -243,7 +243,7 @@ def _stored(work: Work, sizes: Mapping[str, int], trial: Trial) -> Found:
     return _counted(work, trial, found, kept=1)
 
 
-def _counted(work: Work, trial: Trial, found: Found, kept: int) -> Found:
+def _counted(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
     work.done, work.kept = work.done + 1, work.kept + kept
     if work.watcher is not None:
         work.watcher.step(None, f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")

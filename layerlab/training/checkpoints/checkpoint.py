@@ -30,7 +30,7 @@ from layerlab.records.checkpoint_names import (
     say_update,
 )
 from layerlab.records.parse import json_of
-from layerlab.system.files import Unwritten, check_regular, write_folder
+from layerlab.system.files import WriteError, check_regular, write_folder
 
 SCHEMA = 1
 _WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"
@@ -38,7 +38,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 @dataclass(frozen=True)
-class State:
+class CheckpointState:
     """All that a run is, between two updates.
 
     Attributes:
@@ -60,7 +60,7 @@ class _DamagedError(Exception):
     """A checkpoint that is not what was written."""
 
 
-def save(folder: Path, state: State, keep: int) -> Path:
+def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     """Write a checkpoint, and let those go that are older than the `keep` newest.
 
     Args:
@@ -78,7 +78,7 @@ def save(folder: Path, state: State, keep: int) -> Path:
     return target
 
 
-def load(folder: Path) -> tuple[State | None, list[str]]:
+def load(folder: Path) -> tuple[CheckpointState | None, list[str]]:
     """The newest checkpoint that is whole, and a note for each that had to be passed over.
 
     Returns:
@@ -96,7 +96,7 @@ def load(folder: Path) -> tuple[State | None, list[str]]:
     return None, notes
 
 
-def check_weights(own: Mapping[str, Tensor], state: State) -> None:
+def check_weights(own: Mapping[str, Tensor], state: CheckpointState) -> None:
     """Raise where a checkpoint does not belong to a model.
 
     Args:
@@ -115,7 +115,7 @@ def check_weights(own: Mapping[str, Tensor], state: State) -> None:
             )
 
 
-class Keeper:
+class CheckpointManager:
     """Writes a run's checkpoints, and bears one in a row that finds no room.
 
     Args:
@@ -128,7 +128,7 @@ class Keeper:
         self.keep = keep
         self._failed = 0
 
-    def save(self, state: State) -> str | None:
+    def save(self, state: CheckpointState) -> str | None:
         """Write one; a note for the user where it failed, or works again.
 
         Raises:
@@ -136,13 +136,13 @@ class Keeper:
         """
         try:
             save(self.folder, state, self.keep)
-        except Unwritten as error:
+        except WriteError as error:
             self._failed += 1
             return self._told(state, error)
         again, self._failed = self._failed > 0, 0
         return "checkpoints can be written again" if again else None
 
-    def _told(self, state: State, error: Unwritten) -> str:
+    def _told(self, state: CheckpointState, error: WriteError) -> str:
         if self._failed > 1:
             raise UserError(
                 f"two checkpoints in a row could not be written ({error.reason}); "
@@ -163,7 +163,7 @@ def _kind(tensor: Tensor | None) -> str:
     return f"{size} ({str(tensor.dtype).removeprefix('torch.')})"
 
 
-def _fill(folder: Path, state: State) -> None:
+def _fill(folder: Path, state: CheckpointState) -> None:
     kept, tied = _untied(state.weights)
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
     save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")
 
 
-def _read(path: Path) -> State:
+def _read(path: Path) -> CheckpointState:
     body = _body(path)
     files = body.get("sha256")
     if not isinstance(files, dict):
@@ -235,7 +235,7 @@ def _read(path: Path) -> State:
         raise _DamagedError(str(error).partition("\n")[0]) from error
     try:
         weights |= {name: weights[first] for name, first in body["tied"].items()}
-        return State(weights=weights, counters=body["counters"], **rest)
+        return CheckpointState(weights=weights, counters=body["counters"], **rest)
     except (KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(f"{_STATE} is no state: {type(error).__name__} {error}") from error
 
@@ -254,7 +254,7 @@ def _body(path: Path) -> dict[str, Any]:
     return dict(body)
 
 
-def _same(path: Path, state: State) -> bool:
+def _same(path: Path, state: CheckpointState) -> bool:
     try:
         return bool(_read(path).counters == state.counters)
     except _DamagedError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import remedy
 from layerlab.records.result import FILE, seal
-from layerlab.system.files import Unwritten, write_file, write_folder
+from layerlab.system.files import WriteError, write_file, write_folder
 from layerlab.system.logs import quiet_libraries
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
@@ -65,7 +65,7 @@ def _remedied(folder: Path) -> Iterator[None]:
     """Another place would be another run, trained anew: here it is room that is wanted."""
     try:
         yield
-    except Unwritten as error:
+    except WriteError as error:
         raise UserError(f"{error.reason}; {remedy(folder / CHECKPOINTS)}") from error
 
 

@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alarm:
+class Alert:
     """One warning.
 
     Attributes:
@@ -67,9 +67,9 @@ class Alarm:
         return content
 
 
-class Alarmed(RuntimeError):
+class TrainingAlert(RuntimeError):
     """Raised by a monitor that was asked to; `alarm` says why."""
 
-    def __init__(self, alarm: Alarm) -> None:
+    def __init__(self, alarm: Alert) -> None:
         super().__init__(str(alarm))
         self.alarm = alarm

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.emulation.emulated_tensor import plain
-from layerlab.observe.architecture.structure import Anatomy, first_tensor
-from layerlab.observe.tracing.attention_probe import Heard, probe
+from layerlab.observe.architecture.structure import ModelStructure, first_tensor
+from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.shapes import Hidden
 
@@ -50,7 +50,7 @@ class Recording:
     """
 
     def __init__(
-        self, anatomy: Anatomy, sample: Sample, options: Mapping[str, Any], check: bool
+        self, anatomy: ModelStructure, sample: Sample, options: Mapping[str, Any], check: bool
     ) -> None:
         """Be ready for a forward pass.
 
@@ -59,7 +59,7 @@ class Recording:
             check: also copy values and outputs, which tell whether it is plain attention.
         """
         self.streams: dict[int, list[Hidden]] = {}
-        self.heard: dict[int, list[Heard]] = {}
+        self.heard: dict[int, list[AttentionCall]] = {}
         self.notes: dict[str, str] = {}
         self._anatomy, self._check = anatomy, check
         self._sample, self._options = sample, options
@@ -101,7 +101,7 @@ class Recording:
         else:
             self.streams[layer] = [_copy(stream[row, span]) for row, span in self._spans]
 
-    def _attended(self, heard: Heard) -> None:
+    def _attended(self, heard: AttentionCall) -> None:
         number, name = heard.part.number, heard.part.name
         with self._tolerant(name):
             if number in self.heard:
@@ -110,7 +110,7 @@ class Recording:
             else:
                 self.heard[number] = [self._cut(heard, row, span) for row, span in self._spans]
 
-    def _cut(self, heard: Heard, row: int, span: slice) -> Heard:
+    def _cut(self, heard: AttentionCall, row: int, span: slice) -> AttentionCall:
         """A call as it would have been for these tokens alone: causal rows need no later key."""
         scores = _unfolded(heard.scores, self._shape[0])
         factor = heard.query if heard.query is not None else scores

@@ -19,7 +19,7 @@ from transformers import (
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.training.monitor.alerts import Alarm, Alarmed, Limits
+from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.capture import Recording, Sample
 from layerlab.training.monitor.readings import Reading
 from layerlab.training.monitor.rules import Rules
@@ -28,7 +28,7 @@ from layerlab.training.monitor.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-OnAlarm = Literal["warn", "raise"] | Callable[[Alarm], None] | None
+OnAlarm = Literal["warn", "raise"] | Callable[[Alert], None] | None
 
 
 class Monitor:
@@ -93,7 +93,7 @@ class Monitor:
             ) from reason
         self.every = every
         self.on_alarm = on_alarm
-        self.alarms: list[Alarm] = []
+        self.alarms: list[Alert] = []
         self.notes: dict[str, str] = {}
         self.updates = 0
         self._sample = Sample(sequences=sequences, tokens=tokens)
@@ -112,7 +112,7 @@ class Monitor:
 
     def step(
         self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
-    ) -> list[Alarm]:
+    ) -> list[Alert]:
         """Say that an update is about to be made: after backward, before the optimizer's step.
 
         Args:
@@ -136,7 +136,7 @@ class Monitor:
 
     def judge(
         self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
-    ) -> list[Alarm]:
+    ) -> list[Alert]:
         """Look at a loss or a norm that the loop knows only later, or between two updates.
 
         Raises:
@@ -231,7 +231,7 @@ class Monitor:
         if output is None:  # it failed, for want of memory perhaps, and may be tried again
             self._recording = None
 
-    def _read(self, norm: float | None) -> list[Alarm]:
+    def _read(self, norm: float | None) -> list[Alert]:
         recording = self._recording
         self.close()
         if recording is None:
@@ -250,7 +250,7 @@ class Monitor:
         self._latest = reading.summary()
         return self._rules.reading(self.updates, reading.rows, norm is not None)
 
-    def _give(self, alarms: list[Alarm]) -> None:
+    def _give(self, alarms: list[Alert]) -> None:
         self.alarms += alarms
         for alarm in alarms:
             if self.on_alarm == "warn":
@@ -258,7 +258,7 @@ class Monitor:
             elif callable(self.on_alarm):
                 self.on_alarm(alarm)
         if alarms and self.on_alarm == "raise":
-            raise Alarmed(alarms[0])
+            raise TrainingAlert(alarms[0])
 
 
 def unwrapped(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:

@@ -25,9 +25,9 @@ from layerlab.measures.quantities.querykey import NORMED, factored_spectrum
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.support.lanczos import Perron, profile, settle
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
-from layerlab.observe.architecture.structure import Anatomy, AttentionPart, text_config
-from layerlab.observe.tracing.attention_probe import Heard
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
+from layerlab.observe.tracing.attention_probe import AttentionCall
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import cut, groups, one_thread, tile, triangular
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
@@ -44,7 +44,7 @@ LOW = ("entropy", "relative_residual")
 class Reading:
     """Rows of one update, and why some are missing."""
 
-    def __init__(self, model: PreTrainedModel, stack: Anatomy, refused: set[int]) -> None:
+    def __init__(self, model: PreTrainedModel, stack: ModelStructure, refused: set[int]) -> None:
         """Be ready to measure.
 
         Args:
@@ -83,7 +83,7 @@ class Reading:
         except Exception as error:
             self.notes.setdefault(what, f"{type(error).__name__}: {error}")
 
-    def _attention(self, part: AttentionPart, calls: list[Heard] | None) -> None:
+    def _attention(self, part: AttentionPart, calls: list[AttentionCall] | None) -> None:
         if not calls:
             self.notes.setdefault(part.name, "its attention was not heard in the forward pass")
             return
@@ -143,7 +143,7 @@ class Reading:
 
 
 @one_thread()
-def _heads(attended: Attended) -> dict[str, HeadVector]:
+def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
     seen = focus(attended)
     return {
         "score": seen.logit_max,
@@ -153,7 +153,7 @@ def _heads(attended: Attended) -> dict[str, HeadVector]:
     }
 
 
-def attention_norm(attended: Attended) -> HeadVector:
+def attention_norm(attended: AttentionRecord) -> HeadVector:
     """Spectral norm of the attention matrix of every head: `measures.spectrum` without the rest."""
     norms = []
     for heads in groups(attended, torch.float32):
@@ -172,7 +172,7 @@ def _exact(weight: Tensor) -> Tensor:
     return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
 
 
-def gradient_norms(model: PreTrainedModel, stack: Anatomy) -> dict[int, float]:
+def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> dict[int, float]:
     """Norm of the gradient by layer: 0 before the blocks, the blocks from 1, then what follows."""
     squares: dict[int, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
@@ -199,7 +199,7 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor if full is None else full()
 
 
-def _fault(call: Heard) -> str | None:
+def _fault(call: AttentionCall) -> str | None:
     """Why it is not plain attention; as coarse as in bfloat16, because rounding may be emulated."""
     return None if call.output is None else replace(call, output=call.output.bfloat16()).fault()
 

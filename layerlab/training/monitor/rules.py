@@ -10,7 +10,7 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import Any
 
-from layerlab.training.monitor.alerts import Alarm, Limits
+from layerlab.training.monitor.alerts import Alert, Limits
 from layerlab.training.monitor.readings import Row
 
 GAUSSIAN = 1.4826
@@ -52,9 +52,9 @@ class Finding:
     def key(self) -> str:
         return "/".join(map(str, (self.rule, *self.place)))
 
-    def alarm(self, update: int, others: int) -> Alarm:
+    def alarm(self, update: int, others: int) -> Alert:
         more = f" (and {others} more places)" if others else ""
-        return Alarm(
+        return Alert(
             update=update,
             layer=self.place[0],
             head=self.place[1],
@@ -85,7 +85,7 @@ class Rules:
         for name in ("norms", "tops", "active"):
             setattr(self, name, {key: list(values) for key, values in state[name].items()})
 
-    def update(self, update: int, loss: float | None, norm: float | None) -> list[Alarm]:
+    def update(self, update: int, loss: float | None, norm: float | None) -> list[Alert]:
         """Judge what every update shows; what it does not show, is not judged."""
         alarms = []
         if loss is not None:
@@ -94,7 +94,7 @@ class Rules:
             alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
         return alarms
 
-    def reading(self, update: int, rows: Iterable[Row], whole: bool) -> list[Alarm]:
+    def reading(self, update: int, rows: Iterable[Row], whole: bool) -> list[Alert]:
         """Judge what a reading shows.
 
         Args:
@@ -114,7 +114,7 @@ class Rules:
         found += self._norms(by.get("gradient", {}), "reading")
         return self._fresh("reading", update, found)
 
-    def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alarm]:
+    def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alert]:
         """Alarms for what was not already found last time, one for each rule."""
         found = list(found)
         before = self.active.get(kind, [])

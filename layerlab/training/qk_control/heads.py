@@ -19,7 +19,7 @@ from layerlab.observe.architecture.structure import AttentionPart, anatomy, text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ProjectionRows:
     """The rows of one module's matrix that make the queries, or the keys, of a layer.
 
     Attributes:
@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class QKHead:
     """Queries and keys of one attention layer.
 
     Attributes:
@@ -74,8 +74,8 @@ class Head:
     """
 
     part: AttentionPart
-    query: Rows
-    key: Rows
+    query: ProjectionRows
+    key: ProjectionRows
     scaling: float
     normed: bool
 
@@ -85,7 +85,7 @@ class Head:
         return self.query.heads // self.key.heads
 
 
-def heads_of(model: Any) -> list[Head]:
+def heads_of(model: Any) -> list[QKHead]:
     """Queries and keys of every attention layer.
 
     Raises:
@@ -112,7 +112,7 @@ def _refused(name: str, reason: str) -> str:
     )
 
 
-def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: int) -> Head:
+def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: int) -> QKHead:
     holders = [
         module
         for module in part.module.modules()
@@ -123,7 +123,7 @@ def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: 
     if read.query is None or read.key is None:
         reasons = [read.refused[one] for one in ("query", "key") if one in read.refused]
         raise UserError(_refused(name, reasons[0] if reasons else "they were not found"))
-    return Head(
+    return QKHead(
         part=part,
         query=_rows(read.query, holders),
         key=_rows(read.key, holders),
@@ -149,7 +149,7 @@ def _numbered(holders: Sequence[nn.Module]) -> Iterator[None]:
             module._parameters["weight"] = weight
 
 
-def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> Rows:
+def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> ProjectionRows:
     """Which matrix, and which of its rows, numbers were read from."""
     first = numbers.flatten(0, 1)[:, 0].long()
     start = 0
@@ -162,4 +162,6 @@ def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> Rows:
     height = weight.shape[1] if turned else weight.shape[0]
     rows = first - start if turned else (first - start) // weight.shape[1]
     whole = torch.equal(rows, torch.arange(height))
-    return Rows(module=module, rows=None if whole else rows, turned=turned, heads=numbers.shape[0])
+    return ProjectionRows(
+        module=module, rows=None if whole else rows, turned=turned, heads=numbers.shape[0]
+    )

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.emulated_tensor import Carrier, held
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held
 from layerlab.observe.architecture.structure import interface_of
 from layerlab.observe.tracing.attention_probe import implementation
-from layerlab.training.qk_control.heads import Head
+from layerlab.training.qk_control.heads import QKHead
 
 HEARD = ("eager", "sdpa")
 ELEMENTS = 1 << 22  # scores at once
 
 
-class Scores:
+class MaxLogits:
     """What attention functions were given, while the model trains.
 
     Args:
@@ -37,7 +37,7 @@ class Scores:
         UserError: a layer computes attention by itself.
     """
 
-    def __init__(self, model: nn.Module, heads: Sequence[Head], limit: float) -> None:
+    def __init__(self, model: nn.Module, heads: Sequence[QKHead], limit: float) -> None:
         self.heads = heads
         self._open = ExitStack()
         self._functions: dict[tuple[int, str], Callable[..., Any]] = {}
@@ -149,7 +149,7 @@ def _note(
     causal: bool,
     limit: float,
 ) -> None:
-    if isinstance(query, Carrier):
+    if isinstance(query, EmulatedTensor):
         with _disable_current_modes():
             _note(largest, held(query), held(key), held(mask), factor, causal, limit)
     elif torch.compiler.is_compiling():

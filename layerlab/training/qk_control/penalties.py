@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.measures.quantities.querykey import HeadWeights, KeyWeights
-from layerlab.numerics.emulation.emulated_tensor import Carrier, held, plain
+from layerlab.measures.quantities.querykey import KeyWeights, QueryWeights
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held, plain
 from layerlab.recipes.training_sections import ControlSection
 from layerlab.shapes import HeadVector
-from layerlab.training.qk_control.heads import Head, heads_of
-from layerlab.training.qk_control.logits import Scores
+from layerlab.training.qk_control.heads import QKHead, heads_of
+from layerlab.training.qk_control.logits import MaxLogits
 from layerlab.training.qk_control.sigma_reparam import Reparametrisation
 
 
-class Control:
+class QKControl:
     """What keeps the product of key and query weights of a model small while it trains.
 
     It comes before the optimizer and before weights are loaded from a checkpoint, since
@@ -39,7 +39,7 @@ class Control:
     Example:
         >>> import layerlab
         >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
-        >>> control = Control(model, ControlSection(spectral=0.1))
+        >>> control = QKControl(model, ControlSection(spectral=0.1))
         >>> control.loss().requires_grad
         True
     """
@@ -51,7 +51,7 @@ class Control:
         wanted = section.spectral or section.condition or section.clip or section.reparametrise
         self.heads = heads_of(model) if wanted else []
         self._check()
-        self._scores = Scores(model, self.heads, section.clip) if section.clip else None
+        self._scores = MaxLogits(model, self.heads, section.clip) if section.clip else None
         self._forms = (
             Reparametrisation(self.heads, section.gamma) if section.reparametrise else None
         )
@@ -99,7 +99,7 @@ class Control:
         if self._scores is None:
             return
         # Layers may share their weights: the largest score of all then decides.
-        shared: dict[tuple[int, int], tuple[Head, Tensor]] = {}
+        shared: dict[tuple[int, int], tuple[QKHead, Tensor]] = {}
         for head, found in zip(self.heads, self._scores.take(), strict=True):
             key = (id(head.query.module.weight), id(head.key.module.weight))
             before = shared.get(key)
@@ -112,7 +112,7 @@ class Control:
         found, self.untold = self.untold, 0
         return {"clipped": found} if self.section.clip else {}
 
-    def _clip(self, head: Head, largest: Tensor) -> int:
+    def _clip(self, head: QKHead, largest: Tensor) -> int:
         """QK-clip of one layer: how many heads were scaled down.
 
         gamma = clip / S for heads with S > clip. W_q and W_k are both scaled by sqrt(gamma); where
@@ -142,7 +142,7 @@ class Control:
             self._forms = None
 
 
-def _extremes(head: Head) -> tuple[Tensor, Tensor]:
+def _extremes(head: QKHead) -> tuple[Tensor, Tensor]:
     """Largest and smallest singular value of every head of a layer, its scaling included."""
     query, key = plain(head.query.weight()), plain(head.key.weight())
     with torch.autocast(query.device.type, enabled=False):
@@ -150,7 +150,7 @@ def _extremes(head: Head) -> tuple[Tensor, Tensor]:
     return largest * abs(head.scaling), smallest * abs(head.scaling)
 
 
-def extreme_values(query: HeadWeights, key: KeyWeights) -> tuple[HeadVector, HeadVector]:
+def extreme_values(query: QueryWeights, key: KeyWeights) -> tuple[HeadVector, HeadVector]:
     """The largest and the smallest singular value of W_k^T W_q of every head, with their gradients.
 
     sigma = u^T W_k^T W_q v   with singular vectors u, v from the factors of W_q^T and W_k^T
@@ -168,7 +168,7 @@ def extreme_values(query: HeadWeights, key: KeyWeights) -> tuple[HeadVector, Hea
 @torch.no_grad()
 def _vectors(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Left and right singular vectors of the first and the last singular value."""
-    if isinstance(query, Carrier):
+    if isinstance(query, EmulatedTensor):
         with _disable_current_modes():
             return _vectors(held(query), held(key))
     first, upper = torch.linalg.qr(query.mT)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from layerlab.training.qk_control.heads import Head, Rows
+from layerlab.training.qk_control.heads import ProjectionRows, QKHead
 
 
 class Sigma(nn.Module):
@@ -28,7 +28,7 @@ class Sigma(nn.Module):
     """
 
     def __init__(
-        self, weight: Tensor, parts: Sequence[Rows], start: Literal["norm", "one"]
+        self, weight: Tensor, parts: Sequence[ProjectionRows], start: Literal["norm", "one"]
     ) -> None:
         super().__init__()
         self.parts = [(part.rows, part.turned) for part in parts]
@@ -96,7 +96,7 @@ class Reparametrisation:
         start: of gamma.
     """
 
-    def __init__(self, heads: Sequence[Head], start: Literal["norm", "one"]) -> None:
+    def __init__(self, heads: Sequence[QKHead], start: Literal["norm", "one"]) -> None:
         self._wrapped: list[tuple[nn.Module, Sigma]] = []
         self._order: list[list[str]] = []
         made: dict[int, Sigma] = {}
@@ -107,7 +107,7 @@ class Reparametrisation:
                 self._wrap(part, start, made)
 
     def _wrap(
-        self, parts: Sequence[Rows], start: Literal["norm", "one"], made: dict[int, Sigma]
+        self, parts: Sequence[ProjectionRows], start: Literal["norm", "one"], made: dict[int, Sigma]
     ) -> None:
         module = parts[0].module
         weight: Tensor = module.weight  # type: ignore[assignment]

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from layerlab.numerics.emulation.arithmetic import Regime, regime
+from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic, regime
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.recipes.training_sections import EmulateSection
 
 
@@ -73,11 +73,11 @@ class Rounded(Emulation):
         passes: `forward`, `backward` or `both`: which are rounded.
     """
 
-    def __init__(self, model: nn.Module, regime: Regime, passes: str) -> None:
+    def __init__(self, model: nn.Module, regime: EmulatedArithmetic, passes: str) -> None:
         super().__init__(model, regime)
         self.passes = passes
 
-    def chosen(self, place: Place) -> bool:
+    def chosen(self, place: OpSite) -> bool:
         """Whether results at a place are rounded now."""
         if self.passes == "both":
             return super().chosen(place)

@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
 
 
-class Shortage:
+class CatchOutOfMemory:
     """Bears an error that says that memory ran out, and no other.
 
     Args:
@@ -41,7 +41,7 @@ class Shortage:
     def __init__(self, *, bears: bool = True) -> None:
         self.bears, self.found = bears, False
 
-    def __enter__(self) -> "Shortage":
+    def __enter__(self) -> "CatchOutOfMemory":
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ def _process() -> str:
     return f" in process {joined.get_rank()} of {joined.get_world_size()}"
 
 
-class Split:
+class MicroBatcher:
     """How a batch is taken in pieces, so that tokens per update never change.
 
     Attributes:

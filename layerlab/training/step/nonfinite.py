@@ -15,7 +15,7 @@ LOSS = "loss"
 
 
 @dataclass(frozen=True)
-class Origin:
+class NonFiniteOrigin:
     """The first thing that is not finite.
 
     Attributes:
@@ -35,7 +35,7 @@ class Origin:
         return f"the first module whose {what} is not finite is {self.name}"
 
 
-def origin(model: nn.Module, again: Callable[[], Tensor]) -> Origin | None:
+def origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigin | None:
     """Which module made the first number that is not finite.
 
     Of the forward pass it is the first module to give back such a number. If there is none, the
@@ -50,21 +50,21 @@ def origin(model: nn.Module, again: Callable[[], Tensor]) -> Origin | None:
     """
     for name, weight in model.named_parameters():
         if not _finite(weight):
-            return Origin(name, "weight")
+            return NonFiniteOrigin(name, "weight")
     watch = _Watch()
     with _eager(model), watch.over(model), torch.enable_grad():
         loss = again()
     if watch.first is None and not _finite(loss):
         watch.first = LOSS
     if watch.first is not None:
-        return Origin(watch.first, "forward")
+        return NonFiniteOrigin(watch.first, "forward")
     watch.claim([loss], LOSS)
     weights = [one for one in model.parameters() if one.requires_grad]
     owner = watch.backward(loss, weights)
-    return None if owner is None else Origin(owner, "backward")
+    return None if owner is None else NonFiniteOrigin(owner, "backward")
 
 
-def explained(found: Origin | None, loss: float, update: int, train: TrainSection) -> str:
+def explained(found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection) -> str:
     """What the user is told, in one line."""
     where = str(found) if found else "when the batch was run again, everything was finite"
     what = (

@@ -12,11 +12,11 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.shapes import Joined, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 GRAIN = Option(
     default="element",
-    domain=Domain(kind=str, choices=("element", "head")),
+    domain=Constraint(kind=str, choices=("element", "head")),
     about="one gate per feature of a head, or one per head",
 )
 

@@ -16,11 +16,11 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.shapes import Heads, KeyHeads, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 FORM = Option(
     default="head",
-    domain=Domain(kind=str, choices=("head", "full", "l2")),
+    domain=Constraint(kind=str, choices=("head", "full", "l2")),
     about="RMS norm of each head, RMS norm over all heads together, or each head's direction alone",
 )
 

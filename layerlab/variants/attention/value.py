@@ -14,7 +14,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Heads, KeyHeads, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 
 class ValueResidual(Attention):
@@ -34,7 +34,7 @@ class ValueResidual(Attention):
         **Attention.options,
         "form": Option(
             default="identity",
-            domain=Domain(kind=str, choices=("identity", "learned", "shared")),
+            domain=Constraint(kind=str, choices=("identity", "learned", "shared")),
             about="how the first layer's values come in: halves, learned numbers, or alone",
         ),
     }

@@ -14,16 +14,18 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.shapes import Features
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 from layerlab.variants.feedforward.normed_powers import normed_powers
 
 FORM = Option(
     default="norm",
-    domain=Domain(kind=str, choices=("norm", "relu")),
+    domain=Constraint(kind=str, choices=("norm", "relu")),
     about="PolyNorm: each power is RMS-normed; PolyReLU: powers of max(0, x)",
 )
 ORDER = Option(
-    default=3, domain=Domain(kind=int, least=1, most=8), about="the highest power, r in the source"
+    default=3,
+    domain=Constraint(kind=int, least=1, most=8),
+    about="the highest power, r in the source",
 )
 
 

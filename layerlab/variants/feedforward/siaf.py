@@ -21,7 +21,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.errors import UserError
 from layerlab.shapes import Features, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 from layerlab.variants.feedforward.series_sum import resting, series
 
 CURVED = tuple(name for name in NAMES if name != "none")
@@ -67,15 +67,15 @@ def apart(name: str) -> Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names(Domain):
+class Names(Constraint):
     """One of the choices, or a list of them."""
 
     def __contains__(self, value: Any) -> bool:
         several = value if isinstance(value, list | tuple) else [value]
-        return len(several) > 0 and all(Domain.__contains__(self, one) for one in several)
+        return len(several) > 0 and all(Constraint.__contains__(self, one) for one in several)
 
     def __str__(self) -> str:
-        return f"{Domain.__str__(self)}, or a list of them"
+        return f"{Constraint.__str__(self)}, or a list of them"
 
 
 class Inner(nn.Module):
@@ -175,10 +175,10 @@ class Siaf(Part):
     name = "siaf"
     slot = "ffn"
     options = {
-        "n": Option(default=2, domain=Domain(kind=int, least=1, most=16), about="terms"),
+        "n": Option(default=2, domain=Constraint(kind=int, least=1, most=16), about="terms"),
         "form": Option(
             default="affine-in",
-            domain=Domain(
+            domain=Constraint(
                 kind=str, choices=("affine-in", "scale-out", "multi-projection", "convolution")
             ),
             about="what tells the terms apart: scales inside or outside, matrices, earlier tokens",
@@ -192,23 +192,23 @@ class Siaf(Part):
         ),
         "granularity": Option(
             default="channel",
-            domain=Domain(kind=str, choices=("channel", "scalar")),
+            domain=Constraint(kind=str, choices=("channel", "scalar")),
             about="whether scales and shifts are one per channel or one per layer",
             unsaid=True,
         ),
         "position": Option(
             default="gate",
-            domain=Domain(kind=str, choices=("gate", "product")),
+            domain=Constraint(kind=str, choices=("gate", "product")),
             about="whether further terms act on the gate, or on the gated product and add to it",
             unsaid=True,
         ),
         "body": Option(
             default="swiglu",
-            domain=Domain(kind=str, choices=("swiglu", "mlp")),
+            domain=Constraint(kind=str, choices=("swiglu", "mlp")),
             about="three matrices with a gate, or two",
         ),
         "bias": Option(
-            default=False, domain=Domain(kind=bool), about="whether the matrices have biases"
+            default=False, domain=Constraint(kind=bool), about="whether the matrices have biases"
         ),
     }
     # Scales and shifts are whole on every device, so the features between the matrices are, too.

@@ -14,9 +14,9 @@ from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.errors import UserError
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-COUNT = Domain(kind=int, least=1, most=256)
+COUNT = Constraint(kind=int, least=1, most=256)
 
 
 class Experts(Part):
@@ -41,13 +41,13 @@ class Experts(Part):
         "k": Option(default=2, domain=COUNT, about="how many of them serve a token", unsaid=True),
         "inner": Option(
             default=None,
-            domain=Domain(kind=int | None, least=1),
+            domain=Constraint(kind=int | None, least=1),
             about="features inside one expert; None: those of the model's feed-forward",
             unsaid=True,
         ),
         "gated": Option(
             default=True,
-            domain=Domain(kind=bool),
+            domain=Constraint(kind=bool),
             about="whether an expert has a gate, as SwiGLU has",
             unsaid=True,
         ),

@@ -16,7 +16,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, Variant
 from layerlab.shapes import Heads, KeyHeads, Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 EVERYWHERE = "abcd"
 SUBSETS = tuple(
@@ -26,19 +26,19 @@ SUBSETS = tuple(
 OPTIONS = {
     "places": Option(
         default=EVERYWHERE,
-        domain=Domain(kind=str, choices=SUBSETS),
+        domain=Constraint(kind=str, choices=SUBSETS),
         about="a before attention, b on queries, keys and values, c before feed-forward, d inside",
         shared=True,
     ),
     "kernel": Option(
         default=4,
-        domain=Domain(kind=int, least=1, most=64),
+        domain=Constraint(kind=int, least=1, most=64),
         about="tokens that it sees",
         shared=True,
     ),
     "start": Option(
         default="uniform",
-        domain=Domain(kind=str, choices=("uniform", "identity")),
+        domain=Constraint(kind=str, choices=("uniform", "identity")),
         about="uniform as the published code, or at zero, so that the model starts as its baseline",
         shared=True,
     ),

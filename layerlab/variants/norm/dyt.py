@@ -9,7 +9,7 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, StackSpec, Variant
 from layerlab.shapes import Features
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # Largest model width, and where alpha starts before attention and elsewhere.
 ALPHA = ((1024, 1.0, 1.0), (2048, 1.0, 0.5), (4096, 0.8, 0.2), (5120, 0.6, 0.15))
@@ -18,10 +18,10 @@ ERF_ALPHA = 0.5
 
 FORM = Option(
     default="tanh",
-    domain=Domain(kind=str, choices=("tanh", "erf")),
+    domain=Constraint(kind=str, choices=("tanh", "erf")),
     about="DyT's tanh(alpha x), or Derf's erf(alpha x + s)",
 )
-POSITIVE = Domain(kind=float, least=0)
+POSITIVE = Constraint(kind=float, least=0)
 
 
 class Squash(Part):
@@ -44,7 +44,7 @@ class Squash(Part):
         "alpha_other": Option(
             default=0.0, domain=POSITIVE, about="the same before feed-forward and head"
         ),
-        "bias": Option(default=True, domain=Domain(kind=bool), about="whether a bias is added"),
+        "bias": Option(default=True, domain=Constraint(kind=bool), about="whether a bias is added"),
     }
 
     def __init__(

@@ -15,9 +15,9 @@ from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
-STEP = Domain(kind=int, least=1)
+STEP = Constraint(kind=int, least=1)
 EPSILON = 1e-6  # added to mean squares: what transformers' Inkling 2 does
 
 
@@ -138,7 +138,7 @@ class AttentionResiduals(Residual):
     options = {
         "form": Option(
             default="full",
-            domain=Domain(kind=str, choices=("full", "block")),
+            domain=Constraint(kind=str, choices=("full", "block")),
             about="look back at every sublayer, or at sums of blocks of them",
         ),
         "blocks": Option(
@@ -148,12 +148,12 @@ class AttentionResiduals(Residual):
         ),
         "values": Option(
             default="raw",
-            domain=Domain(kind=str, choices=("raw", "normed")),
+            domain=Constraint(kind=str, choices=("raw", "normed")),
             about="average the outputs as they are, or their RMS norms",
         ),
         "scale": Option(
             default="one",
-            domain=Domain(kind=str, choices=("one", "inverse-sqrt")),
+            domain=Constraint(kind=str, choices=("one", "inverse-sqrt")),
             about="what the scores are multiplied with: 1, or 1 / sqrt(width)",
         ),
     }

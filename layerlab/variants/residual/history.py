@@ -16,7 +16,7 @@ from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Role, Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # By scheme: whose outputs the add of each sublayer joins; where none is named, the add is plain.
 SCHEMES: Mapping[int, Mapping[Role, Role]] = MappingProxyType(
@@ -50,19 +50,19 @@ class History(Residual):
     options = {
         "method": Option(
             default=1,
-            domain=Domain(kind=int, choices=tuple(SCHEMES)),
+            domain=Constraint(kind=int, choices=tuple(SCHEMES)),
             about="the scheme; 0 is the plain residual",
         ),
         "first_layer": Option(
             default="own-input",
-            domain=Domain(kind=str, choices=("own-input", "zero")),
+            domain=Constraint(kind=str, choices=("own-input", "zero")),
             about="layer 1, which has no earlier layers: it adds its own input as the plain block "
             "does (the embedding reaches the stream), or the empty sum, zero, divided by 1",
             unsaid=True,
         ),
         "divide": Option(
             default=False,
-            domain=Domain(kind=bool),
+            domain=Constraint(kind=bool),
             about="divide the sums by m - 1, which methods 2 and 4 always do; the source left it "
             "out of 5 to 7 because it found 1 to 4 indifferent to it, which its figures are not",
             unsaid=True,

@@ -17,7 +17,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import StreamRows, Streams, StreamWeights
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 
 class NormedRows(torch.autograd.Function):
@@ -98,11 +98,13 @@ class HyperConnections(ParallelStreams):
     options = {
         "streams": STREAMS,
         "dynamic": Option(
-            default=True, domain=Domain(kind=bool), about="whether the weights depend on the token"
+            default=True,
+            domain=Constraint(kind=bool),
+            about="whether the weights depend on the token",
         ),
         "scale": Option(
             default=0.01,
-            domain=Domain(kind=float),
+            domain=Constraint(kind=float),
             about="start of the learned scales of the dynamic parts (s_a, s_b)",
         ),
         "collapse": COLLAPSE,

@@ -18,7 +18,7 @@ from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 from layerlab.variants.residual.augmented import joined
 
 FORMS = ("rw", "lr", "pa", "rw+lr", "rw+pa", "lr+pa", "rw+lr+pa")
@@ -39,24 +39,26 @@ class Laurel(Residual):
     options = {
         "forms": Option(
             default="rw+lr",
-            domain=Domain(kind=str, choices=FORMS),
+            domain=Constraint(kind=str, choices=FORMS),
             about="residual weights (rw), low rank (lr), previous activations (pa)",
         ),
-        "rank": Option(default=4, domain=Domain(kind=int, least=1), about="rank of h", unsaid=True),
+        "rank": Option(
+            default=4, domain=Constraint(kind=int, least=1), about="rank of h", unsaid=True
+        ),
         "previous": Option(
             default=3,
-            domain=Domain(kind=int, least=1),
+            domain=Constraint(kind=int, least=1),
             about="how many sublayers pa looks back",
             unsaid=True,
         ),
         "weights": Option(
             default="free",
-            domain=Domain(kind=str, choices=("free", "softmax")),
+            domain=Constraint(kind=str, choices=("free", "softmax")),
             about="rw as two free numbers from 1, or as a softmax of two, which starts at a half",
         ),
         "normed": Option(
             default=False,
-            domain=Domain(kind=bool),
+            domain=Constraint(kind=bool),
             about="h(x) passes an RMS norm, as in Gemma 3n; its gain starts at zero in place of U",
         ),
     }

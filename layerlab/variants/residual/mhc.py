@@ -18,7 +18,7 @@ from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Matrices, Stream, StreamRows, Streams, StreamWeights
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 NORM_EPSILON = 1e-6
 
@@ -152,28 +152,30 @@ class ManifoldConnections(ParallelStreams):
     name = "mhc"
     options = {
         "streams": Option(
-            default=STREAMS.default, domain=Domain(kind=int, least=2), about=STREAMS.about
+            default=STREAMS.default, domain=Constraint(kind=int, least=2), about=STREAMS.about
         ),
         "iterations": Option(
-            default=20, domain=Domain(kind=int, least=1), about="divisions of rows and of columns"
+            default=20,
+            domain=Constraint(kind=int, least=1),
+            about="divisions of rows and of columns",
         ),
         "guard": Option(
             default=1e-18,
-            domain=Domain(kind=float, least=0, most=1e-3),
+            domain=Constraint(kind=float, least=0, most=1e-3),
             about="keeps sums from being zero; DeepSeek-V4 has 1e-6",
         ),
         "scale": Option(
-            default=0.01, domain=Domain(kind=float), about="start of the learned scales s"
+            default=0.01, domain=Constraint(kind=float), about="start of the learned scales s"
         ),
         "diagonal": Option(
             default=4.0,
-            domain=Domain(kind=float, least=-20, most=20),
+            domain=Constraint(kind=float, least=-20, most=20),
             about="start of the diagonal of c: how much a stream keeps to itself",
             unsaid=True,
         ),
         "collapse": Option(
             default="mean",
-            domain=Domain(kind=str, choices=("mean", "sum", "head")),
+            domain=Constraint(kind=str, choices=("mean", "sum", "head")),
             about="how the streams become one: head weighs them by the token, as DeepSeek-V4 does",
             unsaid=True,
         ),

@@ -14,13 +14,13 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.errors import UserError
 from layerlab.shapes import Stream
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 THROUGH_ZERO = ("silu", "gelu", "gelu-tanh", "tanh", "none")
 """Zero at zero, with a slope there: a matrix before them may start at zero and still learns."""
 
 ALSO_FFN = Option(
-    default=False, domain=Domain(kind=bool), about="stands beside the feed-forward, too"
+    default=False, domain=Constraint(kind=bool), about="stands beside the feed-forward, too"
 )
 
 
@@ -132,45 +132,45 @@ class Augmented(Part):
     options = {
         "r": Option(
             default=32,
-            domain=Domain(kind=float, above=0),
+            domain=Constraint(kind=float, above=0),
             about="the bottleneck is the width over r; a fraction multiplies it",
         ),
         "form": Option(
             default="bottleneck",
-            domain=Domain(kind=str, choices=("bottleneck", "full", "circulant")),
+            domain=Constraint(kind=str, choices=("bottleneck", "full", "circulant")),
             about="two narrow matrices, one square matrix, or one of circulant blocks",
         ),
         "block": Option(
             default=None,
-            domain=Domain(kind=int | None, least=1),
+            domain=Constraint(kind=int | None, least=1),
             about="side of a circulant block; None: a quarter of the width, or the divisor below",
         ),
         "input": Option(
             default="normed",
-            domain=Domain(kind=str, choices=("normed", "raw")),
+            domain=Constraint(kind=str, choices=("normed", "raw")),
             about="reads what the sublayer reads, or the stream before its norm",
             unsaid=True,
         ),
         "T": Option(
-            default=1, domain=Domain(kind=int, least=1, most=16), about="paths", unsaid=True
+            default=1, domain=Constraint(kind=int, least=1, most=16), about="paths", unsaid=True
         ),
         "bias": Option(
             default=False,
-            domain=Domain(kind=bool),
+            domain=Constraint(kind=bool),
             about="whether the matrices have biases",
             unsaid=True,
         ),
         "activation": Option(default="gelu", domain=NAMED, about="function of a path"),
         "rescale": Option(
             default=1.0,
-            domain=Domain(kind=float, above=0),
+            domain=Constraint(kind=float, above=0),
             about="factor of the stream and the paths; 3/4 in tang21's code with two paths",
             unsaid=True,
         ),
         "also_ffn": ALSO_FFN,
         "initial": Option(
             default="zero",
-            domain=Domain(kind=str, choices=("zero", "normal")),
+            domain=Constraint(kind=str, choices=("zero", "normal")),
             about="how the last matrix of a path starts; zero: the block starts as without it",
             unsaid=True,
         ),
@@ -267,13 +267,13 @@ class ScaledIdentity(Part):
     options = {
         "scale": Option(
             default=2.0,
-            domain=Domain(kind=float, above=0),
+            domain=Constraint(kind=float, above=0),
             about="weight of the shortcut",
             unsaid=True,
         ),
         "form": Option(
             default="identity",
-            domain=Domain(kind=str, choices=("identity", "linear")),
+            domain=Constraint(kind=str, choices=("identity", "linear")),
             about="the stream itself, or a square matrix of it beside the plain shortcut",
             unsaid=True,
         ),

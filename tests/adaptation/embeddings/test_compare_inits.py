@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from layerlab import UserError
 from layerlab.adaptation.embeddings import compare_inits
 from layerlab.adaptation.embeddings.compare_inits import Choice, embed, sampled
-from layerlab.adaptation.embeddings.init import STARTS, Beginning
+from layerlab.adaptation.embeddings.init import STARTS, InitConfig
 from layerlab.adaptation.embeddings.resize import kept_of, resize
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.cli.adapt_embeddings import embed as command
-from layerlab.data.sources import Piece, Text
+from layerlab.data.sources import Text, TextChunk
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
@@ -31,7 +31,7 @@ def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     pairs = [(way.input, way.head) for way in found.ways]
     assert pairs[-1] == ("first", "mean") and len(set(pairs)) == len(pairs) == 7
     assert {one for one, _ in pairs} == set(STARTS) == {one for _, one in pairs}
-    resize(alone, BASE, NEW, Beginning(input="first", head="mean"))
+    resize(alone, BASE, NEW, InitConfig(input="first", head="mean"))
     assert torch.equal(model.lm_head.weight, alone.lm_head.weight)
     before = bits_per_byte(tiny("llama", vocab_size=OLD, initializer_range=0.5), BASE, TEXTS["own"])
     assert found.before["own"].bits_per_byte == before.bits_per_byte
@@ -54,15 +54,15 @@ def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> Non
 def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read() -> None:
     read: list[str] = []
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[TextChunk]:
         for text, first in (("ab", True), ("被", True), ("告人", False), ("never", False)):
             read.append(text)
-            yield Piece(text, first)
+            yield TextChunk(text, first)
 
     text = Text(name="law", identity="", pieces=pieces)
     assert sampled(text, limit=10) == ["ab", "被告"] and read == ["ab", "被", "告人"]
     assert sampled(text) == ["ab", "被告人never"]
-    broken = Text(name="law", identity="", pieces=lambda: iter([Piece("\ud800", True)]))
+    broken = Text(name="law", identity="", pieces=lambda: iter([TextChunk("\ud800", True)]))
     with pytest.raises(UserError, match="law holds half of a surrogate pair"):
         sampled(broken)
 

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from layerlab.adaptation.pipeline.result import Adapted
+from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.cli.adapt_embeddings import _table
 from tests.report.passed import passed
 
 
 def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
-    found = Adapted({**passed(), "vocabulary": []}, Path("report.html"), {})
+    found = AdaptationResult({**passed(), "vocabulary": []}, Path("report.html"), {})
     said = " ".join(found.told(80).split())
     assert "general text: one document is held out, and one has no standard error" in said
     content = {**passed(), "vocabulary": []}
     content["table"]["rows"][-1]["cells"] = [{"score": 2.5, "error": 0.1, "n": 4}] * 2
-    assert "one document is held out" not in Adapted(content, Path("x"), {}).told(80)
+    assert "one document is held out" not in AdaptationResult(content, Path("x"), {}).told(80)
 
 
 def test_ways_to_begin_are_named_below_the_table() -> None:

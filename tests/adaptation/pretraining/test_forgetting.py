@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from layerlab.adaptation.pretraining.forgetting import Cost, Gauge, change
-from layerlab.adaptation.pretraining.replay import Reading, mixed
-from layerlab.corpus.batches import Held
+from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator, UnitLosses, change
+from layerlab.adaptation.pretraining.replay import ReplayData, mixed
+from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.training.validation import evaluate
 from tests.adaptation.small import LAW, NATURE, llama, words, written
@@ -24,14 +24,14 @@ ROUNDING = 64 * 2.0**-23
 def held(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("held")
     files = [written(folder / "a.jsonl", LAW, 80, 1), written(folder / "b.jsonl", NATURE, 50, 2)]
-    reading = Reading(domain=files, validation=0.3, cache=folder)
+    reading = ReplayData(domain=files, validation=0.3, cache=folder)
     return mixed(words(), reading).held["domain"]
 
 
 def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
     model = llama().train()
-    blocks = Held(held, 16)
-    found = Gauge(blocks).read(model, batch=3)
+    blocks = EvalBlocks(held, 16)
+    found = BitsPerByteEvaluator(blocks).read(model, batch=3)
     score = evaluate(model, blocks, batch=5)
     assert found.per == "document" and model.training
     assert found.bits_per_byte == pytest.approx(score.bits_per_byte, rel=ROUNDING)
@@ -53,13 +53,13 @@ def test_each_document_has_the_cost_of_its_own_tokens(held: Corpus) -> None:
                 for place, loss in enumerate(losses.tolist(), first + 1):
                     document = sum(start <= place for start in stream.starts) - 1
                     nats[own + document] += loss
-    found = Gauge(Held(held, block)).read(model)
+    found = BitsPerByteEvaluator(EvalBlocks(held, block)).read(model)
     assert found.nats == pytest.approx(nats, rel=ROUNDING)
 
 
 def test_two_processes_together_read_it_once(held: Corpus) -> None:
     model = llama()
-    gauge = Gauge(Held(held, 16))
+    gauge = BitsPerByteEvaluator(EvalBlocks(held, 16))
     whole = gauge.read(model, batch=4)
     parts = [gauge.read(model, batch=4, part=(rank, 2)).nats for rank in range(2)]
     assert sum(parts) == pytest.approx(whole.nats, rel=ROUNDING)
@@ -68,21 +68,26 @@ def test_two_processes_together_read_it_once(held: Corpus) -> None:
 def test_few_documents_are_counted_by_blocks(tmp_path: Path) -> None:
     file = tmp_path / "one.txt"
     file.write_text(" ".join(NATURE * 20))
-    reading = Reading(domain=file, validation=0.3, cache=tmp_path)
+    reading = ReplayData(domain=file, validation=0.3, cache=tmp_path)
     corpus = mixed(words(), reading).held["domain"]
-    gauge = Gauge(Held(corpus, 8))
-    assert gauge.per == "block" and len(gauge.read(llama()).nats) == len(Held(corpus, 8))
-    limited = Gauge(Held(corpus, 8, limit=2)).read(llama())
+    gauge = BitsPerByteEvaluator(EvalBlocks(corpus, 8))
+    assert gauge.per == "block" and len(gauge.read(llama()).nats) == len(EvalBlocks(corpus, 8))
+    limited = BitsPerByteEvaluator(EvalBlocks(corpus, 8, limit=2)).read(llama())
     assert len(limited.nats) == 2 and limited.bytes.sum() < corpus.validation_bytes
 
 
 def test_a_change_says_what_it_is_over() -> None:
     sizes = np.array([10, 20, 30])
-    then, now = Cost(sizes * 1.0, sizes, "document"), Cost(sizes * 1.5, sizes, "document")
+    then, now = (
+        UnitLosses(sizes * 1.0, sizes, "document"),
+        UnitLosses(sizes * 1.5, sizes, "document"),
+    )
     found = change(then, now)
     assert found.value == pytest.approx(0.5 / math.log(2)) and found.error == pytest.approx(0)
     assert "over 3 documents" in str(found) and str(found).startswith("+0.7213 bits per byte")
-    alone = change(Cost(sizes[:1], sizes[:1], "block"), Cost(sizes[:1], sizes[:1], "block"))
+    alone = change(
+        UnitLosses(sizes[:1], sizes[:1], "block"), UnitLosses(sizes[:1], sizes[:1], "block")
+    )
     assert alone.low is None and "one block alone: no interval" in str(alone)
 
 
@@ -91,7 +96,7 @@ def test_a_change_says_what_it_is_over() -> None:
 def test_a_change_is_that_of_the_bits_per_byte(seed: int, count: int) -> None:
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, 1000, count)
-    then, now = (Cost(draw.random(count) * sizes, sizes, "document") for _ in range(2))
+    then, now = (UnitLosses(draw.random(count) * sizes, sizes, "document") for _ in range(2))
     found = change(then, now)
     assert found.value == pytest.approx(now.bits_per_byte - then.bits_per_byte, abs=1e-12)
     assert found.low <= found.value <= found.high
@@ -105,8 +110,8 @@ def test_its_interval_holds_what_it_promises() -> None:
     for _ in range(runs):
         sizes = draw.integers(200, 400, 30)
         moved = draw.normal(0.1, 0.3, 30)
-        then = Cost(sizes * 1.0, sizes, "document")
-        found = change(then, Cost(sizes * (1.0 + moved), sizes, "document"))
+        then = UnitLosses(sizes * 1.0, sizes, "document")
+        found = change(then, UnitLosses(sizes * (1.0 + moved), sizes, "document"))
         misses += not found.low <= 0.1 / math.log(2) <= found.high
     # Binomial at 5 %: four standard deviations.
     assert abs(misses / runs - 0.05) < 4 * math.sqrt(0.05 * 0.95 / runs)

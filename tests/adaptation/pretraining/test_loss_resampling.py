@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from layerlab.adaptation.pretraining.callbacks import Place
+from layerlab.adaptation.pretraining.callbacks import ProcessGroup
 from layerlab.adaptation.pretraining.loss_resampling import batch_losses, drawn
-from layerlab.adaptation.pretraining.replay import Reading, mixed
-from layerlab.corpus.batches import Order
+from layerlab.adaptation.pretraining.replay import ReplayData, mixed
+from layerlab.corpus.batches import BatchOrder
 from tests.adaptation.small import LAW, llama, words, written
 
 
@@ -49,8 +49,8 @@ def test_it_is_sorted_unique_deterministic_and_blind_to_a_shift(losses, count, s
 
 def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
     file = written(tmp_path / "law.jsonl", LAW, 40, 1)
-    corpus = mixed(words(), Reading(domain=file, cache=tmp_path)).corpus
-    order, model = Order(corpus, 8, seed=1), llama()
+    corpus = mixed(words(), ReplayData(domain=file, cache=tmp_path)).corpus
+    order, model = BatchOrder(corpus, 8, seed=1), llama()
     found = batch_losses(model, order, 5, 4, micro=3)
     for number, loss in enumerate(found):
         rows = order.batch(number, 4)
@@ -58,5 +58,7 @@ def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
             logits = model(input_ids=rows.inputs).logits
         wanted = cross_entropy(logits.flatten(0, 1), rows.targets.flatten())
         assert loss == pytest.approx(float(wanted), rel=64 * 2.0**-23)
-    parts = [batch_losses(model, order, 5, 4, place=Place(part=(rank, 2))) for rank in range(2)]
+    parts = [
+        batch_losses(model, order, 5, 4, place=ProcessGroup(part=(rank, 2))) for rank in range(2)
+    ]
     assert sum(parts) == pytest.approx(found, rel=64 * 2.0**-23) and model.training

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.adaptation.pretraining.replay import Blocks, Mixed, Reading, mixed, stacked
-from layerlab.corpus.batches import Order
+from layerlab.adaptation.pretraining.replay import Blocks, MixedCorpus, ReplayData, mixed, stacked
+from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, Stream
 from layerlab.recipes.training_sections import Source
 from tests.adaptation.small import LAW, NATURE, words, written
@@ -28,9 +28,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def mix(texts: tuple[Path, Path], cache: Path, **options: object) -> Mixed:
+def mix(texts: tuple[Path, Path], cache: Path, **options: object) -> MixedCorpus:
     domain, general = texts
-    reading = Reading(domain=domain, general=general, validation=VALIDATION, cache=cache, **options)
+    reading = ReplayData(
+        domain=domain, general=general, validation=VALIDATION, cache=cache, **options
+    )
     return mixed(words(), reading)
 
 
@@ -61,7 +63,7 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
         train=(stream(first, "a", float(ratio[0])), stream(second, "b", float(ratio[1]))),
         validation=(),
     )
-    blocks = Blocks(Order(corpus, block, seed=3), 64)
+    blocks = Blocks(BatchOrder(corpus, block, seed=3), 64)
     share = ratio[0] / sum(ratio)
     for count in range(1, len(blocks) + 1):
         read = blocks.read(count)
@@ -74,7 +76,7 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
 
 
 def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path) -> None:
-    order = Order(mix(texts, tmp_path).corpus, 8, seed=5)
+    order = BatchOrder(mix(texts, tmp_path).corpus, 8, seed=5)
     blocks = Blocks(order, 40)
     whole = stacked(blocks.__getitems__(list(range(40))))
     mixed_up = [7, 8, 9, 3, 39, 0, 1]
@@ -96,13 +98,13 @@ def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> No
     assert off.corpus.folder == on.corpus.folder, "both arms measure on the same text"
     general = [corpus.held["general"].validation[0].tokens for corpus in (off, on)]
     assert np.array_equal(*general) and len(off.corpus.train) == 1
-    alone = mixed(words(), Reading(domain=texts[0], cache=tmp_path))
+    alone = mixed(words(), ReplayData(domain=texts[0], cache=tmp_path))
     assert set(alone.held) == {"domain"}
 
 
 def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
     domain = [Source(text=str(texts[0]), weight=3.0), Source(text=str(texts[1]))]
-    reading = Reading(
+    reading = ReplayData(
         domain=domain, general="python-docs", ratio=(2, 1), validation=VALIDATION, cache=tmp_path
     )
     found = mixed(words(), reading)
@@ -112,7 +114,7 @@ def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
 
 
 def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
-    order = Order(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
+    order = BatchOrder(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
     rows = stacked(Blocks(order, 16).__getitems__(range(16)))
     ends = rows["input_ids"] == order.corpus.separator
     assert ends.any() and (rows["position_ids"][ends] == 0).all()
@@ -129,13 +131,13 @@ def test_a_tokenizer_without_an_end_is_named(texts) -> None:
     bare.eos_token = bare.bos_token = None
     bare.name_or_path = "mine"
     with pytest.raises(UserError, match="the tokenizer mine has no token for the end"):
-        mixed(bare, Reading(domain=texts[0]))
+        mixed(bare, ReplayData(domain=texts[0]))
 
 
 def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
     (tmp_path / "law.txt").write_bytes(json.dumps("gültig", ensure_ascii=False).encode("latin1"))
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        mixed(words(), Reading(domain=tmp_path / "law.txt", cache=tmp_path))
+        mixed(words(), ReplayData(domain=tmp_path / "law.txt", cache=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -149,4 +151,4 @@ def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
 )
 def test_a_reading_that_cannot_be_is_refused(change, said) -> None:
     with pytest.raises(UserError, match=said):
-        Reading(**{"domain": "python-docs", **change})
+        ReplayData(**{"domain": "python-docs", **change})

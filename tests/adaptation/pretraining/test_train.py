@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pretraining.replay import Blocks, Reading, mixed, stacked
+from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mixed, stacked
 from layerlab.adaptation.pretraining.result import Course, Pretrained
 from layerlab.adaptation.pretraining.train import pretrain
-from layerlab.corpus.batches import Order
+from layerlab.corpus.batches import BatchOrder
 from layerlab.records.events import read
 from tests.adaptation.small import LAW, NATURE, llama, words, written
 from tests.forked import Forked
@@ -41,8 +41,8 @@ run(folder, out, progress=progress, save_steps=2)
 """
 
 
-def reading(folder: Path, general: bool = True, ratio: tuple[int, int] = (1, 1)) -> Reading:
-    return Reading(
+def reading(folder: Path, general: bool = True, ratio: tuple[int, int] = (1, 1)) -> ReplayData:
+    return ReplayData(
         domain=folder / "law.jsonl",
         general=folder / "nature.jsonl" if general else None,
         ratio=ratio,
@@ -136,7 +136,7 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         learning_rate=0.5,
     )
     text = mixed(words(), reading(texts))
-    rows = stacked(Blocks(Order(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
+    rows = stacked(Blocks(BatchOrder(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
     model = llama().train()
     logits = model(input_ids=rows["input_ids"]).logits
     cross_entropy(logits.flatten(0, 1), rows["labels"].flatten()).backward()

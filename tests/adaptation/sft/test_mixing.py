@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.sft.dataset import Lesson, prepared
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import Source, Usage, blocks, source
+from layerlab.adaptation.sft.mixing import Source, SourceStats, blocks, source
 from tests.adaptation.spoken import speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
@@ -20,7 +20,7 @@ lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
 def made(name: str, sizes: list[int]) -> Source:
     """A source of examples of these lengths."""
     examples = [Example(np.zeros(size, np.int32), np.arange(size) > 0, (size,)) for size in sizes]
-    return Source(name, examples, [], Usage())
+    return Source(name, examples, [], SourceStats())
 
 
 @settings(max_examples=50, deadline=None)

@@ -100,7 +100,7 @@ def test_answers_are_learned_and_counted(done: Tuned) -> None:
 def test_a_stopped_run_goes_on_bit_for_bit(
     done: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = train.Watch
+    made = train.AnswerLossCallback
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
         def watch(found: Any, trainer: Any, progress: Any) -> Any:

@@ -14,10 +14,10 @@ from layerlab import UserError
 from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
 from layerlab.data.cleaning.clean import Cleaner, Rules, clean
-from layerlab.data.cleaning.deduplication import Exact, Near
+from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
 from layerlab.data.cleaning.ngrams import dense, joined, keys, units, windows
 from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated, top
-from layerlab.data.sources import Piece, data_folder
+from layerlab.data.sources import TextChunk, data_folder
 from layerlab.recipes.adaptation import recipe_of
 from layerlab.recipes.training_sections import Source
 
@@ -37,7 +37,7 @@ def prose(seed: int, count: int = 80) -> str:
 
 def passed(rules: Rules, *documents: str) -> tuple[list[str], Cleaner]:
     cleaner = Cleaner(rules)
-    return list(cleaner.clean(Piece(text, True) for text in documents)), cleaner
+    return list(cleaner.clean(TextChunk(text, True) for text in documents)), cleaner
 
 
 def test_units_are_words_and_single_characters() -> None:
@@ -155,7 +155,11 @@ def test_unicode_is_normalised_as_asked() -> None:
 
 
 def test_long_documents_come_in_pieces_and_are_not_held() -> None:
-    pieces = [Piece("a b", True), Piece("c d", False), *(Piece("x" * 50, n == 0) for n in range(9))]
+    pieces = [
+        TextChunk("a b", True),
+        TextChunk("c d", False),
+        *(TextChunk("x" * 50, n == 0) for n in range(9)),
+    ]
     cleaner = Cleaner(Rules(shortest=1, longest=100, repetition=None, near=0))
     assert list(cleaner.clean(pieces)) == ["a bc d"]
     assert cleaner.removed["too long"].documents == 1
@@ -175,7 +179,7 @@ def test_near_copies_go_and_others_stay(script: str) -> None:
     close[150] = "changed" if glue else "变"
     for place in range(0, 300, 4):
         far[place] = f"new{place}" if glue else chr(0x3400 + place)
-    near = Near(0.8, 5)
+    near = NearDuplicates(0.8, 5)
     assert near.place(glue.join(parts), 1) is None
     found = near.place(glue.join(close), 2)
     # 5 of 296 shingles differ on either side.
@@ -186,7 +190,7 @@ def test_near_copies_go_and_others_stay(script: str) -> None:
 
 @pytest.mark.parametrize("share", [0.01, 0.97, 1])
 def test_every_similarity_can_be_asked_for(share: float) -> None:
-    near = Near(share, 5)
+    near = NearDuplicates(share, 5)
     assert near.place(prose(1), 1) is None
     assert near.place(prose(2), 2) is None
     assert near.place(prose(1), 3) == (1, 1.0)

@@ -14,7 +14,7 @@ from layerlab import UserError
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.contamination import Question, contamination
 from layerlab.data.cleaning.ngrams import units
-from layerlab.data.sources import Piece, data_folder
+from layerlab.data.sources import TextChunk, data_folder
 
 CHINESE = "根据我国反补贴条例以及相关法律法规下列关于此次调查的哪项判断是正确的"
 ENGLISH = " ".join(f"word{number}" for number in range(30))
@@ -51,10 +51,10 @@ def test_how_a_document_is_cut_into_pieces_does_not_matter(cuts: list[int]) -> N
     document = f"Before. {ENGLISH} after.\n{CHINESE}\nThe end of it"
     pieces, first = [], 0
     for cut in [*sorted({one for one in cuts if one < len(document)}), len(document)]:
-        pieces.append(Piece(document[first:cut], first == 0))
+        pieces.append(TextChunk(document[first:cut], first == 0))
         first = cut
     asked = [("law", "zh", CHINESE), ("law", "en", ENGLISH), ("law", "no", ENGLISH[::-1])]
-    found = contamination([*pieces, Piece("another " * 20, True)], asked)
+    found = contamination([*pieces, TextChunk("another " * 20, True)], asked)
     assert {(one.id, one.covered, one.document) for one in found.matches} == {
         ("zh", 1.0, 1),
         ("en", 1.0, 1),

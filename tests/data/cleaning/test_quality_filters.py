@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.data.cleaning.clean import Cleaner, Rules
 from layerlab.data.cleaning.quality_filters import Quality
-from layerlab.data.sources import Piece, data_folder, opened
+from layerlab.data.sources import TextChunk, data_folder, opened
 from layerlab.recipes.training_sections import Source
 
 OFF = {"broken": 1, "symbols": 1, "words": 0, "bullets": 1, "ellipses": 1, "characters": 1}
@@ -46,7 +46,7 @@ def test_what_is_no_text_has_a_reason(text: str, reason: str) -> None:
     found = Quality().passed(text)
     assert found is not None and found[0] == reason
     cleaner = Cleaner(Rules(shortest=1, repetition=None, near=0))
-    assert not list(cleaner.clean([Piece(text, True)])) and list(cleaner.removed) == [reason]
+    assert not list(cleaner.clean([TextChunk(text, True)])) and list(cleaner.removed) == [reason]
     assert Quality(**OFF).passed(text) is None
 
 

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
 from layerlab.evaluation.benchmarks.files import here
-from layerlab.evaluation.benchmarks.items import Question, letters_of, oddities, questions
+from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, questions
 from layerlab.evaluation.benchmarks.readers import rows
 from tests.evaluation.written import HEAD, TRAPS, lines, table
 
 EXAM = "id,question,A,B,C,D,answer"
 
 
-def only(name: str, folder: Path, split: str | None = None, subject: int = 0) -> list[Question]:
+def only(name: str, folder: Path, split: str | None = None, subject: int = 0) -> list[Item]:
     benchmark = declared(name)
     return questions(benchmark, benchmark.subjects[subject], split or benchmark.split, folder)
 
 
-def exam(folder: Path, *rows: str, split: str = "val", head: str = EXAM) -> list[Question]:
+def exam(folder: Path, *rows: str, split: str = "val", head: str = EXAM) -> list[Item]:
     table(folder / "ceval" / split / f"accountant_{split}.csv", *rows, head=head)
     return only("ceval", folder, split)
 

@@ -6,11 +6,11 @@ import pytest
 
 import layerlab.evaluation
 from layerlab import UserError
-from layerlab.evaluation.harness.cache import LEAVES, SAMPLES, SCORERS, Keeper, key, scorer
+from layerlab.evaluation.harness.cache import LEAVES, SAMPLES, SCORERS, ResultCache, key, scorer
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path / "out")
+    keeper = ResultCache(tmp_path / "out")
     assert keeper.load("a") is None
     keeper.save("a", {"score": 0.5}, [{"doc": "问"}, {"doc": "x\ny"}])
     assert keeper.load("a") == {"score": 0.5}
@@ -18,23 +18,23 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    Keeper(None).save("a", {}, [])
-    assert Keeper(None).load("a") is None
+    ResultCache(None).save("a", {}, [])
+    assert ResultCache(None).load("a") is None
 
 
 def test_a_task_without_its_samples_is_asked_again(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path)
+    keeper = ResultCache(tmp_path)
     keeper.save("a", {}, [])
     (tmp_path / SAMPLES / "a.jsonl").unlink()
     assert keeper.load("a") is None
 
 
 def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
-    Keeper(tmp_path).save("a", {}, [])
+    ResultCache(tmp_path).save("a", {}, [])
     path = tmp_path / LEAVES / "a.json"
     path.write_text("{half", encoding="utf-8")
     with pytest.raises(UserError) as caught:
-        Keeper(tmp_path).load("a")
+        ResultCache(tmp_path).load("a")
     assert str(caught.value).startswith(f"cannot read {path}: ")
     assert str(caught.value).endswith("; delete it and type it again")
 
@@ -71,10 +71,10 @@ def test_another_part_is_another_key() -> None:
 @pytest.mark.parametrize("name", [f"{LEAVES}/a.json", f"{SAMPLES}/a.jsonl"])
 def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None:
     """A score cannot be raised, nor an answer exchanged, beside the program."""
-    Keeper(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
+    ResultCache(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
     path = tmp_path / name
     path.write_text(path.read_text("utf-8").replace("25", "75").replace("1}", "2}"), "utf-8")
     with pytest.raises(UserError) as caught:
-        Keeper(tmp_path).load("a")
+        ResultCache(tmp_path).load("a")
     said = "it is not what was written, or is of an earlier version; delete it and type it again"
     assert str(caught.value) == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"

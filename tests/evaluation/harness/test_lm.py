@@ -11,12 +11,12 @@ import torch
 
 from layerlab import UserError
 from layerlab.evaluation.harness.fewshot import Shots
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import LEAF, WRITTEN, candidate, question, task_folder
 
 lm_eval = pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import Answer, Engine, answer, described, load_tasks  # noqa: E402
+from layerlab.evaluation.harness.lm import HarnessModel, TaskResult, answer, described, load_tasks  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,10 @@ def loaded(folder: Path) -> Any:
     return load_tasks(folder, LEAF)[LEAF]
 
 
-def asked(subject: Subject, folder: Path, scoring: str = "choice_ll", **options: Any) -> Answer:
-    return answer(Engine(subject, batch=4, scoring=scoring), loaded(folder), **options)
+def asked(
+    subject: LoadedModel, folder: Path, scoring: str = "choice_ll", **options: Any
+) -> TaskResult:
+    return answer(HarnessModel(subject, batch=4, scoring=scoring), loaded(folder), **options)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def plain(folder: Path) -> Iterator[Any]:
     level = logger.level
     logger.setLevel(logging.ERROR)
 
-    def run(subject: Subject, **options: Any) -> Any:
+    def run(subject: LoadedModel, **options: Any) -> Any:
         model: Any = subject.model
         engine = HFLM(pretrained=model, tokenizer=subject.tokenizer, batch_size=4)
         manager = TaskManager(include_path=str(folder), include_defaults=False)
@@ -87,7 +89,7 @@ def test_the_same_twice(folder: Path) -> None:
 
 
 def test_batches_change_no_score(folder: Path) -> None:
-    alone = answer(Engine(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
+    alone = answer(HarnessModel(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
     assert alone.scores == asked(candidate(), folder).scores
 
 
@@ -131,11 +133,13 @@ def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Pat
     text = (folder / "own.yaml").read_text("utf-8").replace("max_gen_toks: 8", "max_gen_toks: 512")
     (folder / "own.yaml").write_text(text, encoding="utf-8")
     task = loaded(folder)
-    found = answer(Engine(candidate(64), batch=2, scoring="gen"), task, shots=0)
+    found = answer(HarnessModel(candidate(64), batch=2, scoring="gen"), task, shots=0)
     assert found.limited == 32 and found.chance is None
     assert task.config.generation_kwargs["max_gen_toks"] == 512
     assert (
-        answer(Engine(candidate(2048), batch=2, scoring="gen"), task, shots=0, limit=1).limited
+        answer(
+            HarnessModel(candidate(2048), batch=2, scoring="gen"), task, shots=0, limit=1
+        ).limited
         is None
     )
 
@@ -162,14 +166,14 @@ def test_options_of_different_length_are_scored_apart(tmp_path: Path) -> None:
     folder = task_folder(tmp_path, rows, shots=0)
     subject = candidate(512)
     for share in (True, False):
-        engine = Engine(subject, batch=3, scoring="choice_ll", share=share)
+        engine = HarnessModel(subject, batch=3, scoring="choice_ll", share=share)
         found = answer(engine, loaded(folder))
         for sample in found.samples:
             assert len({one[0] for one in sample["responses"]}) == 3
 
 
 def test_four_labels_take_one_pass(folder: Path) -> None:
-    engine = Engine(candidate(512), batch=1, scoring="choice_ll")
+    engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []
     engine.step = passes.append
     answer(engine, loaded(folder), limit=7)

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from layerlab import Policy, UserError
-from layerlab.evaluation.harness.low_precision import Arithmetic, arithmetics, perplexity
+from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.results.table import drawn
 from layerlab.loading.inputs import sample, sequences
 from layerlab.loading.model import subject
@@ -19,7 +19,7 @@ def test_as_loaded_comes_first_and_each_once() -> None:
     found = arithmetics("bf16, int4,bf16", policy)
     assert [one.name for one in found] == ["", "bf16", "int4", "bf16, 1 kept"]
     assert len({one.key for one in found}) == 4
-    assert arithmetics(None, None) == (Arithmetic(),)
+    assert arithmetics(None, None) == (PrecisionSetting(),)
 
 
 def test_an_unknown_format() -> None:
@@ -54,7 +54,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
 def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
     loaded = subject("llama")
     exact = perplexity(loaded)
-    with Arithmetic("int4").running(loaded):
+    with PrecisionSetting("int4").running(loaded):
         coarse = perplexity(loaded)
     assert coarse["nats_per_token"] > exact["nats_per_token"]
     assert perplexity(loaded) == exact

@@ -6,11 +6,11 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.harness.model_checks import UNBOUNDED, room, words
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
 
 
-def subject_with(**changes: str | None) -> Subject:
+def subject_with(**changes: str | None) -> LoadedModel:
     given = copy.deepcopy(tokenizer())
     for name, value in changes.items():
         setattr(given, name, value)

@@ -19,13 +19,13 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
 def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     from layerlab.evaluation.harness.fewshot import Shots
-    from layerlab.evaluation.harness.lm import Answer
+    from layerlab.evaluation.harness.lm import TaskResult
     from layerlab.evaluation.harness.run import together
     from layerlab.evaluation.lawbench.aggregate import corpus_mean
     from layerlab.evaluation.metrics.estimates import mean
 
-    def answer(**counts: object) -> Answer:
-        return Answer(
+    def answer(**counts: object) -> TaskResult:
+        return TaskResult(
             scores={"0:a": 1.0, "1:b": 0.0},
             abstained=None,
             metrics={},

@@ -12,7 +12,7 @@ from layerlab import UserError
 from layerlab.console.evaluation import Bar, Silent, Watch
 from layerlab.evaluation.results.aggregate import benchmark_rows, group_rows, section_rows
 from layerlab.evaluation.results.published_comparison import published_rows
-from layerlab.evaluation.results.result import RESULTS, Result, load_result
+from layerlab.evaluation.results.result import RESULTS, EvaluationResult, load_result
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_aggregate import record
 
@@ -34,21 +34,21 @@ def content() -> dict[str, Any]:
 
 
 def test_what_is_shown(content: dict[str, Any]) -> None:
-    said = Result(content).told(90, subjects=True)
+    said = EvaluationResult(content).told(90, subjects=True)
     assert "a: 12,345 parameters, context endless, float32; percent +- standard error" in said
     assert "66.67 +- 33.33" in said and "25.00" in said
     assert "- left out: PIQA: not here" in said and "- asked differently" in said
     assert max(map(len, said.splitlines())) <= 90
-    assert Result(content).told(200) == str(Result(content).told(200))
+    assert EvaluationResult(content).told(200) == str(EvaluationResult(content).told(200))
 
 
 def test_hostile_names_are_text(content: dict[str, Any]) -> None:
-    said = Result(content).told(120, subjects=True)
+    said = EvaluationResult(content).told(120, subjects=True)
     assert "[b]All[/b]" in said and "\x1b" not in said
 
 
 def test_tables(content: dict[str, Any]) -> None:
-    found = Result(content)
+    found = EvaluationResult(content)
     assert found.frame("subjects").score.tolist() == [pytest.approx(2 / 3)]
     assert "scores" not in found.frame("subjects") and "shots_asked" in found.frame("subjects")
     assert found.frame("compared").empty
@@ -61,15 +61,15 @@ def test_tables(content: dict[str, Any]) -> None:
 
 
 def test_numbers_survive_the_file(content: dict[str, Any], tmp_path: Path) -> None:
-    assert Result(content).save(tmp_path / "new").folder == tmp_path / "new"
+    assert EvaluationResult(content).save(tmp_path / "new").folder == tmp_path / "new"
     assert load_result(tmp_path / "new").content == content
 
 
 def test_no_table_of_an_earlier_run_is_left(content: dict[str, Any], tmp_path: Path) -> None:
     compared = [{"arm": "a", "against": "b", "title": "BoolQ", "difference": 0.5}]
-    Result({**content, "compared": compared}).save(tmp_path)
+    EvaluationResult({**content, "compared": compared}).save(tmp_path)
     assert (tmp_path / "tables" / "compared.csv").is_file()
-    Result(content).save(tmp_path)
+    EvaluationResult(content).save(tmp_path)
     tables = {path.stem for path in (tmp_path / "tables").iterdir()}
     assert tables == {"benchmarks", "groups", "subjects"}
 
@@ -112,7 +112,7 @@ def test_a_bar_counts_questions() -> None:
 def test_published_tables_keep_their_columns(content: dict[str, Any], width: int) -> None:
     rows = [record("financeiq", "CPA", [1.0, 0.0])]
     beside = published_rows(["a" * 40], [{**rows[0], "arm": "a" * 40}], [], [])
-    lines = Result({**content, "published": beside}).told(width).splitlines()
+    lines = EvaluationResult({**content, "published": beside}).told(width).splitlines()
     start = next(place for place, one in enumerate(lines) if one.startswith("Table 8 of pangu23"))
     heads = [one.split() for one in lines[start:] if one.startswith("model")]
     assert [name for head in heads for name in head[2:]] == list(beside[0]["cells"])
@@ -124,7 +124,7 @@ def test_published_tables_keep_their_columns(content: dict[str, Any], width: int
 
 
 def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> None:
-    Result(content).save(tmp_path)
+    EvaluationResult(content).save(tmp_path)
     file = tmp_path / RESULTS
     whole = json.loads(file.read_text("utf-8"))
     assert load_result(tmp_path).content == json.loads(json.dumps(content))

@@ -15,8 +15,8 @@ from layerlab.experiments.analysis.compare import compared
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.plan.plan import arms
 from layerlab.recipes.comparison_sections import Claim
-from layerlab.recipes.training import Recipe, load_recipe, packaged, recipe_of
-from layerlab.records.run import Record
+from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged, recipe_of
+from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, records, runs
 
 SOURCES = Path(__file__).resolve().parents[3] / "docs" / "sources.md"
@@ -226,7 +226,7 @@ def test_spikes_are_counted_where_a_monitor_heard_them(
         spikes = counts[run.seed - 1] if counts and run.arm == "gpt2" else 0
         whole = record(run, 3.0)
         events = (*whole.events, other, *[alarm] * spikes)
-        found.append(Record(manifest=whole.manifest, events=events, result=whole.result))
+        found.append(RunRecord(manifest=whole.manifest, events=events, result=whole.result))
     (row,) = compared(given, found).content["claims"]
     assert row["verdict"] == verdict
     if counts is None:
@@ -286,7 +286,7 @@ def test_they_stand_in_the_terminal_and_in_a_table() -> None:
 
 @pytest.mark.parametrize("name", packaged())
 def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name: str) -> None:
-    given: Recipe = load_recipe(name)
+    given: TrainingRecipe = load_recipe(name)
     if given.compare is None:
         return
     known = set(re.findall(r"^\| ([a-z]+\d{2}) \|", SOURCES.read_text("utf-8"), re.MULTILINE))

@@ -12,7 +12,7 @@ from scipy import stats
 
 from layerlab import UserError
 from layerlab.experiments.analysis.compare import compared
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, records, runs, write
 
 # Three seeds that differ much, and an arm that is better by a hundredth at each.
@@ -93,7 +93,7 @@ def test_a_diverged_run_is_named_and_not_dropped() -> None:
     given = records(recipe(), losses(BASE, BETTER))
     index = next(i for i, one in enumerate(given) if (one.arm, one.seed) == ("gpt2", 2))
     broken = {**dict(given[index].result or {}), "nats": math.nan, "diverged": "NaN in layer 3"}
-    given[index] = Record(manifest=given[index].manifest, result=broken)
+    given[index] = RunRecord(manifest=given[index].manifest, result=broken)
     found = compared(recipe(), given)
     row = found.row("gpt2")
     assert row["verdict"] == "diverged" and row["diverged"] == [2]
@@ -319,7 +319,7 @@ def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
     assert ", on the other side of 0: doubt the word" in turned["said"]
 
 
-def by_arm(given: list[Record]) -> list[Record]:
+def by_arm(given: list[RunRecord]) -> list[RunRecord]:
     return sorted(given, key=lambda one: (one.arm != "llama", one.seed))
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from layerlab.experiments.analysis.compare import compared
 from layerlab.experiments.analysis.gradient_profile import gradient_ratio, profiles
-from layerlab.recipes.training import Recipe, recipe_of
-from layerlab.records.run import Record
+from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, runs
 
 NORMS = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2)
@@ -26,26 +26,26 @@ def reading(update: int, norms: list[Any]) -> dict[str, Any]:
     return {"kind": "monitor", "update": update, "rows": [*other, *rows, *whole]}
 
 
-def read(*norms: list[Any], run: int = 0) -> Record:
+def read(*norms: list[Any], run: int = 0) -> RunRecord:
     """A run of two blocks whose monitor read these norms."""
     one = record(runs(recipe())[run], 3.0)
     events = [reading(10 * number, each) for number, each in enumerate(norms)]
-    return Record(manifest=one.manifest, events=(*one.events, *events), result=one.result)
+    return RunRecord(manifest=one.manifest, events=(*one.events, *events), result=one.result)
 
 
-def monitored(*claims: dict[str, Any]) -> Recipe:
+def monitored(*claims: dict[str, Any]) -> TrainingRecipe:
     content = recipe("llama", SLOW, claims=[{"source": "Own", "says": "So.", **c} for c in claims])
     return recipe_of({**content.model_dump(), "monitor": {"every": 10}})
 
 
-def judged(given: Recipe, slow: tuple[float, ...]) -> dict[str, Any]:
+def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:
     """The comparison where the gradient of one arm grows by these powers of ten, by seed."""
     found = []
     for run in runs(given):
         grows = slow[run.seed - 1] if run.arm == "slow" else 0.01 * run.seed
         whole = record(run, 3.0)
         events = (*whole.events, reading(0, [10**grows, 1.0]), reading(10, [10**grows, 1.0]))
-        found.append(Record(manifest=whole.manifest, events=events, result=whole.result))
+        found.append(RunRecord(manifest=whole.manifest, events=events, result=whole.result))
     return dict(compared(given, found).content)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from layerlab.experiments.analysis.compare import compared
 from layerlab.experiments.analysis.optional_stopping import looked
-from layerlab.recipes.training import Recipe
+from layerlab.recipes.training import TrainingRecipe
 from tests.training.drawn import recipe, records
 
 BASE = {1: 3.0, 2: 3.3, 3: 3.1, 4: 3.2, 5: 3.0}
 OTHER = {1: 2.99, 2: 3.32, 3: 3.10, 4: 3.15, 5: 3.0}
 
 
-def judged(file: Path, given: Recipe, *finished: int) -> dict[str, Any]:
+def judged(file: Path, given: TrainingRecipe, *finished: int) -> dict[str, Any]:
     """Judge what has finished into a file, as a command does."""
     losses = {
         "llama": {seed: BASE[seed] for seed in finished},
@@ -28,7 +28,7 @@ def told(found: dict[str, Any]) -> list[str]:
     return [one for one in found["remarks"] if one.startswith("seeds added after a look")]
 
 
-def planned(*seeds: int, **settings: Any) -> Recipe:
+def planned(*seeds: int, **settings: Any) -> TrainingRecipe:
     return recipe(seeds=list(seeds), **settings)
 
 

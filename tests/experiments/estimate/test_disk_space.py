@@ -11,7 +11,7 @@ from layerlab.console.progress import Silent
 from layerlab.experiments.estimate.disk_space import checkpoints, journal, kept
 from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
-from layerlab.training.trainer import Training
+from layerlab.training.trainer import Trainer
 
 SMALL: dict[str, Any] = {
     "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
@@ -51,7 +51,7 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
 
 def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None:
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
-    training = Training(run, tmp_path / "run", Silent())
+    training = Trainer(run, tmp_path / "run", Silent())
     training.start()
     for _ in range(10):
         training.advance()

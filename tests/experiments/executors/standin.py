@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from layerlab.system.graceful_stop import Halt
+from layerlab.system.graceful_stop import GracefulStop
 from layerlab.training.worker import PARENT, _follow
 
 
@@ -27,7 +27,7 @@ def main(how: str, folder: Path) -> None:
         print("the text is gone; put it back", file=sys.stderr)
         sys.exit(2)
     _follow(os.environ.get(PARENT))
-    with Halt() as halt:
+    with GracefulStop() as halt:
         long = how == "slow" or (how == "preempted" and attempt == 0 and "first" in name)
         for update in range(start + 1, 300 if long else start + 4):
             with (folder / "events.jsonl").open("a") as stream:

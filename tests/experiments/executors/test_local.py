@@ -16,7 +16,7 @@ from layerlab.experiments.executors.local import carry_out, wait
 from layerlab.recipes.training import recipe_of
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.graceful_stop import Halted
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests.forked import Forked
 
 STANDIN = Path(__file__).parent / "standin.py"
@@ -27,9 +27,9 @@ def command(how: str) -> list[str]:
     return [sys.executable, str(STANDIN), how]
 
 
-def runs(*arms: str) -> list[Run]:
+def runs(*arms: str) -> list[RunSpec]:
     recipe = recipe_of({"name": "side", "train": {"updates": 4}})
-    return [Run(arm=arm, recipe=recipe, digest="text") for arm in arms]
+    return [RunSpec(arm=arm, recipe=recipe, digest="text") for arm in arms]
 
 
 class Heard:
@@ -50,12 +50,12 @@ class Heard:
         self.notes.append(text)
 
 
-def told(run: Run, out: Path) -> dict[str, Any]:
+def told(run: RunSpec, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / run.name / "result.json").read_text())
     return found
 
 
-def attempts(run: Run, out: Path) -> int:
+def attempts(run: RunSpec, out: Path) -> int:
     return len(list((out / run.name).glob("attempt-*")))
 
 
@@ -202,7 +202,7 @@ def running(tmp_path: Path) -> Iterator[Forked]:
         own.kill()
 
 
-def gone(out: Path, plan: list[Run]) -> bool:
+def gone(out: Path, plan: list[RunSpec]) -> bool:
     """Whether the processes of all runs have ended, soon."""
     folders = [out / one.name for one in plan]
     pids = [int((folder / "attempt-0").read_text()) for folder in folders]

@@ -12,7 +12,7 @@ from layerlab.experiments.executors.lockstep import allow, in_lockstep
 from layerlab.experiments.plan.plan import plan, sides
 from layerlab.recipes.training import recipe_of
 from layerlab.records.result import read_result
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import carry_out
 
 SMALL: dict[str, Any] = {
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def planned(**comparison: Any) -> list[Run]:
+def planned(**comparison: Any) -> list[RunSpec]:
     recipe = recipe_of({**SMALL, "compare": {"arms": ["llama", "history-3"], **comparison}})
     return plan(recipe, extent(prepare(recipe.data), 16))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from layerlab.experiments.executors.local import carry_out, wait
-from layerlab.experiments.executors.process import Processes
+from layerlab.experiments.executors.process import RunProcess
 from layerlab.experiments.executors.slots import Slot
 from layerlab.recipes.training import recipe_of
 from layerlab.recipes.training_sections import RunSection
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 
 # Each rank ends with its own code, or sleeps until it is killed.
 PROGRAM = """
@@ -35,7 +35,7 @@ def ranks(*codes: str) -> list[str]:
 def test_the_first_that_fails_says_how_it_ended(
     codes: tuple[str, ...], found: int, tmp_path: Path
 ) -> None:
-    own = Processes(tmp_path, [Slot(threads=1)] * len(codes), ranks(*codes))
+    own = RunProcess(tmp_path, [Slot(threads=1)] * len(codes), ranks(*codes))
     try:
         assert wait(lambda: own.code() is not None, 60.0)
         # Whoever waited has been killed, and that is not what is told.
@@ -46,7 +46,7 @@ def test_the_first_that_fails_says_how_it_ended(
 
 def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> None:
     """Both are gone before anybody looks."""
-    own = Processes(tmp_path, [Slot(threads=1)] * 2, ranks("1", "2"))
+    own = RunProcess(tmp_path, [Slot(threads=1)] * 2, ranks("1", "2"))
     for one in own._all:
         one.wait()
     assert own.code() == 2
@@ -55,6 +55,6 @@ def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> 
 @pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
 def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -> None:
     settings = RunSection(processes=2, slots=1, attempts=3)
-    one = Run(arm="first", recipe=recipe_of({"train": {"updates": 4}}), digest="text")
+    one = RunSpec(arm="first", recipe=recipe_of({"train": {"updates": 4}}), digest="text")
     (outcome,) = carry_out([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"

@@ -15,7 +15,7 @@ from layerlab.experiments.executors import slurm as module
 from layerlab.experiments.executors.local import carry_out, wait
 from layerlab.recipes.training_sections import RunSection, SlurmSection
 from layerlab.system.graceful_stop import Halted
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
 from tests.training.cluster import cluster, missing
 
@@ -25,7 +25,7 @@ LOCAL = RunSection(runner="submitit", slots=2)
 class Sudden(Heard):
     """Preempts the first run as soon as it is heard of."""
 
-    def __init__(self, first: Run, preempt: Any) -> None:
+    def __init__(self, first: RunSpec, preempt: Any) -> None:
         super().__init__()
         self.first, self.preempt = first, preempt
         self.done = False

@@ -19,7 +19,7 @@ from layerlab.experiments.plan.factors import (
 )
 from layerlab.model.cost.cost import account
 from layerlab.model.design import Design, design
-from layerlab.records.run import Record
+from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import designed
 from layerlab.variants.registry import variants
 from tests.training.drawn import recipe, record, records, runs
@@ -120,5 +120,5 @@ def test_a_model_that_is_not_known_here_is_no_failure() -> None:
     small = recipe("llama", "gpt2")
     one, other = (record(run, 3.0) for run in runs(small)[:2])
     manifest = {**one.manifest, "recipe": {**one.manifest["recipe"], "model": {"variant": "gone"}}}
-    found = trained([Record(manifest=manifest), other])
+    found = trained([RunRecord(manifest=manifest), other])
     assert found["llama"] is None and isinstance(getattr(found["gpt2"], "design", None), Design)

@@ -3,19 +3,19 @@
 import math
 from pathlib import Path
 
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.lr_rounds import swept
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import Recipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, recipe_of
 from layerlab.records.result import read_result
-from layerlab.training.run_spec import Run
+from layerlab.training.run_spec import RunSpec
 from tests.training.drawn import record, write
 
-EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 BEST = {"llama": 3e-3, "history-3": 1e-2}
 
 
-def recipe(search: str) -> Recipe:
+def recipe(search: str) -> TrainingRecipe:
     return recipe_of(
         {
             "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
@@ -31,7 +31,7 @@ def recipe(search: str) -> Recipe:
     )
 
 
-def planted(out: Path, run: Run) -> None:
+def planted(out: Path, run: RunSpec) -> None:
     """The result of a run whose loss is a parabola in the logarithm of its rate."""
     loss = 3 + math.log(run.rate / BEST[run.arm]) ** 2 + 0.01 * run.seed
     # The rate at the top diverges for the one arm.
@@ -44,7 +44,7 @@ def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
     assert found.compare is not None
     rounds: list[int] = []
 
-    def carry(runs: list[Run]) -> None:
+    def carry(runs: list[RunSpec]) -> None:
         rounds.append(len(runs))
         for run in runs:
             if read_result(tmp_path / run.name) is None:

@@ -3,13 +3,13 @@
 import pytest
 
 from layerlab import UserError
-from layerlab.corpus.extent import Extent
+from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan, resolved, sides
 from layerlab.recipes.training import load_recipe, recipe_of
 from layerlab.records.settings import flattened
 from layerlab.training.run_spec import account_of
 
-EXTENT = Extent(vocab=300, tokens=10_000, digest="a")
+EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 
@@ -51,7 +51,7 @@ def test_runs_are_named_after_what_decides_them():
     first = {run.name for run in plan(compared(), EXTENT)}
     assert len(first) == 4
     assert first == {run.name for run in plan(compared(), EXTENT)}
-    other_text = Extent(vocab=300, tokens=10_000, digest="b")
+    other_text = CorpusSize(vocab=300, tokens=10_000, digest="b")
     assert not first & {run.name for run in plan(compared(), other_text)}
 
 
@@ -88,7 +88,7 @@ def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(
 
 
 def test_an_arm_may_be_held_against_another_than_the_baseline():
-    runs = plan(load_recipe("sizes"), Extent(vocab=2048, tokens=10**6, digest="a"))
+    runs = plan(load_recipe("sizes"), CorpusSize(vocab=2048, tokens=10**6, digest="a"))
     wanted = {run.arm: account_of(run.recipe).parameters for run in runs}
     for width in (64, 96, 128):
         assert abs(wanted[f"pangu-pi-{width}"] / wanted[f"llama-{width}"] - 1) < 0.005
@@ -133,7 +133,7 @@ def arm_with(**settings):
 
 def test_an_arm_with_words_of_its_own_is_planned_with_them():
     found = compared(arms=["llama", arm_with(data__vocab=400)], match="parameters")
-    own = Extent(vocab=400, tokens=8_000, digest="b")
+    own = CorpusSize(vocab=400, tokens=8_000, digest="b")
     runs = {run.arm: run for run in plan(found, EXTENT, {"own": own}) if run.seed == 1}
     assert (runs["llama"].digest, runs["own"].digest) == ("a", "b")
     assert runs["llama"].recipe.model.vocab == 300 and runs["own"].recipe.model.vocab == 400

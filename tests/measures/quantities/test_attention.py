@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.attention import MEASURES, entropy_bound, focus
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from tests.measures.regime import KINDS, attention, record
 
@@ -16,7 +16,7 @@ DOUBLE = torch.float64
 
 
 def of_scores(scores, **options):
-    return focus(Attended(layer=0, name="scores", scores=scores, **options), dtype=DOUBLE)
+    return focus(AttentionRecord(layer=0, name="scores", scores=scores, **options), dtype=DOUBLE)
 
 
 def literal_entropy(matrix, counts):
@@ -157,6 +157,6 @@ def test_rows_hold_every_declared_column():
     layer = Layer(
         sequence=2, layer=1, tokens=none, stream=torch.empty(0, 4), attention=record("sink", 20)
     )
-    rows = list(measure.read(layer, Run(options=measure.options)))
+    rows = list(measure.read(layer, MeasureContext(options=measure.options)))
     assert [row["head"] for row in rows] == [0, 1, 2]
     assert set(rows[0]) == {*measure.per, *measure.columns}

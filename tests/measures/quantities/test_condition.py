@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.condition import mixed, normwise
 from layerlab.measures.runner import readings
 from layerlab.numerics.theory import condition_numbers
@@ -19,7 +19,7 @@ PARTS = [
 
 
 def measured(model, name="condition"):
-    patient = Subject(name="patient", source="memory", model=model, tokenizer=None)
+    patient = LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
     return readings(patient, [TOKENS], resolve([name]))
 
 

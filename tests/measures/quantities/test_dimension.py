@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from layerlab import UserError
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.dimension import (
     MEASURES,
     effective_dimension,
@@ -284,7 +284,7 @@ def record(stream, sequence=0, layer=0):
 
 def frame(streams, **options):
     measure = MEASURES[0].given(**options)
-    run = Run(options=measure.options)
+    run = MeasureContext(options=measure.options)
     for sequence, layers in enumerate(streams):
         for layer, stream in enumerate(layers):
             assert list(measure.read(record(stream, sequence, layer), run)) == []

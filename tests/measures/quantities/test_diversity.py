@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.diversity import (
     MEASURES,
     composite_residual,
@@ -209,17 +209,19 @@ def record(stream, layer=1, **branches):
 def test_a_block_gives_a_row_for_its_stream_and_one_for_each_branch():
     (measure,) = MEASURES
     stream, attention, ffn = features(1), features(2), features(3)
-    rows = list(measure.read(record(stream, attention=attention, ffn=ffn), Run(options={})))
+    rows = list(
+        measure.read(record(stream, attention=attention, ffn=ffn), MeasureContext(options={}))
+    )
     assert [row["place"] for row in rows] == ["stream", "attention", "ffn"]
     assert rows[1]["diversity"] == diversity(attention).item()
     assert set(rows[0]) == {*measure.per, *measure.columns}
 
 
 def test_the_embedding_output_has_a_stream_only():
-    rows = list(MEASURES[0].read(record(features(1), layer=0), Run(options={})))
+    rows = list(MEASURES[0].read(record(features(1), layer=0), MeasureContext(options={})))
     assert [(row["layer"], row["place"]) for row in rows] == [(0, "stream")]
 
 
 def test_one_token_reads_as_not_a_number():
-    (row,) = MEASURES[0].read(record(torch.ones(1, 3), layer=0), Run(options={}))
+    (row,) = MEASURES[0].read(record(torch.ones(1, 3), layer=0), MeasureContext(options={}))
     assert all(math.isnan(row[column]) for column in MEASURES[0].columns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.measure import Row, Run
+from layerlab.measures.measure import MeasureContext, Row
 from layerlab.measures.quantities import gain
 from layerlab.measures.quantities.gain import (
     MEASURES,
@@ -21,9 +21,9 @@ from layerlab.measures.quantities.gain import (
     read,
     spectral_bound,
 )
-from layerlab.observe.architecture.head_weights import LayerWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.observe.tracing.trace import trace
 from tests.measures.family import built
@@ -32,8 +32,8 @@ from tests.measures.family import built
 SINGLE, DOUBLE = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
 
 
-def run() -> Run:
-    return Run(options=MEASURE.options)
+def run() -> MeasureContext:
+    return MeasureContext(options=MEASURE.options)
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
@@ -57,7 +57,7 @@ def traced(model: PreTrainedModel, *sequences: Sequence[int]) -> list[Layer]:
     return [replace(one, weights=weights[one.layer - 1]) for one in layers if one.layer]
 
 
-def rows(layers: Sequence[Layer], session: Run | None = None) -> list[Row]:
+def rows(layers: Sequence[Layer], session: MeasureContext | None = None) -> list[Row]:
     session = session or run()
     return [row for layer in layers for row in read(layer, session)]
 
@@ -74,8 +74,8 @@ def sublayer(entered: Tensor, left: Tensor) -> Sublayer:
     return Sublayer(entered=entered, left=left, branch=left)
 
 
-def attended(scores: Tensor, **options: Any) -> Attended:
-    return Attended(layer=0, name="attn", scores=scores, causal=False, **options)
+def attended(scores: Tensor, **options: Any) -> AttentionRecord:
+    return AttentionRecord(layer=0, name="attn", scores=scores, causal=False, **options)
 
 
 # On real models
@@ -252,7 +252,7 @@ def attained(heads: int, tokens: int = 7, width: int = 5) -> Layer:
     worst = torch.linalg.svd(centred)[2][0]
     entered = worst[:, None] * gaussian(1, width).double() + gaussian(1, width, seed=1).double()
     identity = torch.eye(width).expand(heads, -1, -1)
-    weights = LayerWeights(
+    weights = HeadWeights(
         layer=0, name="attn", scaling=1.0, value=identity, output=identity / sqrt(heads)
     )
     left = sqrt(heads) * matrix @ entered

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.errors import NotApplicable
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.lipschitz import (
     MEASURES,
     largest_singular,
@@ -41,8 +41,8 @@ def test_no_step_is_refused_instead_of_finding_zero() -> None:
         largest_singular(lambda v: v, lambda v: v, torch.ones(3), steps=0, tolerance=0.1)
 
 
-def run(**options: Any) -> Run:
-    return Run(options=MEASURE.given(**options).options)
+def run(**options: Any) -> MeasureContext:
+    return MeasureContext(options=MEASURE.given(**options).options)
 
 
 def traced(model: PreTrainedModel, tokens: int = 5, gradient: bool = False) -> list[Layer]:

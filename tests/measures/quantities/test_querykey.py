@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.errors import NotApplicable
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.querykey import (
     MEASURES,
     absolute_norm,
@@ -19,7 +19,7 @@ from layerlab.measures.quantities.querykey import (
     printed_bound,
     read,
 )
-from layerlab.observe.architecture.head_weights import LayerWeights
+from layerlab.observe.architecture.head_weights import HeadWeights
 from tests.measures.head import built, causal_attention, random, weights_of
 
 ROUNDOFF = 2.0**-53
@@ -174,8 +174,8 @@ def test_no_token_is_refused() -> None:
 # The measure
 
 
-def rows_of(weights: LayerWeights, **options: Any) -> tuple[list[dict[str, Any]], Run]:
-    run = Run(options={"tokens": 16, **options})
+def rows_of(weights: HeadWeights, **options: Any) -> tuple[list[dict[str, Any]], MeasureContext]:
+    run = MeasureContext(options={"tokens": 16, **options})
     return list(read(weights, run)), run
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerlab import UserError
-from layerlab.loading.model import Subject
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.rounding import divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, listed
@@ -16,8 +16,8 @@ from layerlab.plugins import resolve, with_formats
 TOKENS = torch.arange(2, 26)
 
 
-def patient(model) -> Subject:
-    return Subject(name="patient", source="memory", model=model, tokenizer=None)
+def patient(model) -> LoadedModel:
+    return LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
 
 
 def measured(model, *names, formats="bf16", tokens=(TOKENS,)):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.diversity import cosine
 from layerlab.measures.quantities.saliency import MEASURES, saliency
 from layerlab.measures.runner import readings
@@ -234,11 +234,11 @@ def test_the_model_is_left_as_it_was(tiny):
 
 
 def test_rows_say_where_the_target_came_before(tiny):
-    run = Run(options={**MEASURE.options, "text": None, "target": 9})
+    run = MeasureContext(options={**MEASURE.options, "text": None, "target": 9})
     model = tiny("gpt2")
-    from layerlab.measures.measure import Whole
+    from layerlab.measures.measure import ModelContext
 
-    whole = Whole(
+    whole = ModelContext(
         subject=subject(model),
         sequences=[TOKENS],
         begin=lambda runs: None,

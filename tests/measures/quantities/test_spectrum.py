@@ -6,10 +6,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.spectrum import MEASURES, Spectrum, spectrum, uniform_norm
 from layerlab.measures.support.lanczos import GAP
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import triangular
 from layerlab.observe.tracing.records import Layer
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
@@ -21,11 +21,13 @@ MEASURE = MEASURES[0]
 def read(attended, measure=MEASURE):
     none = torch.empty(0, dtype=torch.long)
     layer = Layer(sequence=3, layer=1, tokens=none, stream=torch.empty(0, 4), attention=attended)
-    return list(measure.read(layer, Run(options=measure.options)))
+    return list(measure.read(layer, MeasureContext(options=measure.options)))
 
 
 def of_scores(scores, **options):
-    return spectrum(Attended(layer=0, name="scores", scores=scores, **options), dtype=torch.float64)
+    return spectrum(
+        AttentionRecord(layer=0, name="scores", scores=scores, **options), dtype=torch.float64
+    )
 
 
 def agree(one: Spectrum, other: Spectrum, relative: float) -> bool:
@@ -103,7 +105,7 @@ def test_halves_that_hardly_touch_are_enclosed_and_told_to_the_gap(dtype):
     draw = torch.Generator().manual_seed(0)
     scores = 0.01 * torch.randn(1, 300, 300, generator=draw, dtype=torch.float64)
     scores[:, :150, 150:] = scores[:, 150:, :150] = -40.0
-    attended = Attended(layer=0, name="halves", scores=scores)
+    attended = AttentionRecord(layer=0, name="halves", scores=scores)
     past = torch.ones(300, 300, dtype=torch.bool).tril()
     exact = torch.linalg.matrix_norm(scores.masked_fill(~past, -torch.inf).softmax(-1), 2)
     found = spectrum(attended, dtype=dtype)
@@ -126,7 +128,7 @@ def test_large_scores_do_not_cost_digits(size):
     query = query / query.norm()
     key = torch.randn(1, 256, 32, generator=draw)
     key = key - (key @ query.mT) * query + (size + torch.rand(1, 256, 1, generator=draw)) * query
-    attended = Attended(layer=0, name="tie", query=query.expand(1, 256, 32), key=key)
+    attended = AttentionRecord(layer=0, name="tie", query=query.expand(1, 256, 32), key=key)
     error = spectrum(attended).norm / svd_norm(attention(attended)) - 1
     assert error.abs().item() <= 1e-6
 
@@ -215,7 +217,7 @@ def test_relabelling_tokens_changes_nothing_without_a_mask():
 def test_scores_of_the_record_are_left_as_they_were():
     scores = torch.randn(1, 12, 12).masked_fill(~torch.ones(12, 12).tril().bool(), -1e38 * 3)
     before = scores.clone()
-    spectrum(Attended(layer=0, name="scores", scores=scores, causal=False))
+    spectrum(AttentionRecord(layer=0, name="scores", scores=scores, causal=False))
     assert torch.equal(scores, before)
 
 
@@ -266,7 +268,7 @@ def test_contraction_does_not_rest_on_a_smaller_singular_value(tokens):
         draw = torch.Generator().manual_seed(seed)
         query = 10 * torch.randn(2, tokens, 16, generator=draw)
         key = torch.randn(2, tokens, 16, generator=draw)
-        record = Attended(layer=0, name="attention", query=query, key=key, scaling=0.25)
+        record = AttentionRecord(layer=0, name="attention", query=query, key=key, scaling=0.25)
         matrix = record.weights().double()
         exact = torch.linalg.svdvals(matrix - matrix.mean(-2, keepdim=True))[:, 0]
         floor = tokens**0.5 * torch.finfo(torch.float32).eps * torch.linalg.matrix_norm(matrix, 2)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.measure import Run
+from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.stream import (
     MEASURES,
     alignment,
@@ -165,7 +165,7 @@ def record(stream, layer=1, sequence=0, entered=None, **branches):
 
 
 def rows(*records):
-    run = Run(options={})
+    run = MeasureContext(options={})
     return [row for entry in records for row in MEASURES[0].read(entry, run)]
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.attribution import WEIGHTS, Placement, attribution, error, outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 
 TOKENS = torch.arange(2, 34)[None]
 
@@ -60,7 +60,7 @@ def test_weights_are_one_component_and_operations_have_the_names_of_their_module
     names = {part.name for part in result.components}
     assert {WEIGHTS, "residual stream", "mlp.c_fc", "ln_1", "lm_head"} <= names
     (weights,) = (part for part in result.components if part.name == WEIGHTS)
-    assert Place("transformer.wte", "weight") in weights.places
+    assert OpSite("transformer.wte", "weight") in weights.places
 
 
 def test_parts_are_ranked_and_add_up_to_the_closure(found):
@@ -137,11 +137,11 @@ def test_outputs_are_what_enters_what_each_module_gives_and_the_logits(tiny):
 
 def test_numbered_experts_are_one_component_and_what_runs_first_is_layer_0():
     places = [
-        Place("embed", "weight"),
-        Place("layers.0.experts.1.up"),
-        Place("layers.1.experts.0.up"),
-        Place("layers.1", "add"),
-        Place("head"),
+        OpSite("embed", "weight"),
+        OpSite("layers.0.experts.1.up"),
+        OpSite("layers.1.experts.0.up"),
+        OpSite("layers.1", "add"),
+        OpSite("head"),
     ]
     model = nn.Module()
     model.embed = nn.Embedding(2, 2)
@@ -164,5 +164,5 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_layer_0():
     ],
 )
 def test_a_name_that_says_too_little_is_explained(module: str, operation: str, name: str) -> None:
-    places = [Place("h.0.ln"), Place(module, operation)]
+    places = [OpSite("h.0.ln"), OpSite(module, operation)]
     assert Placement(torch.nn.Identity(), places).kind(places[1]) == name

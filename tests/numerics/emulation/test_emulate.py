@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import layerlab
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
-from layerlab.numerics.emulation.emulated_tensor import Carrier
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.formats.round import round_to
 from tests.measures.family import built
 
@@ -149,7 +149,7 @@ def test_a_linear_layer_is_a_hand_written_loop(
     x = torch.randn(tokens, width, dtype=torch.float64)
     x = round_to(x, format)
     with emulate(layer, format, "flat", accumulate=terms) as run:
-        found = layer(Carrier(x.to(run.wide), torch.float32))
+        found = layer(EmulatedTensor(x.to(run.wide), torch.float32))
     weight, bias = round_to(layer.weight.data, format), round_to(layer.bias.data, format)
     for token in range(tokens):
         for out in range(5):
@@ -238,7 +238,7 @@ def test_nothing_is_left_behind_even_by_an_exception(family: str) -> None:
     assert all(torch.equal(after[name], value) for name, (_, value) in before.items())
     assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
     tensors = (v for m in model.modules() for v in (*vars(m).values(), *m._buffers.values()))
-    assert not any(isinstance(value, Carrier) for value in tensors)
+    assert not any(isinstance(value, EmulatedTensor) for value in tensors)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, logits)
 

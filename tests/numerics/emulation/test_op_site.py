@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.emulation.emulate import Emulation, emulate
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 from tests.measures.family import built
 
 IDS = torch.arange(3, 15)[None]
@@ -31,8 +31,8 @@ def test_a_module_without_parts_is_one_place_and_a_block_adds() -> None:
         model(IDS)
     found = {str(place) for place in run.roundings}
     assert {"model.layers.0:add", "model.layers.1.mlp.down_proj", "model.layers.0.mlp:mul"} <= found
-    assert Place("model.layers.0", "add") in run.roundings
-    assert run.roundings[Place("model.layers.0", "add")] == 2
+    assert OpSite("model.layers.0", "add") in run.roundings
+    assert run.roundings[OpSite("model.layers.0", "add")] == 2
 
 
 def test_backward_passes_are_placed_by_their_forward() -> None:
@@ -41,7 +41,7 @@ def test_backward_passes_are_placed_by_their_forward() -> None:
         model(IDS, labels=IDS)
     with emulate(model, "bf16", backward=True) as both:
         model(IDS, labels=IDS).loss.backward()
-    down = Place("model.layers.1.mlp.down_proj")
+    down = OpSite("model.layers.1.mlp.down_proj")
     # One product forward; backward one for the input and one for the weight.
     assert forward.roundings[down] == 1
     assert both.roundings[down] >= 3
@@ -111,7 +111,7 @@ def test_what_meets_experts_is_an_activation_and_they_are_none() -> None:
     model = nn.Sequential(Experts(False))
     with emulate(model, "bf16", activations="int8") as run:
         model(torch.randn(2, 3, 8))
-    assert run.roundings[Place("0", "factor")] == 1
+    assert run.roundings[OpSite("0", "factor")] == 1
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_attention_is_known_by_the_softmax_that_its_code_calls(
 
 
 def test_names_without_numbers() -> None:
-    place = Place("model.layers.12.self_attn.heads.3", "scores")
+    place = OpSite("model.layers.12.self_attn.heads.3", "scores")
     assert place.component == "model.layers.*.self_attn.heads.3:scores"
     assert place.layer == 12
-    assert Place("lm_head").layer is None
-    assert str(Place("", "mul")) == ":mul"
+    assert OpSite("lm_head").layer is None
+    assert str(OpSite("", "mul")) == ":mul"

@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab import UserError
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.selection import matches, patterns
 from tests.measures.family import built
 
@@ -22,7 +22,7 @@ from tests.measures.family import built
     ],
 )
 def test_patterns_name_a_place_or_what_is_around_it(pattern: str, chosen: bool) -> None:
-    assert matches(Place("model.layers.1.mlp", "mul"), (pattern,)) is chosen
+    assert matches(OpSite("model.layers.1.mlp", "mul"), (pattern,)) is chosen
 
 
 def test_patterns_are_looked_up() -> None:

@@ -32,7 +32,7 @@ from layerlab.numerics.mixed_precision.literature_advice import (
     counsels,
     exact_scores,
 )
-from layerlab.numerics.mixed_precision.policy_runs import Search
+from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 from layerlab.numerics.mixed_precision.select_policy import advise, candidates, cost, silent
 from tests.measures.family import built
 
@@ -51,8 +51,8 @@ def llama() -> PreTrainedModel:
 
 
 @cache
-def searched() -> Search:
-    return Search(llama(), run, "bf16", silent)
+def searched() -> PolicyRuns:
+    return PolicyRuns(llama(), run, "bf16", silent)
 
 
 @cache
@@ -103,7 +103,7 @@ def test_every_candidate_was_tried_and_every_run_was_told() -> None:
 
 
 def test_what_cannot_be_kept_apart_is_refused_with_the_reason() -> None:
-    search = Search(built("xglm"), run, "bf16", silent)
+    search = PolicyRuns(built("xglm"), run, "bf16", silent)
     assert search.alone("model.embed_tokens") is not None and not search.refused
     assert search.alone("model.layers.*.self_attn.v_proj") is None
     (why,) = search.refused.values()
@@ -243,7 +243,7 @@ def test_where_attention_gives_nothing_exact_scores_change_nothing() -> None:
     model = built("llama")
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data.zero_()
-    search = Search(model, run, "bf16", silent)
+    search = PolicyRuns(model, run, "bf16", silent)
     assert search.left(exact_scores(search)) == pytest.approx(1)
     higher, control = counsels(search, BUDGET)
     assert (higher.verdict, control.verdict) == (FAILS, FAILS)
@@ -321,7 +321,7 @@ def test_what_autocast_leaves_stands_beside_the_policy() -> None:
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         real = searched().left(run(llama()))
     assert searched().autocast() == pytest.approx(real, rel=0.2)
-    assert Search(llama(), run, "fp8_e4m3", silent).autocast() is None
+    assert PolicyRuns(llama(), run, "fp8_e4m3", silent).autocast() is None
 
 
 @pytest.mark.parametrize(("family", "heard"), [("llama", 2), ("bloom", 0), ("qwen3_next", 1)])

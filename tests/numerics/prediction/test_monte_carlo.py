@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.op_site import Place
+from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.prediction.error_state import spacing
 from layerlab.numerics.prediction.monte_carlo import Sample, sampled
@@ -69,5 +69,5 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
 def test_weights_are_rounded_and_not_drawn() -> None:
     layer = nn.Linear(3, 3)
     for run in (Sample(layer, regime("bf16")), Emulation(layer, regime("bf16"))):
-        stored = run._weight(layer.weight.data.double(), Place("", "weight"), find("bf16"))
+        stored = run._weight(layer.weight.data.double(), OpSite("", "weight"), find("bf16"))
         assert torch.equal(stored, layer.weight.data.to(torch.bfloat16).double())

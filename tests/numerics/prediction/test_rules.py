@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.numerics.prediction.error_state import Spread, algebra
-from layerlab.numerics.prediction.op_call import Call, flat, nested
+from layerlab.numerics.prediction.op_call import OpCall, flat, nested
 from layerlab.numerics.prediction.rules import CHOICES, TABLE, rule
 
 aten = torch.ops.aten
@@ -143,7 +143,7 @@ def first(result: Any) -> Tensor:
 def ruled(kind: Any, func: Any, args: list[Any], spreads: list[Tensor], kwargs: Any) -> Spread:
     found = func(*args, **kwargs)
     results = floats([found])
-    call = Call(func._opname, func, args, swapped(args, spreads), kwargs, results)
+    call = OpCall(func._opname, func, args, swapped(args, spreads), kwargs, results)
     spread = rule(func)(call, algebra(kind, LONG))
     return spread[0] if isinstance(spread, list) else spread
 
@@ -201,7 +201,7 @@ def test_one_tensor_twice_is_a_square() -> None:
     """x * x errs by 2 x e, which is twice the variance of a product of strangers."""
     spread = 1e-8 * size(3, 4)
     for func, factor in ((aten.mul.Tensor, 4 * X.square()), (aten.add.Tensor, torch.tensor(4.0))):
-        call = Call(func._opname, func, [X, X], [spread, spread], {}, [func(X, X)], twins=True)
+        call = OpCall(func._opname, func, [X, X], [spread, spread], {}, [func(X, X)], twins=True)
         found = rule(func)(call, algebra("variance", LONG))
         assert isinstance(found, Tensor)
         torch.testing.assert_close(found, factor * spread, rtol=1e-12, atol=0.0, check_dtype=False)
@@ -209,7 +209,7 @@ def test_one_tensor_twice_is_a_square() -> None:
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
 def test_exact_arguments_have_exact_moves(kind: Any) -> None:
-    call = Call("cat", aten.cat.default, [[X, Z]], [[None, None]], {}, [torch.cat([X, Z])])
+    call = OpCall("cat", aten.cat.default, [[X, Z]], [[None, None]], {}, [torch.cat([X, Z])])
     assert rule(aten.cat.default)(call, algebra(kind, LONG)) == [None]
 
 

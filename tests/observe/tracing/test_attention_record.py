@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from layerlab.observe.tracing.attention_record import Attended
+from layerlab.observe.tracing.attention_record import AttentionRecord
 
 
 def random(heads=4, kv_heads=2, tokens=12, width=8, seed=0, **options):
     draw = torch.Generator().manual_seed(seed)
-    return Attended(
+    return AttentionRecord(
         layer=0,
         name="attention",
         scaling=width**-0.5,
@@ -79,13 +79,13 @@ def test_a_softcap_bounds_what_the_softmax_sees_but_not_the_logits():
 def test_scores_of_a_family_that_hides_its_factors_give_the_same_weights():
     record = random()
     scores = record.logits().masked_fill(~record.allowed(), torch.finfo(torch.float32).min)
-    seen = Attended(layer=0, name="attention", scores=scores)
+    seen = AttentionRecord(layer=0, name="attention", scores=scores)
     assert torch.equal(seen.weights(), record.weights())
     assert (seen.heads, seen.tokens, seen.keys) == (4, 12, 12)
 
 
 def test_asking_for_weights_leaves_the_record_as_it_was():
     scores = random().logits()
-    seen = Attended(layer=0, name="attention", scores=scores.clone())
+    seen = AttentionRecord(layer=0, name="attention", scores=scores.clone())
     seen.weights()
     assert torch.equal(seen.logits(), scores)

@@ -16,7 +16,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import Record, load_record
+from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import known, study
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
@@ -110,7 +110,7 @@ def test_a_page_keeps_hostile_text_as_text(record, tmp_path):
     content = record.to_dict()
     content["claim"] = content["remarks"] = ["</script><img src=x onerror=alert(1)>"]
     content["pictures"][0]["title"] = "</script><b>"
-    Record(content).save(tmp_path / "out")
+    StudyResult(content).save(tmp_path / "out")
     page = (tmp_path / "out" / "study.html").read_text()
     assert "<img src=x" not in page and "</script><b>" not in page
 
@@ -207,6 +207,6 @@ def test_two_studies_of_one_name_are_an_error(monkeypatch):
 def test_numbers_of_a_record_survive_the_file(record, tmp_path):
     frame = record.frame()
     frame.loc[0, "mean"], frame.loc[1, "mean"] = np.inf, np.nan
-    Record(record.to_dict(), {"norms": frame}).save(tmp_path / "out")
+    StudyResult(record.to_dict(), {"norms": frame}).save(tmp_path / "out")
     back = load_record(tmp_path / "out")
     assert back is not None and back.frame().equals(frame)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Draw, Work, cores
+from layerlab.studies.engine.sampling import Draw, StudyContext, cores
 
 SIZES = []
 
@@ -16,7 +16,7 @@ def part(draw: Draw, **case):
 
 def work(**changes):
     given = {"study": "x", "draws": 20, "seed": 0, "options": {}, "threads": 1, "code": "1"}
-    return Work(**{**given, **changes})
+    return StudyContext(**{**given, **changes})
 
 
 def test_every_draw_is_there_once_and_follows_from_the_seed():

@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 from layerlab import builtin
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import Record
+from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.scale import (
     BUILT_IN,
     TABLES,
@@ -123,7 +123,7 @@ def test_a_claim_is_as_large_as_its_arms():
 def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():
     more = {"scale": TABLES, "unit": "3 seeds", "looked": True}
     content = {"verdicts": [{**VERDICT, "word": "smaller than asked", **more}], "remarks": []}
-    head, *told = Record(content, {}).lines()
+    head, *told = StudyResult(content, {}).lines()
     assert head == [("smaller than asked ", "cyan"), ("c", "")]
     assert told[1][0][0].strip() == (
         "on arithmetic on printed tables; 3 seeds; its threshold or number of draws was set after "

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layerlab.experiments.session import prepare
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
     PRE,
     apart,
@@ -156,7 +156,7 @@ def test_a_run_stops_at_its_target_and_is_read_there():
 
 def work(runs, **changes):
     settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
-    return Work(study="same-loss", runs=runs, **{**settings, **changes})
+    return StudyContext(study="same-loss", runs=runs, **{**settings, **changes})
 
 
 def made_up(trial, **sizes):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.support import small_models
 
@@ -34,7 +34,7 @@ def test_arms_start_alike_and_have_as_many_parameters():
 
 def work(runs, **changes):
     settings = {"draws": 2, "seed": 0, "options": SIZES, "threads": 1, "code": ""}
-    return Work(study="tiny", runs=runs, **{**settings, **changes})
+    return StudyContext(study="tiny", runs=runs, **{**settings, **changes})
 
 
 def test_every_seed_of_every_arm_is_read_and_kept(tmp_path):

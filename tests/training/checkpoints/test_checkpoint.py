@@ -12,7 +12,13 @@ from transformers import PreTrainedModel
 from layerlab import UserError, build
 from layerlab.records.checkpoint_names import latest
 from layerlab.system.rng import random_state
-from layerlab.training.checkpoints.checkpoint import Keeper, State, check_weights, load, save
+from layerlab.training.checkpoints.checkpoint import (
+    CheckpointManager,
+    CheckpointState,
+    check_weights,
+    load,
+    save,
+)
 from tests import mounted
 from tests.forked import python
 
@@ -28,18 +34,24 @@ def stepped(model: PreTrainedModel, optimizer: torch.optim.Optimizer, seed: int)
 
 def trained(
     updates: int = 2, **options: object
-) -> tuple[PreTrainedModel, torch.optim.Optimizer, State]:
+) -> tuple[PreTrainedModel, torch.optim.Optimizer, CheckpointState]:
     model = build("llama", **SIZES, **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
     for update in range(updates):
         stepped(model, optimizer, update)
     counters = {"update": updates, "seconds": 0.1 + 0.2, "step0": None}
     weights = dict(model.state_dict())
-    return model, optimizer, State(weights, optimizer.state_dict(), counters, random_state())
+    return (
+        model,
+        optimizer,
+        CheckpointState(weights, optimizer.state_dict(), counters, random_state()),
+    )
 
 
-def at(state: State, update: int) -> State:
-    return State(state.weights, state.optimizer, {"update": update}, state.random, state.extra)
+def at(state: CheckpointState, update: int) -> CheckpointState:
+    return CheckpointState(
+        state.weights, state.optimizer, {"update": update}, state.random, state.extra
+    )
 
 
 def same(left: object, right: object) -> bool:
@@ -56,7 +68,7 @@ def same(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
-def loaded(folder: Path) -> State:
+def loaded(folder: Path) -> CheckpointState:
     state, notes = load(folder)
     assert state is not None and notes == []
     return state
@@ -65,7 +77,7 @@ def loaded(folder: Path) -> State:
 def test_everything_comes_back_to_the_bit(tmp_path: Path) -> None:
     extra = {"scale": torch.tensor(2.0**16), "tracker": {"growth": (1, 0.1 + 0.2, None, True)}}
     state = trained()[2]
-    state = State(state.weights, state.optimizer, state.counters, state.random, extra)
+    state = CheckpointState(state.weights, state.optimizer, state.counters, state.random, extra)
     path = save(tmp_path, state, 2)
     assert path == latest(tmp_path) == tmp_path / "step-00000002"
     assert same(vars(loaded(tmp_path)), vars(state))
@@ -206,7 +218,7 @@ def test_pickled_code_is_never_run(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "exploded",)  # type: ignore[return-value]
 
     with pytest.raises(TypeError, match="cannot hold a Bomb"):
-        save(tmp_path, at(State({}, {"bomb": Bomb()}, {}, {}), 1), 2)
+        save(tmp_path, at(CheckpointState({}, {"bomb": Bomb()}, {}, {}), 1), 2)
     path = save(tmp_path, trained()[2], 2)
     with (path / "optimizer.pt").open("wb") as file:
         torch.save({"optimizer": Bomb(), "random": {}, "extra": {}}, file)
@@ -300,7 +312,7 @@ def test_a_real_disk_without_room(tmp_path: Path) -> None:
     """On a file system of 300 kB, where this process may mount one."""
     with mounted.disk(tmp_path, "300k"):
         state = trained()[2]
-        keeper = Keeper(tmp_path / "checkpoints", 3)
+        keeper = CheckpointManager(tmp_path / "checkpoints", 3)
         assert [keeper.save(at(state, update)) for update in (1, 2)] == [None, None]
         note = keeper.save(at(state, 3))
         assert note is not None and "no space is left on the device" in note

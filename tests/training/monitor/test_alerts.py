@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from layerlab import Monitor, build
-from layerlab.training.monitor.alerts import Alarm, Alarmed, Limits
+from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.rules import Rules
 from tests.training.watched import BLOCK, VOCAB, batch, loss_of
 
@@ -95,7 +95,7 @@ def test_an_ordinary_run_is_left_in_peace(tiny: Family, name: str) -> None:
 # The rules one by one
 
 
-def told(rules: Rules, rows: list[Row], update: int = 0) -> list[Alarm]:
+def told(rules: Rules, rows: list[Row], update: int = 0) -> list[Alert]:
     return rules.reading(update, rows, whole=False)
 
 
@@ -160,7 +160,7 @@ def test_the_worst_of_several_scores_is_told_with_their_number() -> None:
 
 
 def test_a_score_that_doubles_is_told_when_it_matters() -> None:
-    def rising(values: list[float]) -> list[list[Alarm]]:
+    def rising(values: list[float]) -> list[list[Alert]]:
         rules = Rules()
         return [told(rules, [(0, 0, "score", float(value))]) for value in values]
 
@@ -234,10 +234,10 @@ def test_an_alarm_warns_raises_or_is_handed_over(tiny: Family) -> None:
     model = tiny("llama").train()
     with pytest.warns(RuntimeWarning, match="update 0: the loss is nan"):
         stepped(model, "warn")
-    with pytest.raises(Alarmed, match="update 0: the loss is nan") as caught:
+    with pytest.raises(TrainingAlert, match="update 0: the loss is nan") as caught:
         stepped(model, "raise")
     assert caught.value.alarm.measure == "loss"
-    heard: list[Alarm] = []
+    heard: list[Alert] = []
     assert stepped(model, heard.append).alarms == heard
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -16,7 +16,7 @@ from layerlab.measures.quantities.querykey import factored_spectrum
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, EmulateSection
 from layerlab.training.qk_control.heads import heads_of
-from layerlab.training.qk_control.penalties import Control, extreme_values, log_condition
+from layerlab.training.qk_control.penalties import QKControl, extreme_values, log_condition
 from layerlab.training.step.emulated_rounding import emulation
 from tests.forked import Forked
 from tests.training.controlled import SIZES, largest_scores, model, words
@@ -32,7 +32,7 @@ def norms(one: PreTrainedModel) -> Tensor:
     )
 
 
-def train(one: LabForCausalLM, control: Control | None, updates: int, rate: float = 1e-2) -> None:
+def train(one: LabForCausalLM, control: QKControl | None, updates: int, rate: float = 1e-2) -> None:
     optimizer = torch.optim.AdamW(one.parameters(), lr=rate)
     for _ in range(updates):
         optimizer.zero_grad()
@@ -85,7 +85,7 @@ def test_coincident_and_missing_singular_values_are_safe(query: Tensor) -> None:
 def test_the_loss_is_what_it_says(tiny: Callable[..., PreTrainedModel]) -> None:
     for one in (model(kv_heads=2), tiny("gpt2"), tiny("llama")):
         values = norms(one)
-        both = Control(one, ControlSection(spectral=0.5, condition=0.25)).loss()
+        both = QKControl(one, ControlSection(spectral=0.5, condition=0.25)).loss()
         condition = (values[:, 0] / values[:, -1]).log().mean()
         expected = 0.5 * values[:, 0].square().mean() + 0.25 * condition
         assert both.item() == pytest.approx(float(expected), rel=1e-4)
@@ -96,7 +96,7 @@ def test_the_loss_is_what_it_says(tiny: Callable[..., PreTrainedModel]) -> None:
 
 def test_without_settings_a_run_keeps_every_bit() -> None:
     plain, controlled = model(), model()
-    control = Control(controlled, ControlSection())
+    control = QKControl(controlled, ControlSection())
     assert control.loss() is None
     train(plain, None, 3)
     train(controlled, control, 3)
@@ -109,7 +109,7 @@ def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
     free, held = model(large=8.0), model(large=8.0)
     start = norms(free)[:, 0].mean()
     train(free, None, 50)
-    train(held, Control(held, ControlSection(spectral=1.0)), 50)
+    train(held, QKControl(held, ControlSection(spectral=1.0)), 50)
     assert norms(held)[:, 0].mean() < 0.5 * start
     assert norms(held)[:, 0].mean() < 0.5 * norms(free)[:, 0].mean()
 
@@ -121,13 +121,13 @@ def test_the_condition_penalty_makes_the_condition_smaller() -> None:
 
     free, held = model(), model()
     train(free, None, 30)
-    train(held, Control(held, ControlSection(condition=1.0)), 30)
+    train(held, QKControl(held, ControlSection(condition=1.0)), 30)
     assert condition(held) < condition(free) - 1
 
 
 def test_penalties_under_emulated_rounding_reach_the_weights() -> None:
     one = model(large=8.0)
-    control = Control(one, ControlSection(spectral=1.0, condition=0.1))
+    control = QKControl(one, ControlSection(spectral=1.0, condition=0.1))
     control.loss().backward()
     query = one.model.layers[0].attention.query.weight
     exact, query.grad = query.grad, None
@@ -143,7 +143,7 @@ def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
     one = model(large=40.0, layers=1, kv_heads=kv_heads)
     before = largest_scores(one)
     clip = float(before.min()) * 0.99
-    control = Control(one, ControlSection(clip=clip))
+    control = QKControl(one, ControlSection(clip=clip))
     keys = one.model.layers[0].attention.key.weight.clone()
     for rows in words().split(1):  # the maximum is that of all micro-batches
         with torch.no_grad():
@@ -159,7 +159,7 @@ def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
 def test_a_head_below_the_limit_keeps_every_bit() -> None:
     one = model(large=40.0, layers=1)
     scores = largest_scores(one)[0]
-    control = Control(one, ControlSection(clip=float(scores.median()) * 1.001))
+    control = QKControl(one, ControlSection(clip=float(scores.median()) * 1.001))
     before = one.model.layers[0].attention.query.weight.clone().view(4, 4, 16)
     with torch.no_grad():
         one(words())
@@ -173,7 +173,7 @@ def test_a_head_below_the_limit_keeps_every_bit() -> None:
 
 def test_clipping_holds_scores_down_in_training() -> None:
     one = model(large=40.0)
-    control = Control(one, ControlSection(clip=2.0))
+    control = QKControl(one, ControlSection(clip=2.0))
     assert float(largest_scores(model(large=40.0)).max()) > 8
     train(one, control, 12, rate=1e-4)
     control.finish()
@@ -182,7 +182,7 @@ def test_clipping_holds_scores_down_in_training() -> None:
 
 def test_layers_that_share_weights_are_scaled_once() -> None:
     one = model(large=40.0, sharing="blocks")
-    control = Control(one, ControlSection(clip=1.0))
+    control = QKControl(one, ControlSection(clip=1.0))
     with torch.no_grad():
         one(words())
     largest = torch.stack([vars(head.part.module)["largest_scores"] for head in control.heads])
@@ -195,7 +195,7 @@ def test_layers_that_share_weights_are_scaled_once() -> None:
 
 def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
     one = model()
-    control = Control(one, ControlSection(spectral=1.0, condition=1.0, clip=1.0))
+    control = QKControl(one, ControlSection(spectral=1.0, condition=1.0, clip=1.0))
     with torch.no_grad():
         one.model.layers[0].attention.query.weight[0, 0] = math.nan
         one(words())
@@ -212,7 +212,7 @@ def test_what_cannot_be_controlled_is_said() -> None:
         (build("qk-norm", **SIZES), ControlSection(spectral=1.0)),
     ):
         with pytest.raises(UserError) as told:
-            Control(one, section)
+            QKControl(one, section)
         said.append(str(told.value))
     assert said == [
         "control.clip and control.reparametrise both set the size of the query and key weights; "

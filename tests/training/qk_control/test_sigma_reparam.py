@@ -14,7 +14,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, TrainSection
 from layerlab.training.optimizer import optimizer_of
 from layerlab.training.qk_control.heads import heads_of
-from layerlab.training.qk_control.penalties import Control
+from layerlab.training.qk_control.penalties import QKControl
 
 SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
 FORMS = ControlSection(reparametrise=True)
@@ -35,11 +35,13 @@ def logits(one: PreTrainedModel) -> Tensor:
 
 def made(
     one: PreTrainedModel, section: ControlSection = FORMS
-) -> tuple[Control, torch.optim.Optimizer]:
-    return Control(one, section), torch.optim.AdamW(one.parameters(), lr=1e-2)
+) -> tuple[QKControl, torch.optim.Optimizer]:
+    return QKControl(one, section), torch.optim.AdamW(one.parameters(), lr=1e-2)
 
 
-def train(one: PreTrainedModel, parts: tuple[Control, torch.optim.Optimizer], updates: int) -> None:
+def train(
+    one: PreTrainedModel, parts: tuple[QKControl, torch.optim.Optimizer], updates: int
+) -> None:
     control, optimizer = parts
     one.train()
     for _ in range(updates):
@@ -108,7 +110,7 @@ def test_a_fused_matrix_has_a_norm_for_queries_and_one_for_keys(
 
 def test_one_is_the_source_s_start() -> None:
     one = model()
-    Control(one, ControlSection(reparametrise=True, gamma="one"))
+    QKControl(one, ControlSection(reparametrise=True, gamma="one"))
     for matrix in heads_before(one):
         assert float(torch.linalg.matrix_norm(matrix.weight.detach(), 2)) == pytest.approx(1.0)
 
@@ -159,7 +161,7 @@ def test_a_resumed_run_keeps_every_bit() -> None:
 
 def test_matrices_decay_as_before_and_gamma_does_not() -> None:
     one = model()
-    Control(one, FORMS)
+    QKControl(one, FORMS)
     still = next(
         group
         for group in optimizer_of(one, TrainSection()).param_groups
@@ -183,8 +185,8 @@ def test_the_finished_model_is_an_ordinary_folder(tmp_path: Path) -> None:
 
 def test_penalties_see_the_weights_that_the_model_multiplies_with() -> None:
     plain, wrapped = model(), model()
-    expected = Control(plain, ControlSection(spectral=1.0)).loss()
-    control = Control(wrapped, ControlSection(spectral=1.0, reparametrise=True))
+    expected = QKControl(plain, ControlSection(spectral=1.0)).loss()
+    control = QKControl(wrapped, ControlSection(spectral=1.0, reparametrise=True))
     assert float(control.loss().detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     control.loss().backward()
     assert all(

@@ -18,7 +18,7 @@ from layerlab.model.loss import causal_loss
 from layerlab.records.result import read_result
 from layerlab.training import trainer
 from layerlab.training.run_spec import write_run
-from layerlab.training.step.microbatch import Split, is_out_of_memory
+from layerlab.training.step.microbatch import MicroBatcher, is_out_of_memory
 from tests.forked import Forked
 from tests.training import killed
 
@@ -66,14 +66,14 @@ def test_other_errors_are_not_taken_for_it() -> None:
 def test_pieces_are_all_rows_in_order() -> None:
     whole = batch()
     for size in (1, 2, 3, 7, 9, None):
-        pieces = list(Split(7, size).pieces(whole))
+        pieces = list(MicroBatcher(7, size).pieces(whole))
         assert torch.equal(torch.cat([piece.inputs for _, piece in pieces]), whole.inputs)
         assert [first for first, _ in pieces] == list(range(0, 7, size or 7))
         assert max(len(piece) for _, piece in pieces) == min(size or 7, 7)
 
 
 def test_halving_rounds_up_and_ends_at_one_sequence() -> None:
-    split, sizes = Split(7), []
+    split, sizes = MicroBatcher(7), []
     while split.size > 1:
         note = split.halved()
         sizes.append(split.size)
@@ -85,7 +85,9 @@ def test_halving_rounds_up_and_ends_at_one_sequence() -> None:
         split.halved()
 
 
-def gradients(model: PreTrainedModel, split: Split, rows: Batch) -> tuple[list[int], list[float]]:
+def gradients(
+    model: PreTrainedModel, split: MicroBatcher, rows: Batch
+) -> tuple[list[int], list[float]]:
     """Rows of each pass and their losses; gradients are left in the model."""
     passes, losses = [], []
     count = (rows.targets != -100).sum()
@@ -100,11 +102,11 @@ def gradients(model: PreTrainedModel, split: Split, rows: Batch) -> tuple[list[i
 
 def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal() -> None:
     rows, model = batch(), build("llama", **SIZES)
-    (whole,) = gradients(model, Split(7), rows)[1]
+    (whole,) = gradients(model, MicroBatcher(7), rows)[1]
     wanted = {name: one.grad.double() for name, one in model.named_parameters()}
     for size in (1, 2, 3, 4):
         model.zero_grad()
-        passes, losses = gradients(model, Split(7, size), rows)
+        passes, losses = gradients(model, MicroBatcher(7, size), rows)
         assert sum(passes) == 7
         assert sum(losses) == pytest.approx(whole, rel=1e-6)
         for name, one in model.named_parameters():
@@ -118,7 +120,7 @@ def test_moments_are_there_before_the_first_batch(
     """What runs out of memory later does so in a pass, which can be taken in pieces."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = killed.run_of(killed.recipe(tmp_path))
-    training = trainer.Training(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", Silent())
     moments = [training.optimizer.state[one] for one in training.model.parameters()]
     assert training.update == 0
     assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)

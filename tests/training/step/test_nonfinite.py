@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from layerlab import build
 from layerlab.recipes.training_sections import TrainSection
-from layerlab.training.step.nonfinite import Origin, explained, origin
+from layerlab.training.step.nonfinite import NonFiniteOrigin, explained, origin
 from tests.forked import python
 
 SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 16}
@@ -75,7 +75,7 @@ def test_the_module_whose_output_is_not_finite_is_named(
 ) -> None:
     spoiled(model.get_submodule(place), lambda output: output * value)
     found = origin(model, again(model))
-    assert found == Origin(place, "forward")
+    assert found == NonFiniteOrigin(place, "forward")
     assert str(found) == f"the first module whose output is not finite is {place}"
 
 
@@ -86,7 +86,7 @@ def test_the_module_whose_gradient_is_not_finite_is_named(
     spoiled(model.get_submodule(place), Steep.apply)
     assert bool(torch.isfinite(again(model)()))
     found = origin(model, again(model))
-    assert found == Origin(place, "backward")
+    assert found == NonFiniteOrigin(place, "backward")
     assert str(found) == f"the first module whose gradient is not finite is {place}"
 
 
@@ -96,7 +96,7 @@ def test_what_a_module_does_before_its_child_is_its_own(model: PreTrainedModel) 
 
     # It runs before the watch's own, as the code of the caller does.
     model.model.layers[1].attention.output.register_forward_pre_hook(before)
-    assert origin(model, again(model)) == Origin("model.layers.1.attention", "backward")
+    assert origin(model, again(model)) == NonFiniteOrigin("model.layers.1.attention", "backward")
 
 
 def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
@@ -104,16 +104,16 @@ def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
     with torch.no_grad():
         model.get_parameter(name)[0, 0] = math.nan
     found = origin(model, again(model))
-    assert found == Origin(name, "weight")
+    assert found == NonFiniteOrigin(name, "weight")
     assert str(found) == f"the weight {name} was not finite already, before this update"
 
 
 def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(
     model: PreTrainedModel,
 ) -> None:
-    assert origin(model, lambda: again(model)() * math.inf) == Origin("loss", "forward")
+    assert origin(model, lambda: again(model)() * math.inf) == NonFiniteOrigin("loss", "forward")
     found = origin(model, lambda: Steep.apply(again(model)()))
-    assert found == Origin("loss", "backward")
+    assert found == NonFiniteOrigin("loss", "backward")
     assert str(found).startswith(
         "every module's gradient is finite; the first gradient that is not"
     )
@@ -165,7 +165,7 @@ def test_a_compiled_layer_is_watched_too() -> None:
 
 def test_the_user_is_told_in_one_line_what_to_type() -> None:
     train = TrainSection(updates=10, rate=0.01, precision="bf16")
-    found = Origin("model.layers.3.attention", "forward")
+    found = NonFiniteOrigin("model.layers.3.attention", "forward")
     assert explained(found, math.nan, 120, train) == (
         "loss is nan at update 120; the first module whose output is not finite is "
         "model.layers.3.attention; lower train.rate (now 0.01), "

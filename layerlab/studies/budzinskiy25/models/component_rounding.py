@@ -11,7 +11,7 @@ from layerlab.studies.support.passages import patient
 
 if TYPE_CHECKING:
     from layerlab.numerics.emulation.emulate import Emulation
-    from layerlab.numerics.emulation.op_site import Place
+    from layerlab.numerics.emulation.op_site import OpSite
 
 # Kinds of places, as `Placement` names them, and the component that they belong to; first fits.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ class Trials:
         self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
         self.whole = self._error()
         grouped = Placement(self.model, self._run.roundings)
-        self.places: dict[str, set[Place]] = {}
+        self.places: dict[str, set[OpSite]] = {}
         for place in grouped.places:
             self.places.setdefault(component(grouped.kind(place)), set()).add(place)
 

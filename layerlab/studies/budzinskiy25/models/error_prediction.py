@@ -9,13 +9,13 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 TOKENS = 24
 # Runs with drawn errors: the many entries of a passage make one steady enough.
@@ -68,7 +68,7 @@ def length(x: Tensor) -> Tensor:
     return x.flatten(1).norm(dim=1)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     formats = work.options["formats"].split("+")
     cases = [{"model": model, "format": name} for model in builtin.NAMES for name in formats]
@@ -241,7 +241,7 @@ STUDY = Study(
     fast={"draws": 8, "formats": "bf16"},
     options={"formats": "+".join(FORMATS)},
     domains={
-        "formats": Domain(kind=str, choices=("+".join(FORMATS), *FORMATS)),
+        "formats": Constraint(kind=str, choices=("+".join(FORMATS), *FORMATS)),
     },
 )
 STUDIES = (STUDY,)

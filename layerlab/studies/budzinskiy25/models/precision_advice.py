@@ -7,13 +7,13 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 TOKENS = 32
 SOFTMAX = "scores and softmax"
@@ -46,7 +46,7 @@ def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
     return {"errors": torch.stack([*kept, run, trials.whole], 1)}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name, **work.options} for name in builtin.NAMES]
     parts = work.gather(one, cases)
@@ -236,6 +236,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 32},
     options={"format": "bf16"},
-    domains={"format": Domain(kind=str, choices=("bf16", "fp16"))},
+    domains={"format": Constraint(kind=str, choices=("bf16", "fp16"))},
 )
 STUDIES = (STUDY,)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
     from layerlab.measures.support.rounding_theory import Theory
     from layerlab.observe.tracing.records import Layer
 
 
-def known(layer: "Layer", subject: "Subject") -> "Theory":
+def known(layer: "Layer", subject: "LoadedModel") -> "Theory":
     """The parts of a block that a trace handed out, checked against what the model computed."""
     # Late: the list of studies needs no transformers.
     from layerlab.measures.support.rounding_theory import theory

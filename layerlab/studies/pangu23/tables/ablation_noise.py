@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
@@ -63,7 +63,7 @@ def word(found: Contest) -> Word:
     return agreed(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     rows = [
         {

@@ -3,7 +3,7 @@
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
@@ -44,7 +44,7 @@ def read_per_token(layers: int, vocab: int) -> float:
     return float(found.blocks + found.head)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Count, judge and draw."""
     found = accounting()
     block = found["one block"]

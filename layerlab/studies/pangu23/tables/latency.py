@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Work, digest
+from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.support import small_models
 from layerlab.system.files import write_file
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 FEWER, SAME = "fewer layers", "one depth"
 # Milliseconds, as printed: of 7B, and of the 1B with both modules and with none.
@@ -95,7 +95,7 @@ def place(runs: Path, width: int, device: str = "cpu") -> Path:
     )
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Time, judge and draw."""
     width, device = work.options["width"], work.options["device"]
     file = place(work.runs, width, device)
@@ -304,8 +304,8 @@ STUDY = Study(
     run=run,
     options={"width": 1024, "device": "cpu"},
     domains={
-        "width": Domain(kind=int, choices=WIDTHS),
-        "device": Domain(kind=str, choices=("cpu", "cuda")),
+        "width": Constraint(kind=int, choices=WIDTHS),
+        "device": Constraint(kind=str, choices=("cpu", "cuda")),
     },
     inputs=inputs,
 )

@@ -2,7 +2,7 @@
 
 from layerlab.evaluation.results.published import Published, tables
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
@@ -48,7 +48,7 @@ def ranked(found: Published) -> bool:
     return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     every = rows()
     shown = [

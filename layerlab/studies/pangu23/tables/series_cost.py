@@ -5,7 +5,7 @@ from typing import Any
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
@@ -55,7 +55,7 @@ def rows(form: str) -> list[Row]:
     return found
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Count, judge and draw."""
     every = {form: rows(form) for form in ("affine-in", "multi-projection")}
     lines = [

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, resampled, table
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import below
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # The domain is Python's code, the rest of the world its documentation; both come with Python.
 LEARNED = ("asyncio", "concurrent.futures", "ctypes", "importlib", "multiprocessing")
@@ -88,7 +88,7 @@ def counted(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
     }
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, count, judge and draw."""
     # One batch, so that the vocabularies are made once.
     (found,) = work.gather(counted, [work.options], batch=work.draws)
@@ -270,8 +270,8 @@ STUDY = Study(
     fast={"entries": 1024, "characters": 12_000},
     options={"entries": 4096, "characters": 1_000_000},
     domains={
-        "entries": Domain(kind=int, least=512, most=20_000),
-        "characters": Domain(kind=int, least=1),
+        "entries": Constraint(kind=int, least=512, most=20_000),
+        "characters": Constraint(kind=int, least=1),
     },
 )
 STUDIES = (STUDY,)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.gain import contraction, spectral_bound
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import (
     HIGH,
@@ -22,7 +22,7 @@ from layerlab.studies.engine.statistics import (
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 MODEL = "llama"
 LENGTHS = (8, 16, 32, 64, 128, 256)
@@ -89,7 +89,7 @@ def blocks(tokens: int) -> Tensor:
     return torch.eye(tokens, dtype=torch.float64)[seen]
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
     parts = work.gather(one, [{"tokens": tokens} for tokens in lengths], batch=4)
@@ -237,6 +237,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 6, "tokens": 64},
     options={"tokens": 256},
-    domains={"tokens": Domain(kind=int, choices=LENGTHS)},
+    domains={"tokens": Constraint(kind=int, choices=LENGTHS)},
 )
 STUDIES = (STUDY,)

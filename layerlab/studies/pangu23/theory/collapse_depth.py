@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +64,7 @@ def grown(model: torch.nn.Module, factor: float) -> None:
                 parameter.mul_(factor)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     layers, width = work.options["layers"], work.options["width"]
     found = {
@@ -202,8 +202,8 @@ STUDY = Study(
     fast={"draws": 4, "layers": 16, "width": 64},
     options={"layers": 32, "width": 128},
     domains={
-        "layers": Domain(kind=int, least=2, most=200),
-        "width": Domain(kind=int, least=16, most=1024),
+        "layers": Constraint(kind=int, least=2, most=200),
+        "width": Constraint(kind=int, least=16, most=1024),
     },
 )
 STUDIES = (STUDY,)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -15,7 +15,7 @@ from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, grown
 from layerlab.studies.support.feature_statistics import DIMENSION, depths
 from layerlab.studies.support.passages import excerpts, overlap
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 # As the ablation has them; paths that would start at zero start at random.
 NORMAL: dict[str, Any] = {"initial": "normal"}
@@ -67,7 +67,7 @@ def scattered(model: torch.nn.Module, seed: int) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     (part,) = work.gather(one, [work.options], batch=2)
     found = part["dimension"]
@@ -170,8 +170,8 @@ STUDY = Study(
     fast={"draws": 6, "layers": 12, "width": 128},
     options={"layers": 32, "width": 128},
     domains={
-        "layers": Domain(kind=int, least=2, most=200),
-        "width": Domain(kind=int, least=32, most=1024),
+        "layers": Constraint(kind=int, least=2, most=200),
+        "width": Constraint(kind=int, least=32, most=1024),
     },
 )
 STUDIES = (STUDY,)

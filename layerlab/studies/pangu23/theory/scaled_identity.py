@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.diversity import diversity, relative_residual
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     HIGH,
@@ -22,7 +22,7 @@ from layerlab.studies.engine.statistics import (
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, below
 from layerlab.studies.support.passages import excerpts, overlap
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
 PLAIN, LARGER = SCALES.index(1.0), SCALES.index(2.0)
@@ -89,7 +89,7 @@ def streams(model: Any, start: Tensor) -> list[Tensor]:
     return found
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     (found,) = work.gather(one, [work.options], batch=2)
     residual, rest = found["residual"], found["rest"]
@@ -227,8 +227,8 @@ STUDY = Study(
     options={"layers": 32, "width": 128},
     domains={
         # At the largest weight, longer stacks leave the range of float32.
-        "layers": Domain(kind=int, least=2, most=32),
-        "width": Domain(kind=int, least=16, most=1024),
+        "layers": Constraint(kind=int, least=2, most=32),
+        "width": Constraint(kind=int, least=16, most=1024),
     },
 )
 STUDIES = (STUDY,)

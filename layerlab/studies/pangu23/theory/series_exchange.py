@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Shape, Site
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
@@ -72,7 +72,7 @@ def influence(made: torch.nn.Module, draw: Draw) -> Tensor:
     return torch.stack(rows)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = [found["influence"] for found in work.gather(one, FORMS)]
     back = [np.stack([backwards(draw) for draw in drawn]) for drawn in parts]

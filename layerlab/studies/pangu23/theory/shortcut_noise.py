@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import Interval, resampled, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
@@ -82,7 +82,7 @@ def attained(z: float, noise: Tensor) -> tuple[float, float]:
     return float(diversity(change)), float(noise.norm())
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = work.gather(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
     # features -> draw x activation x level x column

@@ -18,7 +18,7 @@ from layerlab.numerics.theory.activations import activation
 from layerlab.studies.support.passages import watched
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
     from layerlab.measures.support.rounding_theory import Theory
 
 GELU = activation("gelu")
@@ -89,7 +89,7 @@ class Part:
         return torch.stack(every)
 
 
-def parts(subject: "Subject", ids: Tensor) -> list[Part]:
+def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
     """Every layer of a model, for passages of that length."""
     from layerlab.measures.support.rounding_theory import theory
 
@@ -121,7 +121,7 @@ def part(known: "Theory") -> Part:
     )
 
 
-def _weighed(subject: "Subject", layer: Any) -> Any:
+def _weighed(subject: "LoadedModel", layer: Any) -> Any:
     from layerlab.observe.architecture.head_weights import project
 
     stack: Any = subject.stack

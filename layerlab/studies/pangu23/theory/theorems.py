@@ -10,7 +10,7 @@ from layerlab import builtin
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import maximum, resampled, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict, Word
@@ -26,10 +26,10 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     stacked,
 )
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
 
 # Float64 sums of a few thousand terms are that near.
 ROUNDING = 1e-9
@@ -69,7 +69,7 @@ def known(name: str, tokens: int) -> list[Part]:
     return parts(patient(name), torch.arange(tokens))
 
 
-def twin(name: str, seed: int) -> "Subject":
+def twin(name: str, seed: int) -> "LoadedModel":
     """A built-in model as it was before its training, from another seed."""
     from layerlab.loading.model import subject
     from layerlab.studies.support.builtin_architectures import Recipe, build
@@ -78,7 +78,7 @@ def twin(name: str, seed: int) -> "Subject":
 
 
 def told(
-    subject: "Subject", layers: list[Part], ids: Tensor, extra: Extra
+    subject: "LoadedModel", layers: list[Part], ids: Tensor, extra: Extra
 ) -> tuple[Tensor, Tensor]:
     """Every statement on one passage."""
     rows: list[Tensor] = []
@@ -95,7 +95,7 @@ def told(
     return torch.stack(rows), stacked(layers, starts[0], extra)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [
         {"model": name, "trained": trained, **work.options}
@@ -352,6 +352,6 @@ STUDY = Study(
     run=run,
     fast={"draws": 4, "tokens": 16},
     options={"tokens": 64},
-    domains={"tokens": Domain(kind=int, least=4, most=256)},
+    domains={"tokens": Constraint(kind=int, least=4, most=256)},
 )
 STUDIES = (STUDY,)

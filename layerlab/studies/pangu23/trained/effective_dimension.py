@@ -5,7 +5,7 @@ Predicted: at this size no module moves the dimension by a twentieth; the order 
 
 import numpy as np
 
-from layerlab.studies.engine.sampling import Arrays, Work
+from layerlab.studies.engine.sampling import Arrays, StudyContext
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, each
@@ -30,7 +30,7 @@ ORDER = (
 EFFECT = 1.05
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     parts, remarks = small_models.gathered(work, ARMS)
     return Outcome(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves, plane
-from layerlab.studies.engine.sampling import Arrays, Draw, Work
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, resampled, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
@@ -23,10 +23,10 @@ from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
 
 ARMS, FULL, VANILLA = twins.ARMS, twins.FULL, twins.VANILLA
 OTHERS = tuple(arm for arm in ARMS if arm != FULL)
@@ -45,7 +45,7 @@ COLUMNS = ("first", "second", "third", "cosine", "apart", "kept")
 FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
 
 
-def read(subject: "Subject", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Layer x quantity of some passages together, and where the most frequent tokens lie.
 
     `first`, `second` and `third` are shares of the variance, `kept` is the first of them where no
@@ -103,7 +103,7 @@ def of_twin(one: small_models.Twin) -> dict[str, Any]:
     return {"nats": one.nats, "layers": found.tolist(), **drawn}
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     names = builtin.NAMES
     models = work.gather(ours, [{"name": name} for name in names], batch=10)
@@ -391,7 +391,7 @@ STUDY = Study(
     run=run,
     fast={"draws": 6},
     options={**small_models.SIZES, "seeds": 3},
-    domains={**small_models.DOMAINS, "seeds": Domain(kind=int, least=2, most=9)},
+    domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=2, most=9)},
     inputs=small_models.readings,
 )
 STUDIES = (STUDY,)

@@ -17,17 +17,17 @@ from layerlab import builtin
 from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
-from layerlab.studies.engine.sampling import Arrays, Draw, Work, digest
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext, digest
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, resampled, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, agreed, each
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
-from layerlab.validation import Domain
+from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
-    from layerlab.loading.model import Subject
+    from layerlab.loading.model import LoadedModel
     from layerlab.measures.support.saliency_prompt import Prompt
 
 # All cut into several tokens by the tokenizer of these models, as "che|ster" is.
@@ -66,7 +66,7 @@ def texts(draw: Draw) -> list[tuple[str, str]]:
     return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
 
 
-def case(subject: "Subject", text: str, name: str) -> tuple["Prompt", list[int], int]:
+def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[int], int]:
     """What is asked, where the name stood before, and where it begins for the last time."""
     from layerlab.measures.support.saliency_prompt import Prompt
 
@@ -83,7 +83,7 @@ def case(subject: "Subject", text: str, name: str) -> tuple["Prompt", list[int],
     return asked, places, last
 
 
-def looked(subject: "Subject", text: str, name: str) -> tuple[Tensor, Tensor]:
+def looked(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
     """The quantities of one text, and the share of every token before the last name."""
     from layerlab.measures.quantities.saliency import saliency
 
@@ -108,7 +108,7 @@ def ours(draw: Draw, name: str) -> dict[str, Tensor]:
     return _read(patient(name), draw)
 
 
-def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
+def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
     found = [looked(subject, *one) for one in texts(draw)]
     return {
         "quantities": torch.stack([quantities for quantities, _ in found]),
@@ -116,7 +116,7 @@ def _read(subject: "Subject", draw: Draw) -> dict[str, Tensor]:
     }
 
 
-def trained(work: Work, jobs: list[small_models.Job]) -> tuple[list[Arrays], list[str]]:
+def trained(work: StudyContext, jobs: list[small_models.Job]) -> tuple[list[Arrays], list[str]]:
     """The same of twins, and what a reader has to know of them."""
 
     def read(one: small_models.Twin) -> dict[str, Any]:
@@ -140,14 +140,14 @@ def trained(work: Work, jobs: list[small_models.Job]) -> tuple[list[Arrays], lis
     ], notes
 
 
-def stand_ins(work: Work, jobs: list[small_models.Job]) -> bool:
+def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
     """Whether models of few updates answer here: in the fast mode, where no readings lie."""
     sizes = {name: work.options[name] for name in small_models.SIZES}
     files = [small_models.place(work.runs, "saliency", *job, **sizes) for job in jobs]
     return work.fast and not all(file.is_file() for file in files)
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, ask, judge and draw."""
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
@@ -341,7 +341,7 @@ def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
     )
 
 
-def first(work: Work) -> list[str]:
+def first(work: StudyContext) -> list[str]:
     """The tokens of the first text before its last name, those of the name in bold."""
     from layerlab.loading.token_text import spelled
 
@@ -387,7 +387,7 @@ STUDY = Study(
     run=run,
     fast={"draws": 16},
     options={**small_models.SIZES, "seeds": 3},
-    domains={**small_models.DOMAINS, "seeds": Domain(kind=int, least=1, most=9)},
+    domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=1, most=9)},
     inputs=small_models.readings,
 )
 STUDIES = (STUDY,)

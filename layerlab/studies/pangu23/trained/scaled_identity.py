@@ -4,7 +4,7 @@ Predicted: the larger weight loses to the plain Llama by more than the margin, a
 apart.
 """
 
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above
@@ -20,7 +20,7 @@ APART = 0.02
 EFFECT = 1.05
 
 
-def run(work: Work) -> Outcome:
+def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     parts, remarks = small_models.gathered(work, ARMS)
     return Outcome(

@@ -6,7 +6,7 @@ import pytest
 
 from layerlab.model.cost.cost import account
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Work
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.pangu23.tables import latency
 from layerlab.studies.pangu23.tables.latency import (
     FEWER,
@@ -110,7 +110,7 @@ def work(runs, **changes):
         "threads": 1,
         "code": "",
     }
-    return Work(study="latency-measured", runs=runs, **{**settings, **changes})
+    return StudyContext(study="latency-measured", runs=runs, **{**settings, **changes})
 
 
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Draw, Work
+from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.pangu23.trained import saliency_repeat
 from layerlab.studies.pangu23.trained.saliency_repeat import (
@@ -159,7 +159,9 @@ def test_the_first_pair_of_twins_is_pictured():
 
 
 def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
-    work = Work(study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code="")
+    work = StudyContext(
+        study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code=""
+    )
     words = saliency_repeat.first(work)
     text, name = saliency_repeat.texts(Draw(count=2, generator=small_models.generator_of(work, 0)))[
         0
@@ -175,7 +177,7 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
         return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
 
     def work(draws, fast=False):
-        return Work(
+        return StudyContext(
             study="tiny",
             runs=tmp_path,
             draws=draws,
