@@ -223,7 +223,8 @@ class Trainer:
     def _drawn(self, first: int) -> Iterator[None]:
         """What a piece is run under: its own dropout, and emulated rounding."""
         first += self.train.batch * self.place.rank // self.place.processes
-        with self._emulated(first), keyed(self.model, self.train.seed, self.update, first):
+        when = (self.train.seed, self.update, first)
+        with emulation(self.model, self.recipe.emulate, *when), keyed(self.model, *when):
             yield
 
     def _objective(self, loss: Tensor, last: bool) -> Tensor:
@@ -235,13 +236,11 @@ class Trainer:
     def _loss(self, rows: Batch, model: Any) -> Tensor:
         """What a piece adds to the mean loss of its batch."""
         with self.place.precision():
-            logits = model(
-                input_ids=rows.inputs, position_ids=rows.positions, use_cache=False
-            ).logits
+            output = model(input_ids=rows.inputs, position_ids=rows.positions, use_cache=False)
         return causal_loss(
-            logits,
+            output.logits,
             rows.targets,
-            logits.shape[-1],
+            output.logits.shape[-1],
             num_items_in_batch=self.train.batch * self.block,
             shift_labels=rows.targets,
         )
@@ -251,10 +250,6 @@ class Trainer:
         if last or self.place.processes == 1:
             return nullcontext()
         return quiet(self.wrapped)
-
-    def _emulated(self, first: int) -> AbstractContextManager[Any]:
-        settings = self.recipe.emulate
-        return emulation(self.model, settings, self.train.seed, self.update, first)
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient before it is clipped."""
