@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +31,7 @@ ASKED = (
 BESIDE = ("passage", "sentence2", "premise", "hypothesis")
 OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
 LINES = ".src.txt"
+LARGEST = 2**25
 KINDS = (".json", ".jsonl", ".csv", LINES)
 
 
@@ -90,38 +92,57 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: byte {error.start} is not UTF-8 text; {advised(error)}") from None
     if name.endswith(LINES):
-        yield from ({"text": line} for line in text.splitlines())
+        yield from ({"text": line.rstrip("\n")} for line in io.StringIO(text))
         return
     if name.endswith(".csv"):
         try:
-            lines = list(csv.reader(io.StringIO(text, newline="")))
+            yield from _cells(csv.reader(io.StringIO(text, newline="")))
         except csv.Error as error:
             raise UserError(f"{name} is no table: {error}; mend that file") from None
-        head = [cell.strip().lower() for cell in lines[0]] if lines else []
-        if not set(head) & {*ASKED, *BESIDE}:  # as MMLU's: no line of names, the question first
-            yield from ({"question": row[0], "options": row[1:-1]} for row in lines if row)
-            return
-        yield from (dict(zip(head, row, strict=False)) for row in lines[1:])
         return
     yield from _objects(name, text)
+
+
+def _cells(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
+    first = next(lines, [])
+    head = [cell.strip().lower() for cell in first]
+    if set(head) & {*ASKED, *BESIDE}:
+        yield from (dict(zip(head, row, strict=False)) for row in lines)
+        return
+    # As MMLU's: no line of names, the question first.
+    for row in itertools.chain([first], lines):
+        if row:
+            yield {"question": row[0], "options": row[1:-1]}
 
 
 def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     """Rows of a JSON array, or of an object on every line, whatever the ending says.
 
-    A file that is one object, as the names of subjects beside a benchmark, is one row.
+    A file that is one object, as the names of subjects beside a benchmark, is one row. Python holds
+    an array in up to thirty times its bytes, so a large file is read line by line or not at all.
     """
+    rows: Iterable[Any]
     try:
+        if len(text) > LARGEST:
+            raise ValueError("too large to be read as one value")
         found = check_text(json_of(text))
         rows = found if isinstance(found, list) else [found]
     except ValueError:
-        try:
-            rows = [check_text(json_of(line)) for line in text.split("\n") if line.strip()]
-        except ValueError as error:
-            raise UserError(f"{name} is not JSON: {error}; mend that file") from None
+        rows = _lines(name, text)
     for row in rows:
         if isinstance(row, Mapping):
             yield {str(key).lower(): value for key, value in row.items()}
+
+
+def _lines(name: str, text: str) -> Iterator[Any]:
+    for number, line in enumerate(io.StringIO(text), 1):
+        try:
+            if len(line) > LARGEST:
+                raise ValueError(f"more than {LARGEST:,} characters; write an object on every line")
+            if line.strip():
+                yield check_text(json_of(line))
+        except ValueError as error:
+            raise UserError(f"{name}, line {number} is not JSON: {error}; mend that line") from None
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.data.cleaning import benchmark_questions
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.contamination import Question, contamination
 from layerlab.data.cleaning.ngrams import units
@@ -200,7 +201,7 @@ def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no questions; expected \.json, \.jsonl, \.csv"):
         list(questions(tmp_path))
     (tmp_path / "a.json").write_text("[{")
-    with pytest.raises(UserError, match=r"a.json is not JSON: .*; mend that file"):
+    with pytest.raises(UserError, match=r"a.json, line 1 is not JSON: .*; mend that line"):
         list(questions(tmp_path))
     (tmp_path / "a.json").write_bytes(b'{"question": "\xe4"}')
     with pytest.raises(UserError, match="byte 14 is not UTF-8 text; it is probably Latin 1"):
@@ -224,3 +225,15 @@ def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
     assert all(found[task].questions == 100 for task in tasks)
     assert found["1-2"].held > 90 and found["3-6"].held == 100
     assert found["2-1"].held == found["3-8"].held == 0
+
+
+def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_questions, "LARGEST", 40)
+    rows = [{"question": f"number {one}"} for one in range(5)]
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)))
+    assert [one.text for one in questions(tmp_path)] == [row["question"] for row in rows]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="more than 40 characters; write an object on every line"):
+        list(questions(tmp_path))
