@@ -65,13 +65,13 @@ class Constraint:
         return isinstance(value, self.kind)
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as an error repeats it: on one line, and not longer than a reader takes in.
 
     Source: Own.
 
     Example:
-        >>> shown("silu"), len(shown("x" * 1000)) <= 64
+        >>> short_repr("silu"), len(short_repr("x" * 1000)) <= 64
         ("'silu'", True)
     """
     try:

@@ -30,7 +30,7 @@ def test_too_little_memory_is_one_line(
     def full(self: Any, *args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(sitting.Engine, "_model_call", full)
+    monkeypatch.setattr(sitting.HarnessModel, "_model_call", full)
     with pytest.raises(UserError) as caught:
         run(shelf, "boolq", batch=batch, limit=1)
     assert (
@@ -44,7 +44,7 @@ def test_other_faults_of_a_model_stay_what_they_are(
     def broken(self: Any, *args: Any) -> Any:
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(sitting.Engine, "_model_call", broken)
+    monkeypatch.setattr(sitting.HarnessModel, "_model_call", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         run(shelf, "boolq", limit=1)
 

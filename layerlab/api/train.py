@@ -21,7 +21,7 @@ from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import load_pretrained, trusting
 from layerlab.training.checkpoints.result import MODEL
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
@@ -79,7 +79,7 @@ class Trained:
         """
         if kind not in KINDS:
             raise UserError(
-                f"a run has no events of the kind {shown(kind)}; expected one of "
+                f"a run has no events of the kind {short_repr(kind)}; expected one of "
                 f'{", ".join(KINDS)}: type frame("train")'
             )
         return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])

@@ -23,7 +23,7 @@ from layerlab.blocks.cost import Cost
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 Slot = Literal["norm", "attention", "ffn", "shortcut", "residual"]
 SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")
@@ -76,14 +76,14 @@ class Part(nn.Module):
             if name not in cls.options:
                 known = ", ".join(cls.options) or "none"
                 raise UserError(
-                    f"{cls.slot} part {cls.name!r} has no option {shown(name)}; "
+                    f"{cls.slot} part {cls.name!r} has no option {short_repr(name)}; "
                     f"its options are: {known}"
                 )
             domain = cls.options[name].domain
             if value not in domain:
                 raise UserError(
-                    f"option {name} of {cls.slot} part {cls.name!r} got {shown(value)}; expected "
-                    f"{domain}: type for example {name}={cls.options[name].default!r}"
+                    f"option {name} of {cls.slot} part {cls.name!r} got {short_repr(value)}; "
+                    f"expected {domain}: type for example {name}={cls.options[name].default!r}"
                 )
         return {name: options.get(name, option.default) for name, option in cls.options.items()}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Role = Literal["attention", "ffn", "stack"]
 
@@ -19,7 +19,9 @@ def check_size(name: str, size: Any) -> None:
         UserError: it is something else.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise UserError(f"{name} is {shown(size)}; expected a whole number from 1: type {name}=64")
+        raise UserError(
+            f"{name} is {short_repr(size)}; expected a whole number from 1: type {name}=64"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from layerlab.errors import UserError
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 DROPOUT = Constraint(kind=float, least=0.0, most=0.9)
 Placement = Literal["pre", "post", "both", "after"]
@@ -179,8 +179,10 @@ def _read(kind: type[Any], value: Any) -> dict[str, Any]:
     needed = [key for key, one in known.items() if kind.whole or _required(one)]
     missing = next((key for key in needed if key not in found), None)
     if value is not found or odd is not None or missing:
-        fault = f"has no {missing}" if missing else f"has a field {shown(odd)} that there is not"
-        fault = fault if value is found else f"is {shown(value)}"
+        fault = (
+            f"has no {missing}" if missing else f"has a field {short_repr(odd)} that there is not"
+        )
+        fault = fault if value is found else f"is {short_repr(value)}"
         raise UserError(
             f"what should be a {kind.__name__} {fault}; expected what {kind.__name__}.to_json() "
             f"gives: {', '.join(known)}"
@@ -206,7 +208,7 @@ def _field(one: Field[Any], value: Any) -> Any:
         domain = DROPOUT if one.name == "dropout" else Constraint(kind=float, above=0.0)
         fits, expected = value in domain, str(domain)
     if not fits:
-        raise UserError(f"{one.name} is {shown(value)}; expected {expected}")
+        raise UserError(f"{one.name} is {short_repr(value)}; expected {expected}")
     return float(value) if kind is float else value
 
 
@@ -219,6 +221,6 @@ def _chosen(place: str, value: Any) -> Choice:
         if right and not {"name", "self"} & set(options):
             return Choice(name, **options)
     raise UserError(
-        f"{place} is {shown(value)}; expected a part with its options: "
+        f"{place} is {short_repr(value)}; expected a part with its options: "
         'type {"name": "none", "options": {}}'
     )

@@ -8,7 +8,7 @@ import typer
 
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 FILE = "embedding.json"
 
@@ -100,7 +100,7 @@ def _fast(words: Any, name: str) -> Any:
     if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
         return words
     raise UserError(
-        f"{shown(name)} has no tokenizer of the tokenizers library beside it; expected the "
+        f"{short_repr(name)} has no tokenizer of the tokenizers library beside it; expected the "
         "tokenizer.json that the model was trained with in its folder"
     )
 

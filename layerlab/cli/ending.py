@@ -14,7 +14,7 @@ from layerlab.console.tables import printable
 from layerlab.errors import Interrupted, UserError
 from layerlab.system.files import FULL
 from layerlab.system.signals import hear
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # By a file that the user loads.
 CLOSED = "standard output was closed while it ran; nothing more was written there"
@@ -71,8 +71,8 @@ def _give_up_file(error: OSError) -> int:
     """A file that the system does not give: its name, its folder or its disk is at fault."""
     reason = (error.strerror or str(error)).lower()
     return _say(
-        f"cannot use the file {shown(os.fsdecode(error.filename))}: {reason}; name another, or "
-        "mend what is wrong there"
+        f"cannot use the file {short_repr(os.fsdecode(error.filename))}: {reason}; name another, "
+        "or mend what is wrong there"
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from layerlab.console.tables import show, show_json
 from layerlab.errors import Interrupted, UserError
 from layerlab.report.figures.export import Kind
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 OUT = Path("layerlab-studies")
 RUNS = Path("layerlab-runs")
@@ -154,7 +154,7 @@ def given(words: Sequence[str]) -> dict[str, Any]:
         name, sign, value = word.partition("=")
         if not sign or not name.isidentifier() or not value:
             raise UserError(
-                f"cannot read the option {shown(word)}; expected NAME=VALUE: "
+                f"cannot read the option {short_repr(word)}; expected NAME=VALUE: "
                 "type for example --option norm=rms"
             )
         if name in SETTINGS:

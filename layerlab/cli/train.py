@@ -13,7 +13,7 @@ from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
 from layerlab.records.parse import toml_of
 from layerlab.system.trust import REMOTE, add_options, trusting
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 
@@ -189,11 +189,11 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
         path, sign, value = word.partition("=")
         if not sign or not path.strip() or not value.strip():
             raise UserError(
-                f"cannot read the setting {shown(word)}; expected PATH=VALUE: "
+                f"cannot read the setting {short_repr(word)}; expected PATH=VALUE: "
                 "type for example --set train.updates=100"
             )
         if (name := path.strip()) in found:
-            raise UserError(f"--set {shown(name)} is given twice; type it once")
+            raise UserError(f"--set {short_repr(name)} is given twice; type it once")
         try:
             found[name] = toml_of(f"value = {value}")["value"]
         except ValueError:

@@ -22,7 +22,7 @@ from layerlab.recipes.training_sections import Source
 from layerlab.records.parse import check_text, json_of
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -128,7 +128,9 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """
     path = Path(given).expanduser()
     if not path.exists():
-        raise UserError(f"there is no file or folder {shown(given)}; expected {', '.join(ROWS)}")
+        raise UserError(
+            f"there is no file or folder {short_repr(given)}; expected {', '.join(ROWS)}"
+        )
     inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     files = [one for one in inside if one.name.lower().endswith(ROWS)]
     if not files:
@@ -211,7 +213,7 @@ def _files(given: str) -> list[Path]:
         near = difflib.get_close_matches(given, (DOCUMENTATION, *KEPT), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
-            f"there is no text {shown(given)}: nothing lies at {path.absolute()}; "
+            f"there is no text {short_repr(given)}: nothing lies at {path.absolute()}; "
             f"{hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "
             "a file, a folder or hf:NAME"
         )
@@ -265,7 +267,7 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _object(row: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(row, dict):
-        raise UserError(f"{place} is {shown(row)}; expected an object with a field of text")
+        raise UserError(f"{place} is {short_repr(row)}; expected an object with a field of text")
     return row
 
 
@@ -349,7 +351,7 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
         text = row[field]
         if not isinstance(text, str):
             raise UserError(
-                f"{place}: the field {field!r} is {shown(text)}; expected a text: "
+                f"{place}: the field {field!r} is {short_repr(text)}; expected a text: "
                 "name another field, or leave that row out"
             )
         yield TextChunk(text, True)

@@ -19,7 +19,7 @@ from layerlab.recipes.training import TrainingRecipe, packaged
 from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import COMPARISON, RUNS
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 def find_stored(
@@ -42,7 +42,7 @@ def find_stored(
     place = out / read.name if own is None else own
     if read.compare is None:
         raise UserError(
-            f"the recipe {shown(read.name)} has no compare section; "
+            f"the recipe {short_repr(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare"
         )
     plugins.load_named(read.model.load)
@@ -81,7 +81,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
     if not content["runs"]:
         why = [*told, *left, *content["remarks"][-1:]]
         raise UserError(
-            f"no run in {task.out} is of the recipe {shown(task.recipe.name)}: {why[0]}"
+            f"no run in {task.out} is of the recipe {short_repr(task.recipe.name)}: {why[0]}"
         )
     texts = dict.fromkeys(note for one in found for note in one.manifest["data"].get("notes", ()))
     remarks = [*content["remarks"], *left, *texts, *told]

@@ -37,7 +37,7 @@ from layerlab.recipes.training_sections import DataSection
 from layerlab.records.run_files import RUNS
 from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec, designed
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
@@ -173,7 +173,7 @@ def check_task(task: Task, *, several: bool) -> Any:
     Raises:
         UserError: it compares nothing, or should not.
     """
-    section, name = task.recipe.compare, shown(task.recipe.name)
+    section, name = task.recipe.compare, short_repr(task.recipe.name)
     if several and section is None:
         raise UserError(
             f"the recipe {name} has no compare section; "

@@ -19,7 +19,7 @@ from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord, read_record
 from layerlab.records.settings import flattened
 from layerlab.training.run_spec import RunSpec
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 TEXT = "data.digest"
 Difference = tuple[str, Any, Any]
@@ -188,7 +188,7 @@ def _reason(path: str, there: Any, wanted: Any) -> str:
 
 
 def _said(value: Any) -> str:
-    return "not set" if value is None else shown(value)
+    return "not set" if value is None else short_repr(value)
 
 
 def _recipe(record: RunRecord) -> TrainingRecipe:

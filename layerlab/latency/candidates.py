@@ -17,7 +17,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
 from layerlab.model.option import parsed
 from layerlab.model.preset import presets
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 from layerlab.variants.registry import variants
 
 
@@ -90,8 +90,8 @@ def _check_context(one: Candidate, model: Any, setting: LatencyConfig) -> None:
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if most is not None and setting.tokens > most:
         raise UserError(
-            f"{shown(one.name)} knows {most} positions, and a context of {setting.context} with "
-            f"{setting.new} new tokens takes {setting.tokens}; type --context "
+            f"{short_repr(one.name)} knows {most} positions, and a context of {setting.context} "
+            f"with {setting.new} new tokens takes {setting.tokens}; type --context "
             f"{max(1, most - setting.new)}"
         )
 

@@ -9,7 +9,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.loading.weights import DTYPES
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
 MOST = 2**20  # of any of them
@@ -77,14 +77,14 @@ def setting(
     kind = dtype or ("float32" if place == "cpu" else "bfloat16")
     if kind not in DTYPES:
         raise UserError(
-            f"dtype is {shown(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
+            f"dtype is {short_repr(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
         )
     count = threads if threads is not None else wished() or psutil.cpu_count(logical=False) or 1
     for name, size in {**sizes, "threads": count}.items():
         if name in LEAST and not LEAST[name] <= size <= MOST:
             raise UserError(
-                f"{name} is {shown(size)}; expected a whole number from {LEAST[name]} to {MOST:,}: "
-                f"type --{name} {max(LEAST[name], getattr(LatencyConfig, name))}"
+                f"{name} is {short_repr(size)}; expected a whole number from {LEAST[name]} to "
+                f"{MOST:,}: type --{name} {max(LEAST[name], getattr(LatencyConfig, name))}"
             )
     return LatencyConfig(device=place, kind=kind, threads=count, **sizes)
 
@@ -102,7 +102,7 @@ def _place(device: str | None) -> str:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError):
         raise UserError(
-            f"there is no device {shown(device)} to time on; expected cpu, cuda, cuda:N or mps: "
-            "type --device cpu"
+            f"there is no device {short_repr(device)} to time on; expected cpu, cuda, cuda:N or "
+            "mps: type --device cpu"
         ) from None
     return device

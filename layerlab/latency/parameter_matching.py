@@ -18,7 +18,7 @@ from layerlab.latency.paired_ratio import Ratio
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import match
 from layerlab.model.design import Design, design
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 ACCOUNTINGS = {
     "equal-total": "equal total parameters, the source's vocabularies",
@@ -101,15 +101,17 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Mat
     """
     if accounting not in ACCOUNTINGS:
         raise UserError(
-            f"no accounting is called {shown(accounting)}; expected {', '.join(ACCOUNTINGS)}: "
+            f"no accounting is called {short_repr(accounting)}; expected {', '.join(ACCOUNTINGS)}: "
             "type --accounting fewer-layers"
         )
     if shape not in SHAPES:
-        raise UserError(f"no shape is called {shown(shape)}; expected 1b or 7b: type --shape 7b")
+        raise UserError(
+            f"no shape is called {short_repr(shape)}; expected 1b or 7b: type --shape 7b"
+        )
     wide = SHAPES[shape]["width"] if width is None else width
     if wide < HEAD or wide % HEAD:
         raise UserError(
-            f"width is {shown(wide)}; expected a multiple of {HEAD}, which a head takes: "
+            f"width is {short_repr(wide)}; expected a multiple of {HEAD}, which a head takes: "
             "type --width 1024"
         )
     pangu, llama, note = _designs(accounting, shape, wide)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from layerlab.errors import UserError
 from layerlab.records.parse import one_line
 from layerlab.system.trust import build_configured, unused_allowed
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # Sizes that every model has, under the names by which transformers answers for all families.
 COUNTS = (
@@ -83,8 +83,8 @@ def check_counts(config: Any, place: str) -> None:
     for part in (config, inner):
         if part.dtype is not None and not isinstance(part.dtype, torch.dtype):
             raise UserError(
-                f"dtype is {shown(part.dtype)} in config.json in {place!r}; expected a dtype of "
-                "torch: write for example float32"
+                f"dtype is {short_repr(part.dtype)} in config.json in {place!r}; expected a dtype "
+                "of torch: write for example float32"
             )
 
 

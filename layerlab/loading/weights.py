@@ -27,7 +27,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
 from layerlab.system.trust import load_pretrained, unused_allowed
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 DTYPES = {
     "float32": torch.float32,
@@ -123,7 +123,8 @@ def _check_labels(file: Path) -> None:
             count = part.get("num_labels")
             if isinstance(count, int) and count > LABELS:
                 raise UserError(
-                    f"num_labels is {shown(count)} in {str(file)!r}; expected at most {LABELS:,}"
+                    f"num_labels is {short_repr(count)} in {str(file)!r}; expected at most "
+                    f"{LABELS:,}"
                 )
             waiting += part.values()
 
@@ -150,7 +151,7 @@ def check_causal(config: Any, name: str) -> None:
     kinds = config.architectures or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UserError(
-            f"architectures is {shown(kinds)} in config.json of {name!r}; expected a list of "
+            f"architectures is {short_repr(kinds)} in config.json of {name!r}; expected a list of "
             'names: write for example ["LlamaForCausalLM"]'
         )
     causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (

@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, presets, sizes_of
 from layerlab.model.size import LARGEST, MOST, shape
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 from layerlab.variants.registry import home, variant, variants
 
 SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
@@ -121,7 +121,9 @@ def seed_of(value: Any) -> int:
         UserError: it is no whole number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UserError(f"seed is {shown(value)}; expected a whole number as a seed: type seed=0")
+        raise UserError(
+            f"seed is {short_repr(value)}; expected a whole number as a seed: type seed=0"
+        )
     return value
 
 
@@ -132,6 +134,6 @@ def _check(name: str, size: Any) -> None:
     most = MOST.get(name, LARGEST)
     if size > most:
         raise UserError(
-            f"{name} is {shown(size)}, more than any model has; expected at most {most}: "
+            f"{name} is {short_repr(size)}, more than any model has; expected at most {most}: "
             f"type {name}=64"
         )

@@ -11,7 +11,7 @@ from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.errors import UserError
 from layerlab.records.parse import literal_of
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 from layerlab.variants.registry import part
 
 _PLACES = {"block": BlockSpec, "stack": StackSpec}
@@ -71,11 +71,11 @@ def parsed(entries: Iterable[str]) -> dict[str, Any]:
         name, equals, value = entry.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise UserError(
-                f"cannot read the option {shown(entry)}; expected a name and a value: "
+                f"cannot read the option {short_repr(entry)}; expected a name and a value: "
                 "type --option shortcut.bias=true"
             )
         if (name := name.strip()) in found:
-            raise UserError(f"--option {shown(name)} is given twice; type it once")
+            raise UserError(f"--option {short_repr(name)} is given twice; type it once")
         found[name] = _value(value.strip())
     return found
 
@@ -153,7 +153,7 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
             return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
     if name in _PLACES:
         raise UserError(
-            f"{name} is {shown(value)}; expected a dict of its fields: "
+            f"{name} is {short_repr(value)}; expected a dict of its fields: "
             f"type stack={{'position': 'none'}}, or on the command line stack.position=none"
         )
     raise _unknown(spec, name)
@@ -170,7 +170,7 @@ def _unknown(spec: Spec, name: str) -> UserError:
     near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     said = ", ".join(dict.fromkeys(known))
-    return UserError(f"no option or size is called {shown(name)} here; {hint}known: {said}")
+    return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {said}")
 
 
 def _checked(one: Field[Any], value: Any) -> Any:
@@ -178,11 +178,11 @@ def _checked(one: Field[Any], value: Any) -> Any:
     allowed = get_args(one.type)
     if allowed and value not in allowed:
         raise UserError(
-            f"{one.name} is {shown(value)}; expected {' or '.join(map(repr, allowed))}: "
+            f"{one.name} is {short_repr(value)}; expected {' or '.join(map(repr, allowed))}: "
             f"type {one.name}={allowed[0]!r}"
         )
     if one.name == "dropout" and value not in DROPOUT:
-        raise UserError(f"dropout is {shown(value)}; expected {DROPOUT}: type dropout=0.1")
+        raise UserError(f"dropout is {short_repr(value)}; expected {DROPOUT}: type dropout=0.1")
     return _choice("norm", one.name, value) if one.name in _EDGES else value
 
 
@@ -206,7 +206,7 @@ def _choice(slot: Any, place: str, value: Any) -> Choice:
     """A part as a user names it, looked up, with its options checked."""
     if not isinstance(value, str | Choice):
         raise UserError(
-            f"{place} is {shown(value)}; expected the name of a {slot} part, or a dict of its "
+            f"{place} is {short_repr(value)}; expected the name of a {slot} part, or a dict of its "
             f"options: type {place}={getattr(BlockSpec(), slot).name!r}"
         )
     choice = Choice(value) if isinstance(value, str) else value

@@ -42,11 +42,11 @@ def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any]
         Nothing where the path leads into a table of free content.
 
     Example:
-        >>> from layerlab.recipes.training import Recipe
-        >>> expected(Recipe, ["train", "batch"])
+        >>> from layerlab.recipes.training import TrainingRecipe
+        >>> expected(TrainingRecipe, ["train", "batch"])
         ('a whole number from 1 to 1e+15', 'train.batch', 16)
-        >>> expected(Recipe, ["compare", "seeds", "0"])
-        ('a whole number from 0', 'compare.seeds', [1, 2, 3])
+        >>> expected(TrainingRecipe, ["compare", "seeds", "0"])
+        ('a whole number from 0 to 1e+15', 'compare.seeds', [1, 2, 3])
     """
     whole = _schema(kind)
     # A list is set whole; within a table of a list, a setting is known by its own name.

@@ -17,7 +17,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.error_messages import expected
 from layerlab.records.parse import quote_toml, toml_of
 from layerlab.system.files import check_regular
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Whole = TypeVar("Whole", bound=BaseModel)
 
@@ -148,7 +148,7 @@ def _packaged(name: str, home: str, beside: Path) -> str:
         near = [file] if (beside / file).is_file() else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(
-            f"no recipe {shown(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
+            f"no recipe {short_repr(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
         )
     return (_library(home) / f"{name}.toml").read_text(encoding="utf-8")
 
@@ -176,7 +176,7 @@ def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Coll
         return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
     if error["type"] == "value_error":
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
-    given = f" is {shown(error['input'])}" if error["type"] != "missing" else " is missing"
+    given = f" is {short_repr(error['input'])}" if error["type"] != "missing" else " is missing"
     message = _remedy(kind, where) or error["msg"][:1].lower() + error["msg"][1:]
     named = any(f"{path}.".startswith(f"{one}.") for one in settings)
     return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"

@@ -27,7 +27,7 @@ from layerlab.recipes.training_sections import (
     Title,
     TrainSection,
 )
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # How a run is carried out and what it is called do not decide what comes out of it.
 _BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
@@ -159,8 +159,8 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
     given = own.pop("extends")
     if not isinstance(given, str):
         raise UserError(
-            f"{place}: extends is {shown(given)}; expected a TOML file or the name of a recipe: "
-            'write extends = "smoke"'
+            f"{place}: extends is {short_repr(given)}; expected a TOML file or the name of a "
+            'recipe: write extends = "smoke"'
         )
     folder = Path(place).parent
     found, name = load_table(folder / given if Path(given).suffix else given, HOME, beside=folder)

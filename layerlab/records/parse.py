@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.system.files import check_regular
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -172,7 +172,7 @@ def explain(error: "ValidationError") -> str:
     said = one["msg"].removeprefix("Value error, ")
     if one["type"] == "missing":
         return f"it has no {place}"
-    return f"its {place} is {shown(one['input'])}: {said}" if place else said
+    return f"its {place} is {short_repr(one['input'])}: {said}" if place else said
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from layerlab.errors import UserError
 from layerlab.records.parse import digest_of, explain, json_of, read_json
 from layerlab.system.files import check_regular
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
 SCHEMA = 2
@@ -108,7 +108,7 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
     manifest = read_json(folder / MANIFEST)
     for name in ("run", "arm"):
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
-            raise ValueError(f"its {name} is {shown(found[name])}, which is not {MANIFEST}'s")
+            raise ValueError(f"its {name} is {short_repr(found[name])}, which is not {MANIFEST}'s")
     events = list(_events(folder))
     if result.digest is not None and result.digest != _digest(folder, found):
         raise ValueError(
@@ -122,7 +122,7 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
     counted = account.get("parameters") if isinstance(account, dict) else None
     if counted is not None and counted != result.parameters:
         raise ValueError(
-            f"its parameters are {result.parameters:,}, and {MANIFEST} has {shown(counted)}"
+            f"its parameters are {result.parameters:,}, and {MANIFEST} has {short_repr(counted)}"
         )
 
 
@@ -134,14 +134,14 @@ def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, 
     for name, value in said.items():
         if value != found[name]:
             raise ValueError(
-                f"its {name} is {shown(found[name])}, and the last evaluation in {EVENTS} has "
-                f"{shown(value)}"
+                f"its {name} is {short_repr(found[name])}, and the last evaluation in {EVENTS} has "
+                f"{short_repr(value)}"
             )
     first = evaluations[0].get("nats") if evaluations[0]["update"] == 0 else None
     if first is not None and first != found["step0_nats"]:
         raise ValueError(
-            f"its step0_nats is {shown(found['step0_nats'])}, and the first evaluation in {EVENTS} "
-            f"has {shown(first)}"
+            f"its step0_nats is {short_repr(found['step0_nats'])}, and the first evaluation in "
+            f"{EVENTS} has {short_repr(first)}"
         )
 
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 SPACE = "▁"
 _REASONS = {
@@ -171,8 +171,8 @@ def _refuse(model: Mapping[str, Any], bytewise: bool) -> None:
     if any(marks):
         mark = next(filter(None, marks))
         raise UserError(
-            f"cannot change the vocabulary of a BPE that marks parts of words with {shown(mark)}: "
-            f"its text does not come back as it was; {_WANTED}"
+            "cannot change the vocabulary of a BPE that marks parts of words with "
+            f"{short_repr(mark)}: its text does not come back as it was; {_WANTED}"
         )
     if not bytewise and not model.get("byte_fallback"):
         raise UserError(

@@ -20,7 +20,7 @@ from layerlab.tokenization.extend import extend
 from layerlab.tokenization.prune import prune
 from layerlab.tokenization.published_rates import JEC_QA, at_hand, beside, measured, questions
 from layerlab.tokenization.verify import VocabularyCheck, prove
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 WHAT = "vocabulary"
@@ -167,8 +167,8 @@ def parsed(size: str) -> tuple[bool, int]:
     found = _SIZE.fullmatch(size.strip())
     if not found or not int(found[2]):
         raise UserError(
-            f"cannot read the size {shown(size)}; type +1600 to add so many entries, or 8000 to "
-            "cut down to so many"
+            f"cannot read the size {short_repr(size)}; type +1600 to add so many entries, or 8000 "
+            "to cut down to so many"
         )
     return bool(found[1]), int(found[2])
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from layerlab.console.tables import grid, grids, printable
 from layerlab.tokenization.verify import Compared, VocabularyCheck
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # Tokens that are named; the file names all.
 NAMED = 8
@@ -48,7 +48,7 @@ def _named(tokens: Sequence[str]) -> str:
     if not tokens:
         return ""
     more = " ..." if len(tokens) > NAMED else ""
-    return f" ({' '.join(map(shown, tokens[:NAMED]))}{more})"
+    return f" ({' '.join(map(short_repr, tokens[:NAMED]))}{more})"
 
 
 def _tallies(tallies: Sequence[Compared], width: int) -> Group:

@@ -1,6 +1,6 @@
 """Modules that a variant of one's own may import, under the names that layerlab 0.1 gave them."""
 
-import re
+import ast
 
 _NEW = {
     "domain": "validation",
@@ -27,9 +27,8 @@ _NEW |= {
     for kind, names in _KINDS.items()
     for name in names
 }
-_IMPORT = re.compile(
-    rf"(?m)^(\s*from\s+layerlab\.)({'|'.join(re.escape(one) for one in _NEW)})(?=\s+import\b)"
-)
+# Names inside of modules, by the module's name of today.
+_NAMES = {"validation": {"Domain": "Constraint", "shown": "short_repr"}}
 
 
 def update_imports(source: str) -> str:
@@ -40,5 +39,30 @@ def update_imports(source: str) -> str:
     Example:
         >>> update_imports("from layerlab.blocks.start import linear")
         'from layerlab.blocks.init import linear'
+        >>> update_imports("from layerlab.domain import Domain")
+        'from layerlab.validation import Constraint as Domain'
     """
-    return _IMPORT.sub(lambda found: found[1] + _NEW[found[2]], source)
+    try:
+        found = [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.ImportFrom)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source  # Python says what is wrong with it, and where
+    lines = source.splitlines(keepends=True)
+    for one in found:
+        package, _, module = (one.module or "").partition(".")
+        if package != "layerlab" or one.level:
+            continue
+        names = _NAMES.get(_NEW.get(module, module), {})
+        for alias in reversed(one.names):
+            if new := names.get(alias.name):
+                kept = "" if alias.asname else f" as {alias.name}"
+                _replace(lines, alias.lineno, alias.name, new + kept, alias.col_offset)
+        if module in _NEW:
+            _replace(lines, one.lineno, f"layerlab.{module}", f"layerlab.{_NEW[module]}")
+    return "".join(lines)
+
+
+def _replace(lines: list[str], number: int, old: str, new: str, begin: int = 0) -> None:
+    """Replace what stands on a line, the first time after so many bytes."""
+    line = lines[number - 1].encode()
+    head, rest = line[:begin].decode(), line[begin:].decode()
+    lines[number - 1] = head + rest.replace(old, new, 1)

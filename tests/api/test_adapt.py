@@ -197,7 +197,7 @@ def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> Non
         about = {"benchmark": "piqa", "subject": "all", "scoring": "choice_ll", "arm": "x"}
         return {**about, "task": "piqa", "shots": {"asked": 0}, "scores": {question: score}}
 
-    shelf, stages = adapt.Shelf(tmp_path / "stages"), list[Stage]()
+    shelf, stages = adapt.StageStore(tmp_path / "stages"), list[Stage]()
     every = [("one", "base", "1", 0.0), ("one", "tune", "1", 1.0)]
     every += [("two", "base", "1", 1.0), ("two", "tune", "1", 1.0)]
     every += [("three", "base", "1", 1.0), ("three", "tune", "2", 1.0)]

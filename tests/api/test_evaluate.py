@@ -237,7 +237,7 @@ def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     fineval = declared("fineval")
     tasks = sitting.load_tasks(sitting.TASKS, Options(cot=True).group(fineval))
-    engine = sitting.Engine(candidate(2048), batch=1, scoring="gen")
+    engine = sitting.HarnessModel(candidate(2048), batch=1, scoring="gen")
     found = sitting.answer(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
     assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
     assert found.samples[0]["prompt"].count("因为") == 5

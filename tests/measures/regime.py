@@ -29,7 +29,7 @@ def record(
         walk = torch.nn.functional.normalize(query.cumsum(1) * 0.35, dim=-1)
         query = key = walk * 6
     values: dict[str, object] = {"layer": 0, "name": kind, "scaling": width**-0.5}
-    return AttentionRecord(**{**values, "query": query, "key": key, **options})  # type: ignore[arg-type]
+    return AttentionRecord(**{**values, "query": query, ("key"): key, **options})  # type: ignore[arg-type]
 
 
 def attention(attended: AttentionRecord) -> Tensor:

@@ -166,7 +166,7 @@ class Asking(trainer.Trainer):
 def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
         patch.setattr(Asking, "moment", update)
-        patch.setattr(trainer, "Training", Asking)
+        patch.setattr(trainer, "Trainer", Asking)
         trainer.carry_out(run, folder)
     assert ended.value.code == 143
 

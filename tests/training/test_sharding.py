@@ -33,13 +33,13 @@ import os, sys
 from pathlib import Path
 import torch
 from layerlab.training.sharding import sharded
-from layerlab.training.trainer import Training
+from layerlab.training.trainer import Trainer
 from layerlab.console.progress import Silent
 from layerlab.training.run_spec import read_run
 
 def begun(folder):
     run = read_run(folder)
-    training = Training(run, folder, Silent())
+    training = Trainer(run, folder, Silent())
     training.start()
     return training
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 STARTS = {
     "mean": "the mean of the older tokens that write it",
@@ -55,7 +55,7 @@ class InitConfig:
         for name, value in (("input", self.input), ("head", self.head)):
             if value not in STARTS:
                 raise UserError(
-                    f"the start of the {name} rows is {shown(value)}; expected "
+                    f"the start of the {name} rows is {short_repr(value)}; expected "
                     f"{', '.join(STARTS)}: type --{name} mean"
                 )
 

@@ -19,7 +19,7 @@ from layerlab.adaptation.embeddings.special_tokens import renumbered
 from layerlab.errors import UserError
 from layerlab.tokenization.load import entries
 from layerlab.tokenization.token_mapping import named, spelled
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # Vocabularies are padded to a multiple of a power of two, of no more than this.
 PADDING = 128
@@ -301,17 +301,18 @@ def _checked(
             first = min(moved, key=lambda token: old[token])
             raise UserError(
                 f"the new tokenizer does not extend the base: {len(moved)} of its tokens have "
-                f"another id there or none (first: {shown(first)}, {old[first]}); expected the "
-                "base's ids, or give kept, the old ids in their new order"
+                f"another id there or none (first: {short_repr(first)}, {old[first]}); expected "
+                "the base's ids, or give kept, the old ids in their new order"
             )
         return None
     strings = named(base)
     for place, number in enumerate(kept):
         if number not in strings or now.get(place) != strings[number]:
             raise UserError(
-                f"kept[{place}] is {shown(number)}, which the base calls "
-                f"{shown(strings.get(number))} and the new tokenizer {shown(now.get(place))}; "
-                "expected the old ids in the order of the new tokenizer"
+                f"kept[{place}] is {short_repr(number)}, which the base calls "
+                f"{short_repr(strings.get(number))} and the new tokenizer "
+                f"{short_repr(now.get(place))}; expected the old ids in the order of the new "
+                "tokenizer"
             )
     if not kept:
         raise UserError(

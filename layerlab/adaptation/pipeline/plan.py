@@ -13,7 +13,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
 WEIGHTS = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer.model")
@@ -79,7 +79,7 @@ def located(name: str) -> Path:
         if place.exists():
             return place
     raise UserError(
-        f"there is no file or folder {shown(name)}, nor is it in the data folder "
+        f"there is no file or folder {short_repr(name)}, nor is it in the data folder "
         f"{str(data_folder())!r}; name one, or set LAYERLAB_DATA"
     )
 

@@ -13,7 +13,7 @@ from layerlab.console.tables import grids, printable
 from layerlab.errors import UserError
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import load_pretrained
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 KINDS = ("scores", "changes", "stages", "texts", "samples", "differences", "left_out")
 # Rows of scores, and other lines, that a terminal shows.
@@ -47,7 +47,9 @@ class AdaptationResult:
 
         name = next(iter(self.models)) if arm is None else arm
         if name not in self.models:
-            raise UserError(f"there is no arm {shown(name)}; expected {', '.join(self.models)}")
+            raise UserError(
+                f"there is no arm {short_repr(name)}; expected {', '.join(self.models)}"
+            )
         with quiet_libraries():
             return load_pretrained(AutoModelForCausalLM, self.models[name])
 
@@ -58,7 +60,9 @@ class AdaptationResult:
             UserError: there is no such table.
         """
         if kind not in KINDS:
-            raise UserError(f"there is no table {shown(kind)}; expected one of {', '.join(KINDS)}")
+            raise UserError(
+                f"there is no table {short_repr(kind)}; expected one of {', '.join(KINDS)}"
+            )
         return pd.DataFrame(self.content.get(kind) or [])
 
     def table(self, width: int = 100) -> RenderableType:

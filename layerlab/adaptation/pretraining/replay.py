@@ -21,7 +21,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.load import separator
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 DOMAIN, GENERAL = "domain", "general"
 # A path or a name as recipes write it, a source with its settings, or several of them.
@@ -53,10 +53,10 @@ class ReplayData:
 
     def __post_init__(self) -> None:
         if self.block is not None and not self.block >= 1:
-            raise UserError(f"block is {shown(self.block)}; expected at least 1")
+            raise UserError(f"block is {short_repr(self.block)}; expected at least 1")
         if not 0 < self.validation < 1:
             raise UserError(
-                f"validation is {shown(self.validation)}; expected a share between 0 and 1"
+                f"validation is {short_repr(self.validation)}; expected a share between 0 and 1"
             )
         if not _sources(self.domain):
             raise UserError("there is no text of the domain; give a file, a folder or a name")
@@ -182,7 +182,7 @@ def _shares(texts: dict[str, list[Source]], ratio: Sequence[int | float]) -> lis
     """Whole numbers in the ratio of the tokens that each source gives."""
     if len(ratio) != 2 or min(ratio) < 0 or not 0 < ratio[0] < float("inf") > ratio[1]:
         raise UserError(
-            f"ratio is {shown(ratio)}; expected the parts of domain and of general text, "
+            f"ratio is {short_repr(ratio)}; expected the parts of domain and of general text, "
             "such as (1, 1), or (1, 0) for no replay"
         )
     found = [

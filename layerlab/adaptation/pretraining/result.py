@@ -10,7 +10,7 @@ from layerlab.adaptation.pretraining.forgetting import Change
 from layerlab.adaptation.pretraining.replay import GENERAL
 from layerlab.adaptation.trainer.arguments import pace
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Course:
     def __post_init__(self) -> None:
         for name in ("tokens", "batch", "every", "held"):
             if (value := getattr(self, name)) is not None and not value >= 1:
-                raise UserError(f"{name} is {shown(value)}; expected at least 1")
+                raise UserError(f"{name} is {short_repr(value)}; expected at least 1")
         if self.resample is not None and not 0 < self.resample <= 1:
             raise UserError(
-                f"resample is {shown(self.resample)}; expected a share of the batches, above 0 "
-                "and at most 1"
+                f"resample is {short_repr(self.resample)}; expected a share of the batches, above "
+                "0 and at most 1"
             )
 
     def updates(self, block: int) -> int:

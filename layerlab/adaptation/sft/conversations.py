@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.data.sources import rows
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of, literal_of
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 SYSTEM, USER, ASSISTANT = ROLES = ("system", "user", "assistant")
 # What sharegpt files call the roles.
@@ -104,7 +104,7 @@ def checked(given: Conversation) -> Conversation:
     for number, turn in enumerate(given.turns, 1):
         if turn.role not in ROLES:
             raise UserError(
-                f"{given.place}: turn {number} has the role {shown(turn.role)}; expected "
+                f"{given.place}: turn {number} has the role {short_repr(turn.role)}; expected "
                 f"{', '.join(ROLES)}"
             )
         if not turn.text.strip():
@@ -128,14 +128,14 @@ def _form(row: Mapping[str, Any], place: str) -> str:
     form = next((name for name, (needed, _) in FORMS.items() if needed <= keys), None)
     if form is None:
         raise UserError(
-            f"{place} has the keys {shown(sorted(keys))}; expected messages, or conversations, or "
-            "instruction, input and output"
+            f"{place} has the keys {short_repr(sorted(keys))}; expected messages, or "
+            "conversations, or instruction, input and output"
         )
     needed, allowed = FORMS[form]
     if unknown := sorted(keys - needed - allowed):
         raise UserError(
-            f"{place} has the unknown key {shown(unknown[0])} beside {', '.join(sorted(needed))}; "
-            "remove it, or name it in ignore"
+            f"{place} has the unknown key {short_repr(unknown[0])} beside "
+            f"{', '.join(sorted(needed))}; remove it, or name it in ignore"
         )
     return form
 
@@ -179,7 +179,8 @@ def _history(given: Any, place: str) -> list[list[str]]:
         for pair in pairs
     ):
         raise UserError(
-            f"{place}: history is {shown(given)}; expected a list of pairs of question and answer"
+            f"{place}: history is {short_repr(given)}; expected a list of pairs of question and "
+            "answer"
         )
     return [list(pair) for pair in pairs]
 
@@ -195,18 +196,19 @@ def _literal(text: str) -> Any:
 
 def _turn(given: Any, names: tuple[str, str], place: str) -> Turn:
     if not isinstance(given, Mapping):
-        raise UserError(f"{place} is {shown(given)}; expected {names[0]} and {names[1]}")
+        raise UserError(f"{place} is {short_repr(given)}; expected {names[0]} and {names[1]}")
     held = {key for key, value in given.items() if value is not None}
     if held != set(names):
         raise UserError(
-            f"{place} has the keys {shown(sorted(held))}; expected {names[0]} and {names[1]} alone"
+            f"{place} has the keys {short_repr(sorted(held))}; expected {names[0]} and {names[1]} "
+            "alone"
         )
     return Turn(_text(given[names[0]], names[0], place), _text(given[names[1]], names[1], place))
 
 
 def _listed(given: Any, name: str, place: str) -> list[Any]:
     if not isinstance(given, list) or not given:
-        raise UserError(f"{place}: {name} is {shown(given)}; expected a list of turns")
+        raise UserError(f"{place}: {name} is {short_repr(given)}; expected a list of turns")
     return given
 
 
@@ -214,5 +216,5 @@ def _text(given: Any, name: str, place: str) -> str:
     if given is None:
         return ""
     if not isinstance(given, str):
-        raise UserError(f"{place}: {name} is {shown(given)}; expected a text")
+        raise UserError(f"{place}: {name} is {short_repr(given)}; expected a text")
     return given

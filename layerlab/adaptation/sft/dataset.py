@@ -19,7 +19,7 @@ from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.system.logs import quiet_libraries
 from layerlab.training.validation import resting
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,13 @@ class Lesson:
         least = {"block": 2, "batch": 1, "tokens": 1, "every": 1}
         for name, low in least.items():
             if (value := getattr(self, name)) is not None and value < low:
-                raise UserError(f"{name} is {shown(value)}; expected at least {low}")
+                raise UserError(f"{name} is {short_repr(value)}; expected at least {low}")
         if not (math.isfinite(self.epochs) and self.epochs > 0):
-            raise UserError(f"epochs are {shown(self.epochs)}; expected a number above 0")
+            raise UserError(f"epochs are {short_repr(self.epochs)}; expected a number above 0")
         if not 0 <= self.held < 1:
-            raise UserError(f"held is {shown(self.held)}; expected a share from 0 up to below 1")
+            raise UserError(
+                f"held is {short_repr(self.held)}; expected a share from 0 up to below 1"
+            )
 
 
 @dataclass(frozen=True)

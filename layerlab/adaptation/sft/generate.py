@@ -14,7 +14,7 @@ from layerlab.adaptation.trainer.arguments import context_of
 from layerlab.errors import UserError
 from layerlab.system.logs import quiet_libraries
 from layerlab.training.validation import resting
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def answers(
         if context and len(one.ids) >= context:
             said = prompt if isinstance(prompt, str) else prompt[-1].text
             raise UserError(
-                f"the prompt {shown(said)} has {len(one.ids)} tokens, and the model reads "
+                f"the prompt {short_repr(said)} has {len(one.ids)} tokens, and the model reads "
                 f"{context} with its answer; shorten it"
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def adapted(model: Any, lora: Lora) -> Any:
     except ImportError:
         raise UserError("LoRA needs PEFT; type: pip install 'layerlab[sft]'") from None
     if lora.r < 1:
-        raise UserError(f"r of LoRA is {shown(lora.r)}; expected at least 1")
+        raise UserError(f"r of LoRA is {short_repr(lora.r)}; expected at least 1")
     settings = peft.LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a number, whole or not
@@ -55,7 +55,7 @@ def adapted(model: Any, lora: Lora) -> Any:
     for name in (*(lora.target or ()), *lora.whole):
         if not any(one == name or one.endswith(f".{name}") for one in known):
             raise UserError(
-                f"the model has no module {shown(name)} for LoRA; expected names such as "
+                f"the model has no module {short_repr(name)} for LoRA; expected names such as "
                 f"{', '.join(_linear(model))}"
             )
     with _calm():

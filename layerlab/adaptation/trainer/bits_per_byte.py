@@ -18,7 +18,7 @@ from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
 from layerlab.tokenization.load import engine, entries
 from layerlab.training.validation import resting
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 CONTEXT = 1024
 # What the logits of one pass may take, and how many windows are sorted by length at once.
@@ -146,7 +146,7 @@ def bits_per_byte(
     """
     length = _context(model, context)
     if batch < 1:
-        raise UserError(f"batch is {shown(batch)}; expected at least one window: type batch=8")
+        raise UserError(f"batch is {short_repr(batch)}; expected at least one window: type batch=8")
     rows = len(model.get_input_embeddings().weight)
     if entries(words) > rows:
         raise UserError(
@@ -273,7 +273,7 @@ def _context(model: Any, asked: int | None) -> int:
         return min(CONTEXT, own)
     if asked < 1 or asked > own:
         raise UserError(
-            f"context is {shown(asked)}; expected from 1 to the {own} positions of the model: "
+            f"context is {short_repr(asked)}; expected from 1 to the {own} positions of the model: "
             f"type context={min(CONTEXT, own)}"
         )
     return asked

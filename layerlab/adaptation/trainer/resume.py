@@ -15,7 +15,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.system.files import write_file, write_folder
 from layerlab.training.sharding import whole
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
@@ -39,8 +39,8 @@ def agree(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
     kept = read_json(file)
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
-            f"{out} holds a run with another {other[0]} ({shown(kept.get(other[0]))}, not "
-            f"{shown(plan[other[0]])}); name another folder, or remove that one"
+            f"{out} holds a run with another {other[0]} ({short_repr(kept.get(other[0]))}, not "
+            f"{short_repr(plan[other[0]])}); name another folder, or remove that one"
         )
 
 

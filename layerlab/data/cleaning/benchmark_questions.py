@@ -12,7 +12,7 @@ from layerlab.data.charset import advised
 from layerlab.data.cleaning.contamination import Question
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
 ASKED = (
@@ -52,7 +52,8 @@ def questions(place: Path) -> Iterator[Question]:
         for number, row in enumerate(_rows(name, data), 1):
             if not isinstance(row.get(ASKED[0], ""), str | None):
                 raise UserError(
-                    f"{name}, row {number}: question is {shown(row[ASKED[0]])}; expected a text"
+                    f"{name}, row {number}: question is {short_repr(row[ASKED[0]])}; expected a "
+                    "text"
                 )
             text = _text(row)
             if text:

@@ -16,7 +16,7 @@ from layerlab.data.sources import TextChunk, opened, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Source
 from layerlab.system.files import write_folder
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
@@ -51,9 +51,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.form not in ("NFC", "NFKC", "none"):
-            raise UserError(f"form is {shown(self.form)}; expected NFC, NFKC or none")
+            raise UserError(f"form is {short_repr(self.form)}; expected NFC, NFKC or none")
         if not 0 <= self.near <= 1:
-            raise UserError(f"near is {shown(self.near)}; expected a similarity from 0 to 1")
+            raise UserError(f"near is {short_repr(self.near)}; expected a similarity from 0 to 1")
         if not 0 <= self.shortest <= self.longest or self.shingle < 1:
             raise UserError(
                 f"documents of {self.shortest} to {self.longest} characters in runs of "

@@ -8,7 +8,7 @@ import numpy as np
 from layerlab.data.cleaning.ngrams import DENSE
 from layerlab.data.cleaning.repetition_filters import nearby
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # Characters of a run that may not stand again: with ten, the formulas of a language do not count.
 RUN = 10
@@ -53,7 +53,7 @@ class Quality:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 <= value <= 1:
-                raise UserError(f"{name} is {shown(value)}; expected a share from 0 to 1")
+                raise UserError(f"{name} is {short_repr(value)}; expected a share from 0 to 1")
 
     def passed(self, text: str) -> tuple[str, str] | None:
         """The first limit that a text passes, as a reason and in words; None where it passes none.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, subjects
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 CEVAL = Benchmark(
     name="ceval",
@@ -284,5 +284,5 @@ def declared(name: str) -> Benchmark:
     near = difflib.get_close_matches(name, BENCHMARKS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise UserError(
-        f"there is no benchmark {shown(name)}; {hint}expected one of {', '.join(BENCHMARKS)}"
+        f"there is no benchmark {short_repr(name)}; {hint}expected one of {', '.join(BENCHMARKS)}"
     )

@@ -13,7 +13,7 @@ from layerlab.data.normal_form import normal_form
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.readers import Row, rows
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 LETTERS = "ABCDEFG"
 
@@ -92,7 +92,7 @@ def oddities(
     read = _READERS[benchmark.name]
     found = [read(row) for row in rows(benchmark, subject, split, folder)]
     twins = [
-        f"{one.line}: the option {shown(twin)} stands there twice; it is scored as published"
+        f"{one.line}: the option {short_repr(twin)} stands there twice; it is scored as published"
         for one in found
         if (twin := _twin(one.options)) is not None
     ]
@@ -159,7 +159,7 @@ def _of_exam(row: Row) -> Item:
     right = letters_of(answer, len(options))
     if answer.strip() and (len(right) != 1 or not _only_letters(answer)):
         raise UserError(
-            f"{row.place}: the answer is {shown(answer)}; expected one of A, B, C and D"
+            f"{row.place}: the answer is {short_repr(answer)}; expected one of A, B, C and D"
         )
     return Item(
         place=row.place,
@@ -255,7 +255,7 @@ def _labelled(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
     if not label:
         return ()
     if label.lower() not in known:
-        raise UserError(f"{row.place}: the label is {shown(label)}; expected {_either(known)}")
+        raise UserError(f"{row.place}: the label is {short_repr(label)}; expected {_either(known)}")
     return (known[label.lower()],)
 
 

@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import File, fetched
 from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
 from layerlab.records.parse import check_text, json_of
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # The columns of a file without a first line that names them.
 HEADLESS = ("question", "a", "b", "c", "d", "answer")
@@ -42,7 +42,7 @@ class Row(NamedTuple):
         """
         value = self._value(names)
         if not isinstance(value, str):
-            raise UserError(f"{self.place}: {names[0]!r} is {shown(value)}; expected a text")
+            raise UserError(f"{self.place}: {names[0]!r} is {short_repr(value)}; expected a text")
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -101,7 +101,7 @@ def of_table(file: File) -> Iterator[Row]:
     lacking = [name for name in HEADLESS[:-1] if name not in names]
     if lacking:
         raise UserError(
-            f"{place}: the columns are {shown(', '.join(first))}; "
+            f"{place}: the columns are {short_repr(', '.join(first))}; "
             "expected question, A, B, C, D and answer"
         )
     yield from (_row(names, place, cells) for place, cells in records)
@@ -141,7 +141,7 @@ def of_list(file: File) -> Iterator[Row]:
     """
     found = _parsed(file.name, decoded(file), "that file")
     if not isinstance(found, list):
-        raise UserError(f"{file.name} is {shown(found)}; expected a list of objects")
+        raise UserError(f"{file.name} is {short_repr(found)}; expected a list of objects")
     for number, one in enumerate(found, 1):
         yield _object(f"{file.name}, item {number}", one)
 
@@ -215,14 +215,16 @@ def _parsed(place: str, text: str, mend: str) -> Any:
 
 def _object(place: str, found: Any) -> Row:
     if not isinstance(found, dict):
-        raise UserError(f"{place} is {shown(found)}; expected an object")
+        raise UserError(f"{place} is {short_repr(found)}; expected an object")
     cells = {name.lower(): _cell(value) for name, value in found.items()}
     return Row(place, cells)
 
 
 def _cell(value: Any) -> Cell:
     if isinstance(value, list):
-        return [shown(one) if isinstance(one, list | dict) else str(_cell(one)) for one in value]
+        return [
+            short_repr(one) if isinstance(one, list | dict) else str(_cell(one)) for one in value
+        ]
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else value

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
 Average = Literal["macro", "weighted", "lawbench"]
@@ -136,7 +136,7 @@ class Benchmark:
             return known[name]
         near = difflib.get_close_matches(name, known, n=1) or list(known)[:1]
         raise UserError(
-            f"{self.title} has no subject {shown(name)}; "
+            f"{self.title} has no subject {short_repr(name)}; "
             f"did you mean {near[0]}, one of its {len(known)}?"
         )
 

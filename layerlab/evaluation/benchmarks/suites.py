@@ -7,7 +7,7 @@ from types import MappingProxyType
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 GENERAL = ("examination", "knowledge", "reasoning", "understanding")
 SPECIAL = ("finance", "law")
@@ -37,7 +37,7 @@ def chosen(names: str) -> tuple[Benchmark, ...]:
         for benchmark in _meant(word):
             found[benchmark.name] = benchmark
     if not found:
-        raise UserError(f"no suite is named in {shown(names)}; type for example --suite law")
+        raise UserError(f"no suite is named in {short_repr(names)}; type for example --suite law")
     return tuple(found.values())
 
 
@@ -50,5 +50,6 @@ def _meant(word: str) -> list[Benchmark]:
     near = difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise UserError(
-        f"there is no suite or benchmark {shown(word)}; {hint}expected one of {', '.join(known)}"
+        f"there is no suite or benchmark {short_repr(word)}; {hint}expected one of "
+        f"{', '.join(known)}"
     )

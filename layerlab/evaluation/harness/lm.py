@@ -30,7 +30,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hushed
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
@@ -222,7 +222,9 @@ def load_tasks(folder: Path, name: str, changes: Mapping[str, Any] | None = None
             include_path=str(folder), include_defaults=False, metadata=dict(changes or {})
         )
         if name not in manager.all_tasks:
-            raise UserError(f"{folder} declares no task {shown(name)}; name a folder that does")
+            raise UserError(
+                f"{folder} declares no task {short_repr(name)}; name a folder that does"
+            )
         return dict(manager.load([name])["tasks"])
 
 

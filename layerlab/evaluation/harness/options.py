@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 SCORINGS: tuple[str, ...] = get_args(Scoring)
 DOMAINS = {
@@ -52,7 +52,7 @@ class Options:
             if value is None and name not in ("batch", "seed"):
                 continue
             if value not in domain:
-                raise UserError(f"{name} is {shown(value)}; expected {domain}")
+                raise UserError(f"{name} is {short_repr(value)}; expected {domain}")
 
     def scored(self, benchmark: Benchmark) -> str:
         """The scoring that a benchmark is asked in; whoever is to reason writes the answer."""

@@ -9,7 +9,7 @@ from layerlab.evaluation.benchmarks.catalog import LAWBENCH
 from layerlab.evaluation.benchmarks.readers import Row, rows
 from layerlab.evaluation.lawbench.references import Unreadable
 from layerlab.evaluation.lawbench.tasks import TASKS, Task
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # The files with one example differ in their instruction, which holds it.
 SPLITS = {0: "zero_shot", 1: "one_shot"}
@@ -40,10 +40,12 @@ def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> R
         UserError: no such task or number of examples, no such file, or one of another form.
     """
     if number not in TASKS:
-        raise UserError(f"LawBench has no task {shown(number)}; expected one of {', '.join(TASKS)}")
+        raise UserError(
+            f"LawBench has no task {short_repr(number)}; expected one of {', '.join(TASKS)}"
+        )
     if shots not in SPLITS:
         raise UserError(
-            f"LawBench has prompts with 0 and with 1 example, not with {shown(shots)}; "
+            f"LawBench has prompts with 0 and with 1 example, not with {short_repr(shots)}; "
             "type --shots 0 or --shots 1"
         )
     task, kept, left_out = TASKS[number], [], {}
@@ -67,8 +69,8 @@ def _document(task: Task, row: Row) -> Mapping[str, str]:
         task.read(answer)
     except Unreadable as expected:
         raise UserError(
-            f"{row.place}: the answer {shown(answer)} is not worded as LawBench's {task.number}; "
-            f"expected {expected}"
+            f"{row.place}: the answer {short_repr(answer)} is not worded as LawBench's "
+            f"{task.number}; expected {expected}"
         ) from None
     return {
         "subject": task.number,

@@ -12,7 +12,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.estimates import Mean, matched, paired
 from layerlab.evaluation.results.averages import GROUPS, headed, official
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
@@ -39,8 +39,8 @@ def compared(ours: Sequence[Record], theirs: Sequence[Record], name: str) -> lis
         rows.append(_row(ours, name, BENCHMARKS[benchmark].title, average.mean, average.formula))
     if not rows:
         raise UserError(
-            f"this run and {shown(name)} have no question in common; evaluate both with the same "
-            "--suite, --scoring, --limit and data"
+            f"this run and {short_repr(name)} have no question in common; evaluate both with the "
+            "same --suite, --scoring, --limit and data"
         )
     for title, groups in ((DOMAIN, ("finance", "law")), (GENERAL, GROUPS)):
         inside = {one: title for one in differences if BENCHMARKS[one].group in groups}
@@ -108,8 +108,8 @@ def differences(
     for name in names:
         if name not in there and len(there) != 1:
             raise UserError(
-                f"--against holds {', '.join(map(shown, there))}, and none is called "
-                f"{shown(name)}; give the results of a single model"
+                f"--against holds {', '.join(map(short_repr, there))}, and none is called "
+                f"{short_repr(name)}; give the results of a single model"
             )
         other = name if name in there else there[0]
         ours, theirs = _of(records, name), _of(earlier["subjects"], other)

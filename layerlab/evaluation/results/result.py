@@ -15,7 +15,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.results.table import drawn
 from layerlab.records.parse import explain, read_json, seal, unseal
 from layerlab.system.files import write_file
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 RESULTS, TABLES = "results.json", "tables"
 KINDS = ("benchmarks", "subjects", "groups", "sections", "precision", "compared", "published")
@@ -85,7 +85,7 @@ class EvaluationResult:
             UserError: there is no such table.
         """
         if kind not in KINDS:
-            raise UserError(f"there is no table {shown(kind)}; expected {', '.join(KINDS)}")
+            raise UserError(f"there is no table {short_repr(kind)}; expected {', '.join(KINDS)}")
         return pd.DataFrame([_flat(row) for row in self.content.get(kind, ())])
 
     def score(self, benchmark: str, arm: str | None = None) -> float:
@@ -103,7 +103,7 @@ class EvaluationResult:
                 return float(row["score"])
         asked = dict.fromkeys(str(row["benchmark"]) for row in self.content["benchmarks"])
         raise UserError(
-            f"{shown(benchmark)} was not asked; asked were {', '.join(asked) or 'none'}"
+            f"{short_repr(benchmark)} was not asked; asked were {', '.join(asked) or 'none'}"
         )
 
     def table(self, width: int = 100, *, subjects: bool = False) -> RenderableType:

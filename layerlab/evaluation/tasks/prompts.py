@@ -53,7 +53,7 @@ def posed(
 
     Example:
         >>> from layerlab.evaluation.benchmarks.catalog import declared
-        >>> one = Question(place="x", text="几？", options=tuple("1234"), right=(1,))
+        >>> one = Item(place="x", text="几？", options=tuple("1234"), right=(1,))
         >>> prompt = posed(one, declared("financeiq"), declared("financeiq").subjects[0])
         >>> prompt.text
         '题目：几？\nA. 1\nB. 2\nC. 3\nD. 4\n答案是：'

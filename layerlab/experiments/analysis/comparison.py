@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ class Comparison:
 
         if part not in get_args(Part):
             raise UserError(
-                f"a comparison has no part {shown(part)}; expected one of "
+                f"a comparison has no part {short_repr(part)}; expected one of "
                 f'{", ".join(get_args(Part))}: type frame("rows")'
             )
 

@@ -13,7 +13,7 @@ from layerlab.experiments.plan.equal_terms import Varied, matches, refuse, setti
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.system.hardware import LIBRARIES
 from layerlab.training.run_spec import RunSpec
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # What a manifest has beside the settings of its recipe, and may so be declared.
 PATHS = (
@@ -62,6 +62,6 @@ def _unknown(pattern: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(pattern, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"compare.differ has {shown(pattern)}, which no run has; {hint}expected a setting by its "
-        'path, as "train.batch", or a whole section: "machine.*"'
+        f"compare.differ has {short_repr(pattern)}, which no run has; {hint}expected a setting by "
+        'its path, as "train.batch", or a whole section: "machine.*"'
     )

@@ -8,7 +8,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.settings import flattened
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Manifest = Mapping[str, Any]
 Flat = Mapping[str, Any]
@@ -264,4 +264,4 @@ def _refusal(roots: Sequence[SettingDifference]) -> str:
 
 
 def _said(value: Any) -> str:
-    return "not set" if value is None else shown(value)
+    return "not set" if value is None else short_repr(value)

@@ -29,7 +29,7 @@ from layerlab.measures.support.saliency_score import (
     product,
 )
 from layerlab.observe.tracing.gradients import differentiated
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 BINS = 64
 # Of the predictions, so many are told.
@@ -139,8 +139,8 @@ def _predicted(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
     if found == foil:
         (word,) = alone(subject, torch.tensor([found]))
         raise NotApplicable(
-            f"the foil {shown(word)} is what {subject.name} predicts; say with --target what it is "
-            "to be compared with"
+            f"the foil {short_repr(word)} is what {subject.name} predicts; say with --target what "
+            "it is to be compared with"
         )
     return found
 

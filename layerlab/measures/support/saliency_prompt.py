@@ -12,7 +12,7 @@ from layerlab.loading.inputs import TextInput, sequences
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import PART, alone, spelled
 from layerlab.shapes import Tokens
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 # A name that comes three times and is due a fourth time: does the model look back at it?
 PROBE = (
@@ -59,8 +59,8 @@ def check(options: Mapping[str, Any]) -> None:
         raise UserError("the text of a saliency is empty; give some words, as --saliency 'I am'")
     if foil is not None and foil == target:
         raise UserError(
-            f"target and foil are both {shown(foil)}, and nothing tells a word from itself; give "
-            "two words, as --target ' here' --foil ' there'"
+            f"target and foil are both {short_repr(foil)}, and nothing tells a word from itself; "
+            "give two words, as --target ' here' --foil ' there'"
         )
 
 
@@ -107,8 +107,8 @@ def _differ(subject: LoadedModel, target: tuple[int, ...], foil: tuple[int, ...]
     if foil and target[:1] == foil[:1]:
         (same,) = alone(subject, torch.tensor(foil[:1]))
         raise NotApplicable(
-            f"target and foil begin with the same token of {subject.name}, {shown(same)}; give "
-            "words that begin otherwise"
+            f"target and foil begin with the same token of {subject.name}, {short_repr(same)}; "
+            "give words that begin otherwise"
         )
 
 
@@ -156,7 +156,7 @@ def _word(
         return (word,)
     if subject.tokenizer is None:
         raise UserError(
-            f"{subject.name} has no tokenizer to read the {kind} {shown(word)} with; give the "
+            f"{subject.name} has no tokenizer to read the {kind} {short_repr(word)} with; give the "
             f"number of the token, as saliency({kind}=42)"
         )
     before = tokens.tolist()
@@ -166,8 +166,8 @@ def _word(
     alone = subject.tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
     if not alone:
         raise UserError(
-            f"the {kind} {shown(word)} is no token of {subject.name}; give a word with the space "
-            f"before it, as --{kind} ' the'"
+            f"the {kind} {short_repr(word)} is no token of {subject.name}; give a word with the "
+            f"space before it, as --{kind} ' the'"
         )
     return tuple(alone)
 
@@ -179,8 +179,8 @@ def _whole(subject: LoadedModel, word: tuple[int, ...]) -> str:
 def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -> str:
     (first,) = alone(subject, torch.tensor(word[:1]))
     return (
-        f"the {kind} {shown(whole)} is {len(word)} tokens here: the first, {shown(first)}, is "
-        "asked about"
+        f"the {kind} {short_repr(whole)} is {len(word)} tokens here: the first, "
+        f"{short_repr(first)}, is asked about"
     )
 
 

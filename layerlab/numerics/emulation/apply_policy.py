@@ -245,7 +245,7 @@ def blocks(model: nn.Module) -> list[str]:
     if not lists:
         raise UserError("this model has no list of blocks, so no residual stream to keep")
     name = min(lists)[2]
-    return [f"{name}.{number}" for number in range(len(model.get_submodule(name)))]  # type: ignore[arg-type]
+    return [(f"{name}.{number}") for number in range(len(model.get_submodule(name)))]  # type: ignore[arg-type]
 
 
 def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import torch
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
 from layerlab.numerics.formats.formats import Block, Format, Integer, find
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 AnyFormat = Format | Integer | Block
 MODES = ("as-run", "flat", "autocast")
@@ -81,25 +81,25 @@ def regime(
     """
     if mode not in MODES:
         known = ", ".join(map(repr, MODES))
-        raise UserError(f"no mode is called {shown(mode)}; type one of {known}")
+        raise UserError(f"no mode is called {short_repr(mode)}; type one of {known}")
     if accumulate is not None and accumulate not in TERMS:
         raise UserError(
-            f"accumulate={shown(accumulate)} is no number of terms; expected {TERMS}, or None: type"
-            " accumulate=1"
+            f"accumulate={short_repr(accumulate)} is no number of terms; expected {TERMS}, or "
+            "None: type accumulate=1"
         )
     if seed not in SEED:
-        raise UserError(f"seed={shown(seed)} is no seed; expected {SEED}: type seed=0")
+        raise UserError(f"seed={short_repr(seed)} is no seed; expected {SEED}: type seed=0")
     factors, result = _split(find(format), mode)
     low = _low(result)
     mixed = mode == "autocast"
     if mode not in modes(format):
         raise UserError(
-            f"torch.autocast knows bf16 and fp16, not {shown(format)}; type one of them, or"
+            f"torch.autocast knows bf16 and fp16, not {short_repr(format)}; type one of them, or"
             " mode='as-run', which takes every format"
         )
     if device is not None and (not mixed or device not in DEVICES):
         raise UserError(
-            f"device={shown(device)} goes with mode='autocast' alone, whose rules are those of"
+            f"device={short_repr(device)} goes with mode='autocast' alone, whose rules are those of"
             " 'cpu' or 'cuda'; leave it out for those of the device that the model is on"
         )
     wide = torch.float32 if _narrow(result) or factors is not None else torch.float64

@@ -29,7 +29,7 @@ from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.snapshot import Snapshot
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.round import Rounder, sparing
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 class Emulation(EmulationMode):
@@ -387,6 +387,6 @@ def _check_policy(policy: Any, regime: EmulatedArithmetic) -> None:
         return
     path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"
     raise UserError(
-        f"policy={shown(policy)} is no policy but what one may be read from; type"
+        f"policy={short_repr(policy)} is no policy but what one may be read from; type"
         f" policy=layerlab.load_policy({path})"
     )

@@ -9,7 +9,7 @@ from torch import nn
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 
 def matches(place: OpSite, patterns: Sequence[str]) -> bool:
@@ -106,7 +106,7 @@ def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
     given = (where,) if isinstance(where, str) else tuple(listed)
     if not all(isinstance(pattern, str) for pattern in given):
         raise UserError(
-            f"where={shown(where)} is no pattern; expected a text or a list of texts: type"
+            f"where={short_repr(where)} is no pattern; expected a text or a list of texts: type"
             " where='*.mlp', or where='*.self_attn:softmax'"
         )
     names = [name for name, _ in model.named_modules() if name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from layerlab.errors import UserError
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 Overflow: TypeAlias = Literal["inf", "saturate", "nan"]
 Per: TypeAlias = Literal["tensor", "channel", "group"]
@@ -49,14 +49,14 @@ class Format:
         _check_limits(self.name, self.digits, self.lowest, self.highest)
         if self.overflow not in POLICIES:
             raise UserError(
-                f"{shown(self.name)} overflows to {shown(self.overflow)}; expected "
+                f"{short_repr(self.name)} overflows to {short_repr(self.overflow)}; expected "
                 f"{', '.join(POLICIES)}: type for example overflow='inf'"
             )
         if not self._reaches(self.largest):
             raise UserError(
-                f"{shown(self.name)} has the largest number {shown(self.largest)}; expected one "
-                "of its digits with its highest exponent, or math.inf without one: type for "
-                "example find('t11:-14:15')"
+                f"{short_repr(self.name)} has the largest number {short_repr(self.largest)}; "
+                "expected one of its digits with its highest exponent, or math.inf without one: "
+                "type for example find('t11:-14:15')"
             )
 
     def _reaches(self, number: Any) -> bool:
@@ -97,20 +97,20 @@ class Integer:
     def __post_init__(self) -> None:
         if self.bits not in WHOLE or not 2 <= self.bits <= 16:
             raise UserError(
-                f"{shown(self.name)} has {shown(self.bits)} bits; expected 2 to 16: "
+                f"{short_repr(self.name)} has {short_repr(self.bits)} bits; expected 2 to 16: "
                 "type int8 or int4"
             )
         grouped = self.group in COUNT if self.per == "group" else self.group is None
         if self.per not in PERS or not grouped:
             raise UserError(
-                f"{shown(self.name)} has scales per {shown(self.per)} with group="
-                f"{shown(self.group)}; expected {', '.join(PERS)}, and a size for groups alone: "
-                "type for example per='group', group=32"
+                f"{short_repr(self.name)} has scales per {short_repr(self.per)} with "
+                f"group={short_repr(self.group)}; expected {', '.join(PERS)}, and a size for "
+                "groups alone: type for example per='group', group=32"
             )
         if self.axis not in WHOLE:
             raise UserError(
-                f"{shown(self.name)} looks along axis {shown(self.axis)}; expected a whole "
-                "number: type for example axis=-1"
+                f"{short_repr(self.name)} looks along axis {short_repr(self.axis)}; expected a "
+                "whole number: type for example axis=-1"
             )
 
 
@@ -134,17 +134,17 @@ class Block:
     def __post_init__(self) -> None:
         if self.size not in COUNT:
             raise UserError(
-                f"{shown(self.name)} has blocks of {shown(self.size)}; expected a whole number of "
-                "elements, at least 1: type for example size=32"
+                f"{short_repr(self.name)} has blocks of {short_repr(self.size)}; expected a whole "
+                "number of elements, at least 1: type for example size=32"
             )
         if not isinstance(self.element, Format) or self.element.highest is None:
             raise UserError(
-                f"{shown(self.name)} has elements of {shown(self.element)}; expected a Format with "
-                "a highest exponent: type for example find('fp8_e4m3')"
+                f"{short_repr(self.name)} has elements of {short_repr(self.element)}; expected a "
+                "Format with a highest exponent: type for example find('fp8_e4m3')"
             )
         if self.scale not in SCALES:
             raise UserError(
-                f"{shown(self.name)} has a scale of {shown(self.scale)}; expected "
+                f"{short_repr(self.name)} has a scale of {short_repr(self.scale)}; expected "
                 f"{' or '.join(map(repr, SCALES))}: type one of them"
             )
 
@@ -153,14 +153,14 @@ def _check_limits(name: Any, digits: Any, lowest: Any, highest: Any) -> None:
     """Digits and exponents, before anything is computed with them."""
     if digits not in WHOLE or not 1 <= digits <= MOST_DIGITS:
         raise UserError(
-            f"{shown(name)} has {shown(digits)} digits; expected 1 to {MOST_DIGITS}, with the "
-            "hidden one: type for example t11"
+            f"{short_repr(name)} has {short_repr(digits)} digits; expected 1 to {MOST_DIGITS}, "
+            "with the hidden one: type for example t11"
         )
     given = [one for one in (lowest, highest) if one is not None]
     within = all(one in WHOLE and WIDEST[0] <= one <= WIDEST[1] for one in given)
     if not within or given != sorted(given):
         raise UserError(
-            f"{shown(name)} has impossible exponents; expected the lowest, then the highest, "
+            f"{short_repr(name)} has impossible exponents; expected the lowest, then the highest, "
             f"from {WIDEST[0]} to {WIDEST[1]}: type for example t11:-14:15"
         )
 
@@ -291,7 +291,7 @@ def _unknown(given: Any, head: str) -> UserError:
     near = near or difflib.get_close_matches(head, NAMES, n=1)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     known = f"{', '.join(NAMES)}, and {SPELLINGS}"
-    return UserError(f"no number format is called {shown(given)}; {hint}known: {known}")
+    return UserError(f"no number format is called {short_repr(given)}; {hint}known: {known}")
 
 
 def _with(format: Format, policy: Any) -> Format:
@@ -322,7 +322,7 @@ def _integer(name: str, bits: int, options: list[str]) -> Integer:
         kind, changes = _option(option)
         if kind in kinds:
             raise UserError(
-                f"{shown(name)} has both {kinds[kind]} and {option}; expected one {kind}: "
+                f"{short_repr(name)} has both {kinds[kind]} and {option}; expected one {kind}: "
                 f"type int{bits}:{option}"
             )
         kinds[kind] = option
@@ -343,6 +343,6 @@ def _option(option: str) -> tuple[str, dict[str, Any]]:
     if option in {"symmetric", "asymmetric"}:
         return "symmetry", {"symmetric": option == "symmetric"}
     raise UserError(
-        f"whole numbers have no option {shown(option)}; expected tensor, channel, group32, "
+        f"whole numbers have no option {short_repr(option)}; expected tensor, channel, group32, "
         "axis-2, symmetric or asymmetric: type for example int8:channel:asymmetric"
     )

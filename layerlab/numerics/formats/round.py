@@ -17,7 +17,7 @@ from layerlab.numerics.formats.formats import AnyFormat, Block, Format, find
 from layerlab.numerics.formats.grid import CARRIERS, HALVES, MODES, Mode
 from layerlab.numerics.formats.integer_formats import to_integers
 from layerlab.numerics.formats.scalar import Rounding
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 Rounder: TypeAlias = Callable[..., Tensor]
 # A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
@@ -82,11 +82,11 @@ def rounder(
         near = difflib.get_close_matches(str(mode), MODES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
-            f"no rounding mode is called {shown(mode)}; {hint}known: {', '.join(MODES)}"
+            f"no rounding mode is called {short_repr(mode)}; {hint}known: {', '.join(MODES)}"
         )
     if generator is not None and not isinstance(generator, torch.Generator):
         raise UserError(
-            f"generator is {shown(generator)}; expected a torch.Generator: "
+            f"generator is {short_repr(generator)}; expected a torch.Generator: "
             "type for example generator=torch.Generator().manual_seed(5)"
         )
     return _Rounder(_apply(found, cast(Mode, mode), generator))

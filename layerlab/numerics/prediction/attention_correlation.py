@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
-from layerlab.numerics.prediction.error_state import Spread
+from layerlab.numerics.prediction.error_state import ErrorState
 from layerlab.numerics.prediction.op_call import OpCall
 
 Scale = float | Tensor
@@ -63,7 +63,7 @@ class Correlation:
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
 
-    def spread(self, call: OpCall, given: Sequence[Any]) -> Spread:
+    def spread(self, call: OpCall, given: Sequence[Any]) -> ErrorState:
         """The spread of a result of which more is known than its rule says; else None.
 
         Args:
@@ -168,7 +168,7 @@ def _scale(call: OpCall) -> Scale | None:
     return other if call.name == "mul" else 1 / other
 
 
-def _none(spread: Spread) -> bool:
+def _none(spread: ErrorState) -> bool:
     return spread is None or not bool(spread.any())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from layerlab.numerics.prediction.error_state import Algebra, Function, Spread, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, Function, added
 from layerlab.numerics.prediction.op_call import OpCall, lacking
 
 ROOT = math.sqrt(2 / math.pi)
@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, Function] = {
 GELU_TANH = Function(slope=_gelu_tanh, bend=0.81, steep=1.129, outer=True)
 
 
-def function(call: OpCall, algebra: Algebra) -> Spread:
+def function(call: OpCall, algebra: Algebra) -> ErrorState:
     """A function of one variable, applied to every element.
 
     Source: Own.
@@ -85,7 +85,7 @@ def _elementwise(
     x: Tensor,
     y: Tensor,
     value: Callable[[Tensor], Tensor],
-) -> Spread:
+) -> ErrorState:
     spread = call.spread(0)
     through = None if spread is None else algebra.through(x, y, spread, value, entry)
 
@@ -97,7 +97,7 @@ def _elementwise(
     return added(through, algebra.slack(entry.units, size) if entry.units else None)
 
 
-def clamped(call: OpCall, algebra: Algebra) -> Spread:
+def clamped(call: OpCall, algebra: Algebra) -> ErrorState:
     """Values cut off at limits; also ReLU with a limit.
 
     Source: Own.
@@ -107,7 +107,7 @@ def clamped(call: OpCall, algebra: Algebra) -> Spread:
     return _elementwise(call, algebra, entry, x, y, lambda z: call.again(z.clone(), *call.args[1:]))
 
 
-def sided(call: OpCall, algebra: Algebra) -> Spread:
+def sided(call: OpCall, algebra: Algebra) -> ErrorState:
     """Functions of two slopes: leaky ReLU, ELU, threshold.
 
     Source: Own.
@@ -127,7 +127,7 @@ def sided(call: OpCall, algebra: Algebra) -> Spread:
     )
 
 
-def power(call: OpCall, algebra: Algebra) -> Spread:
+def power(call: OpCall, algebra: Algebra) -> ErrorState:
     """x^n, for one n.
 
     Of whole n >= 0, |(x+e)^n - x^n| <= (|x|+|e|)^n - |x|^n; others are monotone for x > 0.
@@ -140,7 +140,7 @@ def power(call: OpCall, algebra: Algebra) -> Spread:
     if isinstance(exponent, Tensor) or not isinstance(x, Tensor):
         return _raised(call, algebra)
     y, n = call.results[0], float(exponent)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 1 and n >= 0 and n.is_integer():
         size = x.abs()
         through = ((size + spread) ** n - size**n).nan_to_num(math.inf, math.inf)
@@ -158,18 +158,18 @@ def _positive(n: float) -> Callable[[Tensor], Tensor]:
     return lambda z: torch.where(z > 0, z**n, math.nan if n < 0 or not n.is_integer() else z**n)
 
 
-def _within(y: Tensor, through: Spread) -> Tensor:
+def _within(y: Tensor, through: ErrorState) -> Tensor:
     return y.abs() if through is None else y.abs() + through
 
 
-def _raised(call: OpCall, algebra: Algebra) -> Spread:
+def _raised(call: OpCall, algebra: Algebra) -> ErrorState:
     """c^x of a positive number c, which is monotone; x^y of tensors by both slopes."""
     base, exponent = call.value(0), call.value(1)
     y = call.results[0]
     if call.spread(0) is not None:
         raise lacking(call.name)
     spread = call.spread(1)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None:
         entry = Function(slope=lambda x, y: y * torch.as_tensor(base, dtype=y.dtype).log())
         through = algebra.through(

@@ -19,7 +19,7 @@ from layerlab.numerics.formats.round import MASK, SPANNING, rounder
 
 Kind = Literal["variance", "bound"]
 # What is left out of nothing: the spread of an exact value.
-Spread = Tensor | None
+ErrorState = Tensor | None
 Map = Callable[[Tensor], Tensor]
 # Room for the float64 sums that a bound itself is made of.
 ROOM = 1 + 2.0**-36
@@ -72,22 +72,22 @@ class Algebra(ABC):
         """The spread of y = f(x)."""
 
     @abstractmethod
-    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+    def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
         """How small |x| counts below a fraction."""
 
     @abstractmethod
-    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
         """What the arithmetic in which a result is made may add: gamma_terms of a size."""
 
     @abstractmethod
-    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """The spread after rounding."""
 
     @abstractmethod
-    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+    def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
         """The smallest and the largest value that is reckoned with."""
 
-    def gone(self, x: Tensor, s: Spread, format: Format, mode: str) -> Tensor | None:
+    def gone(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
         """Which finite values overflow to infinity for sure; None for formats that never do."""
         if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
             return None
@@ -100,11 +100,13 @@ class Algebra(ABC):
         return lost & (low.sign() == high.sign()) & x.isfinite()
 
     @abstractmethod
-    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+    def stored(
+        self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
+    ) -> ErrorState:
         """The spread of what a storage format made of x, `kept`; its scales depend on all of x."""
 
     @abstractmethod
-    def spread(self, s: Spread, like: Tensor) -> Tensor:
+    def spread(self, s: ErrorState, like: Tensor) -> Tensor:
         """What is reported: a standard deviation, or the bound."""
 
 
@@ -116,13 +118,13 @@ class Variance(Algebra):
     def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
         return _never(known.slope(x, y).square() * s, s)
 
-    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+    def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
         return x.abs()
 
-    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
         return None
 
-    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """Adds what rounding adds to a value known up to its spread.
 
         E[(fl(x) - x)^2] for x + e, e normal with variance v and gap g of the format at x, is
@@ -146,13 +148,15 @@ class Variance(Algebra):
         masks = ~(x.abs() < _mask(format))
         return torch.where(masks, 0.0 if s is None else s, total).nan_to_num(math.inf, math.inf)
 
-    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+    def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
         return x, x
 
-    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+    def stored(
+        self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
+    ) -> ErrorState:
         return added(s, (kept - x).square())
 
-    def spread(self, s: Spread, like: Tensor) -> Tensor:
+    def spread(self, s: ErrorState, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s.clamp_min(0).sqrt()
 
 
@@ -185,17 +189,17 @@ class Bound(Algebra):
             within = torch.minimum(within.nan_to_num(math.inf, math.inf), known.steep * s)
         return _never(within, s)
 
-    def divisor(self, x: Tensor, s: Spread) -> Tensor:
+    def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
         return x.abs() if s is None else (x.abs() - s).clamp_min(0)
 
-    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> Spread:
+    def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
         off = terms * self.unit
         if off >= 1:
             return torch.full_like(size(), math.inf)
         # Below the normal numbers of float32 a result may be gone.
         return size().abs() * (off / (1 - off)) + max(terms, 1) * self.unit * 2.0**-100
 
-    def rounded(self, x: Tensor, s: Spread, format: Format, mode: str) -> Spread:
+    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """Rounding keeps order, so that the ends of the interval say where a result may be."""
         if format.digits >= MOST_DIGITS and format.highest is not None:
             # float64 itself, in which the masks of code stand at the end of the range.
@@ -210,11 +214,13 @@ class Bound(Algebra):
         kept = (x.abs() - before >= _mask(format)) | ~x.isfinite()
         return torch.where(kept, before, within).nan_to_num(math.inf, math.inf)
 
-    def ends(self, x: Tensor, s: Spread) -> tuple[Tensor, Tensor]:
+    def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
         reach = torch.zeros_like(x) if s is None else _reach(x, s)
         return x - reach, x + reach
 
-    def stored(self, x: Tensor, kept: Tensor, s: Spread, format: AnyFormat, mode: str) -> Spread:
+    def stored(
+        self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
+    ) -> ErrorState:
         """An element's error is a share of the largest size that shares its scale, here of all."""
         if isinstance(format, Format):
             return self.rounded(x, s, format, mode)
@@ -222,7 +228,7 @@ class Bound(Algebra):
         off = peak * (_share(format) * ROOM) + 2.0**-120
         return added(s, torch.full_like(x, 1.0) * off)
 
-    def spread(self, s: Spread, like: Tensor) -> Tensor:
+    def spread(self, s: ErrorState, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s
 
 
@@ -262,12 +268,12 @@ def spacing(x: Tensor, format: Format) -> Tensor:
     return gap if format.lowest is not None else torch.where(x == 0, 0.0, gap)
 
 
-def added(*parts: Spread) -> Spread:
+def added(*parts: ErrorState) -> ErrorState:
     """The sum of spreads, where None is nothing.
 
     Source: Own.
     """
-    total: Spread = None
+    total: ErrorState = None
     for part in parts:
         if part is not None:
             total = part if total is None else total + part

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats.formats import Format
-from layerlab.numerics.prediction.error_state import Algebra, Spread, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, added
 from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
-def moved(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
+def moved(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """Values that are moved, chosen or added up: their spreads are, too.
 
     Source: Own.
@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 
 
-def made(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
+def made(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """New numbers, which nothing is uncertain about.
 
     Source: Own.
@@ -47,7 +47,7 @@ def made(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     return [None] * len(call.results)
 
 
-def summed(call: OpCall, algebra: Algebra) -> Spread:
+def summed(call: OpCall, algebra: Algebra) -> ErrorState:
     """A sum of terms.
 
     Source: Own.
@@ -61,7 +61,7 @@ def summed(call: OpCall, algebra: Algebra) -> Spread:
     )
 
 
-def averaged(call: OpCall, algebra: Algebra) -> Spread:
+def averaged(call: OpCall, algebra: Algebra) -> ErrorState:
     """A mean is a sum of n-th parts.
 
     Source: Own.
@@ -74,7 +74,7 @@ def averaged(call: OpCall, algebra: Algebra) -> Spread:
     return added(spread, absolute)
 
 
-def summand(call: OpCall, algebra: Algebra) -> Spread:
+def summand(call: OpCall, algebra: Algebra) -> ErrorState:
     """Sums and differences a + alpha b, a - alpha b, b - alpha a.
 
     Source: Own.
@@ -87,7 +87,7 @@ def summand(call: OpCall, algebra: Algebra) -> Spread:
     if call.twins and left is not None:
         alpha = call.kwargs.get("alpha", 1)
         scale = 1 + alpha if call.name.startswith("add") else 1 - alpha
-        through: Spread = left * algebra.factor(scale)
+        through: ErrorState = left * algebra.factor(scale)
     else:
         through = added(_times(left, first), _times(right, second))
     if through is not None:
@@ -97,11 +97,11 @@ def summand(call: OpCall, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(1, lambda: reach(call.results[0], through)))
 
 
-def _times(spread: Spread, factor: float) -> Spread:
+def _times(spread: ErrorState, factor: float) -> ErrorState:
     return spread if spread is None or factor == 1.0 else spread * factor
 
 
-def reach(result: Tensor, spread: Spread) -> Tensor:
+def reach(result: Tensor, spread: ErrorState) -> Tensor:
     """How large a value may be.
 
     Source: Own.
@@ -110,7 +110,7 @@ def reach(result: Tensor, spread: Spread) -> Tensor:
     return size if spread is None else size + spread
 
 
-def product(call: OpCall, algebra: Algebra) -> Spread:
+def product(call: OpCall, algebra: Algebra) -> ErrorState:
     """What is linear in each of two factors, and in an addend.
 
     |(x+e)(y+f) - xy| <= |e||y| + |x||f| + |e||f|, and the variance of a product of independents is
@@ -125,7 +125,7 @@ def product(call: OpCall, algebra: Algebra) -> Spread:
     x, y = call.value(left), call.value(right)
     e, f = call.spread(left), call.spread(right)
 
-    def of(a: Any, b: Any, c: Spread = None) -> Tensor:
+    def of(a: Any, b: Any, c: ErrorState = None) -> Tensor:
         args = list(call.args)
         args[left], args[right] = a, b
         if addend is not None and isinstance(args[addend], Tensor):
@@ -190,7 +190,7 @@ def _nothing(x: Any) -> Any:
     return torch.zeros_like(x) if isinstance(x, Tensor) else 0.0
 
 
-def quotient(call: OpCall, algebra: Algebra) -> Spread:
+def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
     """Fractions x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|).
 
     Source: Own.
@@ -199,7 +199,7 @@ def quotient(call: OpCall, algebra: Algebra) -> Spread:
         raise lacking(call.name)
     y, e, f = call.value(1), call.spread(0), call.spread(1)
     result = call.results[0]
-    through: Spread = None
+    through: ErrorState = None
     if e is not None or f is not None:
         below = algebra.divisor(torch.as_tensor(y, dtype=result.dtype), f) ** algebra.power
         above = added(e, None if f is None else algebra.size(result) * f)
@@ -208,13 +208,13 @@ def quotient(call: OpCall, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 
-def reciprocal(call: OpCall, algebra: Algebra) -> Spread:
+def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
     """1 / y.
 
     Source: Own.
     """
     f, result = call.spread(0), call.results[0]
-    through: Spread = None
+    through: ErrorState = None
     if f is not None:
         below = algebra.divisor(call.value(0), f) ** algebra.power
         through = torch.where(f == 0, 0.0, algebra.size(result) * f / below)
@@ -222,7 +222,7 @@ def reciprocal(call: OpCall, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(1, lambda: reach(result, through)))
 
 
-def larger(call: OpCall, algebra: Algebra) -> Spread:
+def larger(call: OpCall, algebra: Algebra) -> ErrorState:
     """The larger or smaller of two.
 
     Source: Own.
@@ -233,7 +233,7 @@ def larger(call: OpCall, algebra: Algebra) -> Spread:
     return torch.where(call.results[0] == call.value(0), left, right)
 
 
-def highest(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
+def highest(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """The largest, the smallest or the sorted values along an axis.
 
     However values are moved by at most b each, the k-th largest is moved by at most the largest b.
@@ -287,7 +287,9 @@ def _widest(call: OpCall, spread: Tensor, result: Tensor) -> Tensor:
     return spread.amax(dims, keepdim=keep).reshape(result.shape)
 
 
-def rounded_sums(call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str) -> Spread:
+def rounded_sums(
+    call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str
+) -> ErrorState:
     """A matrix product whose running sum is rounded after every so many terms.
 
     With one term each product is rounded, too, before it is added.
@@ -302,7 +304,7 @@ def rounded_sums(call: OpCall, algebra: Algebra, terms: int, format: Format, mod
         call.spread(second),
     )
     total: Tensor | None = None
-    spread: Spread = None
+    spread: ErrorState = None
     for start in range(0, left.shape[-1], terms):
         part = slice(start, start + terms)
         row, column = left[..., part], right[..., part, :]

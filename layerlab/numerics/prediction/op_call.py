@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
-from layerlab.numerics.prediction.error_state import Algebra, Spread
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class OpCall:
         """A positional argument that may have been left out."""
         return self.args[index] if index < len(self.args) else default
 
-    def spread(self, index: int) -> Spread:
+    def spread(self, index: int) -> ErrorState:
         found = self.spreads[index] if index < len(self.spreads) else None
         return found if floats(found) else None
 
@@ -60,7 +60,7 @@ class OpCall:
         return not any(floats(spread) for spread in flat(self.spreads))
 
 
-Rule = Callable[[OpCall, Algebra], Spread | list[Spread]]
+Rule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
 
 
 def floats(value: Any) -> bool:

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.numerics.prediction.error_state import Algebra, Spread, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, added
 from layerlab.numerics.prediction.linear_rules import reach
 from layerlab.numerics.prediction.op_call import OpCall
 
 
-def softmax(call: OpCall, algebra: Algebra) -> Spread:
+def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
     """Weights p of scores s: dp_i = p_i (ds_i - sum_j p_j ds_j), a variance at most p (1 - p).
 
     The bound takes the others at their highest and lowest: masked scores stay masked.
@@ -20,7 +20,7 @@ def softmax(call: OpCall, algebra: Algebra) -> Spread:
     """
     s, p, dim = call.value(0), call.results[0], call.value(1)
     spread = call.spread(0)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         # What counts for nothing does so however little is known of it.
         spread = torch.where(p == 0, 0.0, spread)
@@ -54,13 +54,13 @@ def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
     return found.nan_to_num(nan=1.0).clamp(0.0, 1.0)
 
 
-def log_softmax(call: OpCall, algebra: Algebra) -> Spread:
+def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
     """Logarithms of weights, l = s - log sum exp s.
 
     Source: Own.
     """
     s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         p = y.exp()
         whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
@@ -82,14 +82,14 @@ def log_softmax(call: OpCall, algebra: Algebra) -> Spread:
     return added(through, inside, size)
 
 
-def logsumexp(call: OpCall, algebra: Algebra) -> Spread:
+def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
     """The smooth maximum log sum exp s, which moves no further than its terms.
 
     Source: Own.
     """
     s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
     keep = bool(call.option(2, False))
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         through = s.softmax(dim[0] if isinstance(dim, (list, tuple)) else dim).square() * spread
         through = through.sum(dim, keepdim=keep)
@@ -107,7 +107,7 @@ def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
     return torch.maximum(above, below).abs().nan_to_num(math.inf, math.inf) + 2.0**-50
 
 
-def layer_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
+def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     """LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
 
     dn = (1/sigma) (I - (1 1^T + n n^T)/d) dx. The bound: with centred errors c of size |c|, sigma
@@ -121,7 +121,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
     mean, centred = _centred(x, dims)
     sigma = (centred.square().mean(dims, keepdim=True) + epsilon).sqrt()
     n, spread = centred / sigma, call.spread(0)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         d = math.prod(shape)
         sums = [(spread * n**k).sum(dims, keepdim=True) for k in range(3)]
@@ -134,7 +134,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
     return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
 
 
-def rms_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
+def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     """RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
 
     Source: budzinskiy25, Lemma 3.6, for the derivative; the bound Own.
@@ -145,7 +145,7 @@ def rms_norm(call: OpCall, algebra: Algebra) -> list[Spread]:
     epsilon = float(torch.finfo(torch.float32).eps if given is None else given)
     sigma = (x.square().mean(dims, keepdim=True) + epsilon).sqrt()
     n, spread = x / sigma, call.spread(0)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         d = math.prod(shape)
         whole = n.square() * (spread * n.square()).sum(dims, keepdim=True) / d**2
@@ -174,7 +174,7 @@ def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int])
     return (x.abs() + size + mean.abs()) / sigma + n.abs() * (1 + spoiled)
 
 
-def _affine(call: OpCall, algebra: Algebra, through: Spread, n: Tensor) -> Spread:
+def _affine(call: OpCall, algebra: Algebra, through: ErrorState, n: Tensor) -> ErrorState:
     gain = call.option(2, None)
     bias = call.spread(3) if call.name == "native_layer_norm" else None
     if gain is None:
@@ -188,13 +188,13 @@ def _affine(call: OpCall, algebra: Algebra, through: Spread, n: Tensor) -> Sprea
     return added(*parts, steps)
 
 
-def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[Spread]:
+def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorState]:
     """Mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
     unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
     return list(unknown)
 
 
-def vector_norm(call: OpCall, algebra: Algebra) -> Spread:
+def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
     """||x||: a norm moves no further than the norm of the errors.
 
     Source: Own.
@@ -203,7 +203,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> Spread:
     order, dims = float(call.option(1, 2)), call.option(2, None)
     keep = bool(call.option(3, False))
     whole = list(range(x.dim())) if dims is None else list(dims)
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 1:
         through = call.again(spread, *call.args[1:])
     elif spread is not None:
@@ -215,7 +215,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> Spread:
     return added(through, algebra.slack(terms, lambda: reach(y, through)))
 
 
-def variance(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
+def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """Variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
 
     Source: Own.
@@ -229,7 +229,7 @@ def variance(call: OpCall, algebra: Algebra) -> Spread | list[Spread]:
     keep = bool(call.kwargs.get("keepdim", False))
     centred = _centred(x, whole)[1]
     y = call.results[0]
-    through: Spread = None
+    through: ErrorState = None
     if spread is not None and algebra.power == 2:
         through = (centred.square() * spread).sum(whole, keepdim=keep) * 4 / rest**2
     elif spread is not None:

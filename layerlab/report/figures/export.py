@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.validation import shown
+from layerlab.validation import short_repr
 
 INSTALL = "pip install 'layerlab[figures]'"
 # As on a page: colours which readers with any colour vision tell apart.
@@ -102,7 +102,7 @@ def check_drawing(kind: str) -> None:
         UserError: an unknown format; kaleido or its browser is missing.
     """
     if kind not in list(Kind):
-        raise UserError(f"figures are {shown(kind)}; expected one of {', '.join(Kind)}")
+        raise UserError(f"figures are {short_repr(kind)}; expected one of {', '.join(Kind)}")
     if not drawable():
         raise UserError(
             f"figures as {kind} are drawn by kaleido, which is not installed; type {INSTALL}"
@@ -111,7 +111,9 @@ def check_drawing(kind: str) -> None:
 
     browser = Chromium.find_browser(skip_local=False)
     if browser is None or not os.access(browser, os.X_OK):
-        found = "is not found" if browser is None else f"is not at BROWSER_PATH, {shown(browser)}"
+        found = (
+            "is not found" if browser is None else f"is not at BROWSER_PATH, {short_repr(browser)}"
+        )
         raise UserError(
             f"figures as {kind} are drawn by Chromium or Chrome, which {found}; install one, or "
             "type plotly_get_chrome, or name one in the environment variable BROWSER_PATH"

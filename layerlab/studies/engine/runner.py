@@ -25,7 +25,7 @@ from layerlab.studies.engine.scale import placed
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.locks import locked
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
@@ -181,7 +181,7 @@ def known(name: str) -> Study:
         return every[name]
     near = difflib.get_close_matches(str(name), every, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UserError(f"no study is called {shown(name)}; {hint}known: {', '.join(every)}")
+    raise UserError(f"no study is called {short_repr(name)}; {hint}known: {', '.join(every)}")
 
 
 def carried_out(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
@@ -267,7 +267,7 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
 def _folder(name: str, given: Any) -> Path:
     if not isinstance(given, str | PathLike):
         raise UserError(
-            f"{name} is {shown(given)}; expected the path of a folder: "
+            f"{name} is {short_repr(given)}; expected the path of a folder: "
             f"type for example {name}='result'"
         )
     return Path(given)
@@ -276,7 +276,7 @@ def _folder(name: str, given: Any) -> Path:
 def _drawn(found: Study, draws: Any) -> int:
     if found.fixed and draws != found.draws:
         raise UserError(
-            f"study {found.name} has {found.draws} {found.unit}, and draws is {shown(draws)}; "
+            f"study {found.name} has {found.draws} {found.unit}, and draws is {short_repr(draws)}; "
             "leave draws out"
         )
     return draws if found.fixed else _checked("draws", draws)
@@ -285,6 +285,6 @@ def _drawn(found: Study, draws: Any) -> int:
 def _checked(name: str, value: Any) -> int:
     if value not in DOMAINS[name]:
         raise UserError(
-            f"{name} is {shown(value)}; expected {DOMAINS[name]}: type for example {name}=100"
+            f"{name} is {short_repr(value)}; expected {DOMAINS[name]}: type for example {name}=100"
         )
     return int(value)

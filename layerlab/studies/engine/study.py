@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from layerlab.errors import UserError
-from layerlab.validation import Constraint, shown
+from layerlab.validation import Constraint, short_repr
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]
@@ -142,11 +142,11 @@ class Study:
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 known = ", ".join(self.options) or "none"
                 raise UserError(
-                    f"study {self.name} has no option {shown(name)}; {hint}known: {known}"
+                    f"study {self.name} has no option {short_repr(name)}; {hint}known: {known}"
                 )
             if name in self.domains and value not in self.domains[name]:
                 raise UserError(
-                    f"study {self.name}: option {name} is {shown(value)}; expected "
+                    f"study {self.name}: option {name} is {short_repr(value)}; expected "
                     f"{self.domains[name]}: type for example {name}={self.options[name]}"
                 )
         # A whole number stands for a float, and is the same setting as that float.

@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
             trainer.add_callback(Stop(4))
             return made(found, trainer, progress)
 
-        patch.setattr(train, "Watch", watch)
+        patch.setattr(train, "AnswerLossCallback", watch)
         tuned(tmp_path / "run", save_steps=2)
     half = tmp_path / "run" / "checkpoint-6"
     half.mkdir()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.numerics.prediction.error_state import Spread, algebra
+from layerlab.numerics.prediction.error_state import ErrorState, algebra
 from layerlab.numerics.prediction.op_call import OpCall, flat, nested
 from layerlab.numerics.prediction.rules import CHOICES, TABLE, rule
 
@@ -140,7 +140,7 @@ def first(result: Any) -> Tensor:
     return result[0] if isinstance(result, tuple) else result
 
 
-def ruled(kind: Any, func: Any, args: list[Any], spreads: list[Tensor], kwargs: Any) -> Spread:
+def ruled(kind: Any, func: Any, args: list[Any], spreads: list[Tensor], kwargs: Any) -> ErrorState:
     found = func(*args, **kwargs)
     results = floats([found])
     call = OpCall(func._opname, func, args, swapped(args, spreads), kwargs, results)

@@ -263,14 +263,14 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from layerlab import UserError
-from layerlab.training.checkpoints.checkpoint import Keeper, State, load
+from layerlab.training.checkpoints.checkpoint import CheckpointManager, CheckpointState, load
 import torch
 
 folder, wide = Path(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)
-keeper = Keeper(folder, 2)
+keeper = CheckpointManager(folder, 2)
 def state(update):
     weights = {"weight": torch.full((50_000,), float(update))}
-    return State(weights, {"moment": torch.ones(50_000)}, {"update": update}, {})
+    return CheckpointState(weights, {"moment": torch.ones(50_000)}, {"update": update}, {})
 def allowed(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, wide[1]))
 print(keeper.save(state(1)))

@@ -114,14 +114,14 @@ def test_what_cannot_be_heard_is_said(tiny: Callable[..., PreTrainedModel]) -> N
 
 PROGRAM = """
 import json, torch
-from layerlab.training.qk_control.penalties import Control
+from layerlab.training.qk_control.penalties import QKControl
 from layerlab.recipes.training_sections import ControlSection
 from tests.training.controlled import model, words
 from tests.training.qk_control.test_logits import exact_scores
 torch.set_num_threads(1)
 one = model(large=10.0, kv_heads=2, layers=1)
 exact = exact_scores(one)
-control = Control(one, ControlSection(clip=1e-6))
+control = QKControl(one, ControlSection(clip=1e-6))
 for layer in one.model.layers:
     layer.compile(fullgraph=True, backend="aot_eager")
 gaps, graphs = [], []

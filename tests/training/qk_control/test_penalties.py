@@ -226,7 +226,7 @@ PROCESS = """
 import json, sys, torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from layerlab.training.qk_control.penalties import Control
+from layerlab.training.qk_control.penalties import QKControl
 from layerlab.recipes.training_sections import ControlSection
 from tests.training.controlled import model, words
 torch.set_num_threads(1)
@@ -235,7 +235,7 @@ distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
 found = []
 for section in (ControlSection(clip=2.0, spectral=0.1), ControlSection(reparametrise=True)):
     one = model(large=40.0)
-    control = Control(one, section)
+    control = QKControl(one, section)
     wrapped = DistributedDataParallel(one)
     optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
     rows = words()[2 * rank : 2 * rank + 2]
